@@ -1,0 +1,1 @@
+"""The operator that runs Millrace applications on Kubernetes."""

@@ -1,0 +1,1 @@
+"""Task assignors and their wire formats; pure functions."""

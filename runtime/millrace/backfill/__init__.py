@@ -1,0 +1,1 @@
+"""The engine hosted in Spark executors."""

@@ -1,0 +1,233 @@
+"""`StreamsConfig`: every setting of a Streams application, under Kafka's own dotted names.
+
+Fields are Kafka's keys with dots as underscores, and the dotted key is the alias: either may be given. Keys that Kafka
+Streams does not know are client settings: they are kept in `client_settings` and passed to the clients, as Java does,
+with the `consumer.`, `producer.` … prefixes narrowing them to one client.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from millrace.errors import ConfigError
+
+CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "consumer.", "producer.", "admin.")
+"""More specific prefixes first."""
+
+INTERNAL_PREFIX = "__"
+
+
+class ProcessingGuarantee(StrEnum):
+    """How often the effects of a record may show."""
+
+    AT_LEAST_ONCE = "at_least_once"
+    EXACTLY_ONCE_V2 = "exactly_once_v2"
+
+
+class GroupProtocol(StrEnum):
+    """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071)."""
+
+    CLASSIC = "classic"
+    STREAMS = "streams"
+
+
+def _lower(value: Any) -> Any:
+    return value.lower() if isinstance(value, str) else value
+
+
+def _comma_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
+Bytes = Annotated[int, Field(ge=0)]
+Millis = Annotated[int, Field(ge=0)]
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")
+
+
+class StreamsConfig(BaseModel):
+    """The settings of one application; immutable. Defaults are Kafka Streams 4.3's.
+
+    >>> config = StreamsConfig.of({"application.id": "wc", "bootstrap.servers": "127.0.0.1:9092"})
+    >>> config.commit_interval_ms, config.processing_guarantee.value
+    (30000, 'at_least_once')
+    """
+
+    model_config = ConfigDict(
+        alias_generator=_dotted, populate_by_name=True, frozen=True, extra="forbid", arbitrary_types_allowed=True
+    )
+
+    application_id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9._-]+$")]
+    bootstrap_servers: CommaList = ()
+    client_id: str = ""
+    application_server: str = ""
+    state_dir: Path = Path("/tmp/kafka-streams")  # noqa: S108 (Kafka Streams' own default)
+
+    num_stream_threads: Annotated[int, Field(ge=1)] = 1
+    num_standby_replicas: Annotated[int, Field(ge=0)] = 0
+    max_warmup_replicas: Annotated[int, Field(ge=1)] = 2
+    acceptable_recovery_lag: Annotated[int, Field(ge=0)] = 10_000
+    probing_rebalance_interval_ms: Annotated[int, Field(ge=60_000)] = 600_000
+    task_assignor_class: Any = None
+    group_protocol: Annotated[GroupProtocol, BeforeValidator(_lower)] = GroupProtocol.CLASSIC
+    group_instance_id: str | None = None
+    """A consumer setting in Java; static members are so common here that it has a field."""
+    session_timeout_ms: Annotated[int, Field(ge=1)] = 45_000
+    heartbeat_interval_ms: Annotated[int, Field(ge=1)] = 3_000
+    max_poll_interval_ms: Annotated[int, Field(ge=1)] = 300_000
+    rack_aware_assignment_non_overlap_cost: int | None = Field(
+        default=None, alias="rack.aware.assignment.non_overlap_cost"
+    )
+    rack_aware_assignment_strategy: str = Field(default="none", pattern="^(none|min_traffic|balance_subtopology)$")
+    rack_aware_assignment_tags: CommaList = ()
+    rack_aware_assignment_traffic_cost: int | None = Field(default=None, alias="rack.aware.assignment.traffic_cost")
+
+    processing_guarantee: Annotated[ProcessingGuarantee, BeforeValidator(_lower)] = ProcessingGuarantee.AT_LEAST_ONCE
+    commit_interval_ms: Millis = 30_000
+    poll_ms: Millis = 100
+    max_poll_records: Annotated[int, Field(ge=1)] = 1_000
+    max_task_idle_ms: Annotated[int, Field(ge=-1)] = 0
+    task_timeout_ms: Millis = 300_000
+    buffered_records_per_partition: Annotated[int, Field(ge=1)] = 1_000
+    repartition_purge_interval_ms: Millis = 30_000
+
+    default_key_serde: Any = None
+    default_value_serde: Any = None
+    default_list_key_serde_inner: Any = None
+    default_list_key_serde_type: Any = None
+    default_list_value_serde_inner: Any = None
+    default_list_value_serde_type: Any = None
+    default_timestamp_extractor: Any = None
+    deserialization_exception_handler: Any = None
+    default_deserialization_exception_handler: Any = None
+    processing_exception_handler: Any = None
+    processing_exception_handler_global_enabled: bool = False
+    production_exception_handler: Any = None
+    default_production_exception_handler: Any = None
+    errors_dead_letter_queue_topic_name: str | None = None
+    processor_wrapper_class: Any = None
+    windowed_inner_class_serde: Any = None
+    window_size_ms: int | None = None
+
+    statestore_cache_max_bytes: Bytes = 10_485_760
+    cache_max_bytes_buffering: Bytes | None = None
+    default_dsl_store: Annotated[str, Field(pattern="^(rocksDB|in_memory)$")] = "rocksDB"
+    dsl_store_suppliers_class: Any = None
+    dsl_store_format: Annotated[str, BeforeValidator(_lower), Field(pattern="^(default|headers)$")] = "default"
+    rocksdb_config_setter: Any = None
+    state_cleanup_delay_ms: Millis = 600_000
+    state_cleanup_dir_max_age_ms: int = -1
+    allow_os_group_write_access: bool = False
+    uncommitted_max_bytes: Bytes = 67_108_864
+    """Millrace's own: when a task's uncommitted state writes reach this, it commits early."""
+
+    topology_optimization: str = "none"
+    ensure_explicit_internal_resource_naming: bool = False
+    replication_factor: int = -1
+    windowstore_changelog_additional_retention_ms: Millis = 86_400_000
+    upgrade_from: str | None = None
+
+    security_protocol: Annotated[
+        str,
+        BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v),
+        Field(pattern="^(PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)$"),
+    ] = "PLAINTEXT"
+    request_timeout_ms: Millis = 40_000
+    retry_backoff_ms: Millis = 100
+    reconnect_backoff_ms: Millis = 50
+    reconnect_backoff_max_ms: Millis = 1_000
+    connections_max_idle_ms: int = 540_000
+    metadata_max_age_ms: Millis = 300_000
+    metadata_recovery_rebootstrap_trigger_ms: Millis = 300_000
+    metadata_recovery_strategy: Annotated[str, BeforeValidator(_lower), Field(pattern="^(rebootstrap|none)$")] = (
+        "rebootstrap"
+    )
+    receive_buffer_bytes: Annotated[int, Field(ge=-1)] = 32_768
+    send_buffer_bytes: Annotated[int, Field(ge=-1)] = 131_072
+    config_providers: CommaList = ()
+    default_client_supplier: Any = None
+
+    metrics_recording_level: Annotated[
+        str, BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v), Field(pattern="^(INFO|DEBUG|TRACE)$")
+    ] = "INFO"
+    metrics_num_samples: Annotated[int, Field(ge=1)] = 2
+    metrics_sample_window_ms: Millis = 30_000
+    metric_reporters: Any = ()
+    built_in_metrics_version: str = "latest"
+    enable_metrics_push: bool = True
+    log_summary_interval_ms: int = 120_000
+
+    client_settings: Mapping[str, Any] = Field(default_factory=dict)
+    """Settings of the Kafka clients, `topic.`, `client.tag.` and internal (`__…__`) keys, as given."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_client_settings(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        known = set(cls.model_fields) | {str(info.alias) for info in cls.model_fields.values()}
+        ours = {key: value for key, value in data.items() if key in known}
+        theirs = {key: value for key, value in data.items() if key not in known}
+        theirs.update(ours.pop("client_settings", None) or ours.pop("client.settings", None) or {})
+        return {**ours, "client_settings": theirs}
+
+    @model_validator(mode="after")
+    def _defaults_that_depend(self) -> Self:
+        if self.exactly_once and "commit_interval_ms" not in self.model_fields_set:
+            object.__setattr__(self, "commit_interval_ms", 100)
+        if self.cache_max_bytes_buffering is not None and "statestore_cache_max_bytes" not in self.model_fields_set:
+            object.__setattr__(self, "statestore_cache_max_bytes", self.cache_max_bytes_buffering)
+        return self
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any] | StreamsConfig) -> StreamsConfig:
+        """Validate settings given under Kafka's dotted names (or field names).
+
+        Raises:
+            ConfigError: names the key, its value and the rule it breaks.
+        """
+        if isinstance(settings, StreamsConfig):
+            return settings
+        try:
+            return cls.model_validate(dict(settings))
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, item['loc'])) or 'configuration'}: {item['msg']}"
+                + (f" (got {item['input']!r})" if item["type"] != "missing" else "")
+                for item in error.errors()
+            )
+            raise ConfigError(f"Invalid configuration: {problems}") from None
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether records are processed in transactions (EOS-v2)."""
+        return self.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE_V2
+
+    def internal(self, name: str, default: Any) -> Any:
+        """Return an internal setting (`__…__`), converted to the type of its default."""
+        value = self.client_settings.get(name)
+        return default if value is None else type(default)(value)
+
+    def prefixed(self, prefix: str) -> dict[str, Any]:
+        """Return the settings that start with a prefix (`topic.`, `client.tag.`), without it."""
+        return {k[len(prefix) :]: v for k, v in self.client_settings.items() if k.startswith(prefix)}
+
+    def common_client_settings(self) -> dict[str, Any]:
+        """Return the settings without a prefix that are not Kafka Streams' own: those every client gets."""
+        skip = (*CLIENT_PREFIXES, "topic.", "client.tag.", INTERNAL_PREFIX)
+        return {k: v for k, v in self.client_settings.items() if not k.startswith(skip)}
+
+    def unknown_keys(self) -> dict[str, str | None]:
+        """Return client settings that look like misspelt Streams keys, each with the nearest known key."""
+        known = [str(info.alias) for info in type(self).model_fields.values()]
+        guesses = {key: difflib.get_close_matches(key, known, 1, 0.88) for key in self.common_client_settings()}
+        return {key: near[0] for key, near in guesses.items() if near}

@@ -1,0 +1,116 @@
+"""Every exception Millrace raises, rooted in `StreamsError`.
+
+The names are those of Kafka Streams' `errors` package with Python's `Error` ending, so that a runbook written for Java
+reads the same here. A message says what was wrong, where (topic, partition, offset, node, task), and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class StreamsError(Exception):
+    """Something failed that Millrace itself noticed; the root of all its exceptions."""
+
+
+# Definition: the program or its configuration is wrong; nothing has run yet.
+
+
+class ConfigError(StreamsError):
+    """A configuration key is unknown, missing or has a value outside its range."""
+
+
+class TopologyError(StreamsError):
+    """The topology cannot be built: a name is taken, a node is unknown, inputs are not co-partitioned."""
+
+
+class ManifestError(StreamsError):
+    """A manifest breaks its schema; the message names the field and the rule."""
+
+
+class EntrypointError(StreamsError):
+    """The application's entrypoint cannot be imported, is not callable, or raised."""
+
+
+# Records: one record cannot be handled.
+
+
+class SerializationError(StreamsError):
+    """A key or value cannot be turned into or read from bytes with the serde in use."""
+
+
+class InvalidTimestampError(StreamsError):
+    """A record's timestamp is negative and the extractor was told to fail."""
+
+
+class FailedProcessingError(StreamsError):
+    """A processor raised; names the node and the record's position. The original is the cause."""
+
+
+class ProductionError(StreamsError):
+    """The broker refused a record for good, or it could not be delivered in time."""
+
+
+# Tasks and state.
+
+
+class TaskMigratedError(StreamsError):
+    """The group gave this member's tasks to another (fenced, unknown member, stale generation): drop them and rejoin."""
+
+
+class TaskCorruptedError(StreamsError):
+    """The state of tasks does not match their changelogs: close them dirty, wipe the state and restore."""
+
+    def __init__(self, task_ids: frozenset[object], message: str = "") -> None:
+        names = ", ".join(sorted(map(str, task_ids)))
+        super().__init__(message or f"State of tasks {names} does not match their changelogs; it is wiped and restored")
+        self.task_ids = task_ids
+
+
+class ProcessorStateError(StreamsError):
+    """A state store cannot be opened, read or written."""
+
+
+class StateDirectoryError(ProcessorStateError):
+    """The state directory is missing, read-only, full, or used by someone else."""
+
+
+class LockError(StateDirectoryError):
+    """Another process holds the state directory's lock."""
+
+
+class InvalidStateStoreError(StreamsError):
+    """A state store is asked for that does not exist, is closed, or has another type."""
+
+
+# Brokers, topics and the group.
+
+
+class BrokerUnreachableError(StreamsError):
+    """No broker of `bootstrap.servers` answered in time."""
+
+
+class AuthenticationError(StreamsError):
+    """The brokers refused the credentials, or the security settings do not match the listener."""
+
+
+class MissingSourceTopicError(StreamsError):
+    """An input topic does not exist."""
+
+
+class MissingInternalTopicsError(StreamsError):
+    """Internal topics (changelog, repartition) do not exist and may not be created."""
+
+
+class MisconfiguredInternalTopicError(StreamsError):
+    """An internal topic exists with a partition count or configuration that would lose or misplace data."""
+
+
+class TaskAssignmentError(StreamsError):
+    """The leader cannot assign tasks; the message of the cause says why."""
+
+
+class StreamsTimeoutError(StreamsError):
+    """A request to the brokers was retried until `task.timeout.ms` ran out."""
+
+
+class UnsupportedFeatureError(StreamsError):
+    """A setting is valid but not served by this version."""

@@ -1,0 +1,1 @@
+"""The Kafka clients: data plane, group membership, administration."""

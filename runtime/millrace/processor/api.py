@@ -1,0 +1,182 @@
+"""The Processor API as users write against it: processors, contexts, punctuation (KIP-478, KIP-820)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from millrace.config import StreamsConfig
+from millrace.records import ConsumedRecord, Headers, Record, TaskId, TopicPartition
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+
+KIn = TypeVar("KIn")
+VIn = TypeVar("VIn")
+KOut = TypeVar("KOut")
+VOut = TypeVar("VOut")
+
+
+class PunctuationType(Enum):
+    """Which clock drives a punctuator."""
+
+    STREAM_TIME = "stream-time"
+    WALL_CLOCK_TIME = "wall-clock-time"
+
+
+class Cancellable(Protocol):
+    """The handle of a schedule."""
+
+    def cancel(self) -> None: ...
+
+
+Punctuator = Callable[[int], None]
+"""Called with the time (ms) of the clock that drives it."""
+
+
+@runtime_checkable
+class RecordMetadata(Protocol):
+    """Where the record being processed came from."""
+
+    @property
+    def topic(self) -> str | None: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+class ProcessingContext(Protocol):
+    """What every processor may ask of its task."""
+
+    @property
+    def application_id(self) -> str: ...
+    @property
+    def task_id(self) -> TaskId: ...
+    @property
+    def config(self) -> StreamsConfig: ...
+    @property
+    def state_dir(self) -> Path: ...
+    @property
+    def key_serde(self) -> Serde[Any]: ...
+    @property
+    def value_serde(self) -> Serde[Any]: ...
+    @property
+    def record_metadata(self) -> RecordMetadata | None:
+        """Position of the record being processed; None while punctuating."""
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store connected to this processor.
+
+        Raises:
+            TopologyError: the store is not connected to this processor, or does not exist.
+        """
+
+    def schedule(
+        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+    ) -> Cancellable:
+        """Call `callback` every `interval_ms`; with `start_ms`, at start, start + interval … (KIP-1146)."""
+
+    def commit(self) -> None:
+        """Ask for a commit as soon as the current record is done."""
+
+    def current_system_time_ms(self) -> int: ...
+    def current_stream_time_ms(self) -> int: ...
+
+
+class ProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
+    """A processor's context: forwards records of any key."""
+
+    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
+        """Process a record in every child node, or in the one named."""
+
+
+class FixedKeyProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
+    """A fixed-key processor's context: the key of a forwarded record must be that of the record it got."""
+
+    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None: ...
+
+
+class Processor(Generic[KIn, VIn, KOut, VOut]):
+    """A node of user code: override `process`; `init` and `close` bracket its life."""
+
+    context: ProcessorContext[KOut, VOut]
+
+    def init(self, context: ProcessorContext[KOut, VOut]) -> None:
+        """Keep the context, fetch stores, schedule punctuators. Call super().init when overriding, to keep `context`."""
+        self.context = context
+
+    def process(self, record: Record[KIn, VIn]) -> None:
+        """Handle one record."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release what `init` acquired. Stores are closed by the task."""
+
+
+class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
+    """As `Processor`, for `process_values`: it may change the value but not the key."""
+
+    context: FixedKeyProcessorContext[KIn, VOut]
+
+    def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        self.context = context
+
+    def process(self, record: Record[KIn, VIn]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+ProcessorSupplier = Callable[[], Processor[KIn, VIn, KOut, VOut]]
+"""Makes a new processor per task. It may also have `stores() -> Iterable[StoreBuilder]` (a ConnectedStoreProvider)."""
+FixedKeyProcessorSupplier = Callable[[], FixedKeyProcessor[KIn, VIn, VOut]]
+
+
+@runtime_checkable
+class ConnectedStoreProvider(Protocol):
+    """A supplier that brings the stores its processor uses."""
+
+    def stores(self) -> Iterable[StoreBuilder]: ...
+
+
+TimestampExtractor = Callable[[ConsumedRecord, int], int]
+"""Gets the deserialised record and the partition time (ms, -1 unknown); returns the record's timestamp in ms."""
+
+TopicNameExtractor = Callable[[Any, Any, "SinkRecordContext"], str]
+"""Gets key, value and context; returns the topic to send to."""
+
+StreamPartitioner = Callable[[str, Any, Any, int], "int | Sequence[int] | None"]
+"""Gets topic, key, value, number of partitions. Returns a partition, several (multicast; none = drop), or None = default."""
+
+
+class SinkRecordContext(Protocol):
+    """The record context that a topic name extractor is given."""
+
+    topic: str | None
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+
+
+__all__ = [
+    "Cancellable",
+    "ConnectedStoreProvider",
+    "FixedKeyProcessor",
+    "FixedKeyProcessorContext",
+    "FixedKeyProcessorSupplier",
+    "ProcessingContext",
+    "Processor",
+    "ProcessorContext",
+    "ProcessorSupplier",
+    "PunctuationType",
+    "Punctuator",
+    "RecordMetadata",
+    "SinkRecordContext",
+    "StreamPartitioner",
+    "TimestampExtractor",
+    "TopicNameExtractor",
+    "TopicPartition",
+]

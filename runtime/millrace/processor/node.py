@@ -1,0 +1,67 @@
+"""How a node becomes code: a factory is given its `NodeContext` and returns one function.
+
+A task compiles its graph once, children first. Each node is a closure `(key, value, timestamp, headers) -> None` that calls
+its children's closures directly, so the path of a record has no look-ups, and nothing is allocated but what the operators
+themselves make. Rules for whoever writes a factory:
+
+* Bind everything in the factory (`forward = node.forward`), nothing per record.
+* Wrap only your own work in `try`, never the call of a child:
+  ``try: new = mapper(value)`` / ``except Exception as e: fail(e, key, value, timestamp, headers); return`` with
+  ``fail = node.processing_failed``. It asks the processing exception handler, and returns when the record is to be skipped.
+* A node that reads or writes a store sets `node.record.timestamp` and `.headers` to its record's on entry, because stores
+  log changes with them.
+* Register start-up work with `node.on_init` (runs in topological order, stores are open) and `node.on_close`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from millrace.config import StreamsConfig
+from millrace.processor.api import Cancellable, PunctuationType, Punctuator
+from millrace.records import Headers, RecordContext, TaskId
+from millrace.serdes.base import Serde
+
+ProcessFn = Callable[[Any, Any, int, Headers], None]
+"""key, value (a `Change` on the edges of tables), timestamp ms, headers."""
+
+
+class NodeContext(Protocol):
+    """What the engine gives a node when it compiles it for one task."""
+
+    name: str
+    task_id: TaskId
+    config: StreamsConfig
+    record: RecordContext
+    forward: ProcessFn
+    """Calls every child in order; does nothing for a node without children."""
+    children: Mapping[str, ProcessFn]
+    processing_failed: Callable[[Exception, Any, Any, int, Headers], None]
+    """Hands a failed record to the processing exception handler: returns to skip it, or raises FailedProcessingError."""
+    drop_record: Callable[[], None]
+    """Counts one dropped record (null key, late, expired)."""
+    stream_time: Callable[[], int]
+    system_time: Callable[[], int]
+    request_commit: Callable[[], None]
+    default_key_serde: Serde[Any] | None
+    default_value_serde: Serde[Any] | None
+    metadata: dict[str, int]
+    """The task's processor metadata, committed with its offsets (formats §9); nodes read it in on_init and set it."""
+
+    def state_store(self, name: str) -> Any:
+        """Return a store; TopologyError when it is not connected to this node (global stores always are)."""
+
+    def schedule(
+        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+    ) -> Cancellable:
+        """Register a punctuator; while it runs, `record` has no topic and the punctuation's timestamp."""
+
+    def on_init(self, callback: Callable[[], None]) -> None: ...
+    def on_close(self, callback: Callable[[], None]) -> None: ...
+
+    def sensor(self, name: str, amount: float = 1.0) -> None:
+        """Record into one of the node's metrics (inventory I), for events, never per record."""
+
+
+NodeFactory = Callable[[NodeContext], ProcessFn]

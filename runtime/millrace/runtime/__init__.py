@@ -1,0 +1,1 @@
+"""Kafka Streams applications at work: clients, threads, tasks, restoration."""

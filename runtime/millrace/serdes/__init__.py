@@ -1,0 +1,1 @@
+"""Serialisers and deserialisers."""

@@ -1,0 +1,156 @@
+"""The contract of every state store, and what a store is given by the task that owns it.
+
+Two promises shape it. A store that logs its changes sends them through `StoreContext.changelog`, in the order they were made.
+And nothing reaches the disk before `commit`: a persistent store holds its writes in memory (readable at once) and puts them
+down in one atomic batch with the changelog offsets they correspond to, so that after a crash the disk is always at a
+committed point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from millrace.config import StreamsConfig
+from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
+
+LogChange = Callable[[bytes, "bytes | None", "int | None", Headers], None]
+"""Sends one change to a store's changelog: key, value (None deletes), timestamp ms (None: the producer stamps), headers."""
+
+
+class ChangelogRecord(NamedTuple):
+    """One record of a changelog as restoration and standbys read it."""
+
+    key: bytes
+    value: bytes | None
+    timestamp: int
+    offset: int
+    headers: Headers = NO_HEADERS
+
+
+class CacheBudget(Protocol):
+    """The record cache's memory, shared by all caching stores of a stream thread (bytes)."""
+
+    max_bytes: int
+    used_bytes: int
+
+
+@dataclass(slots=True)
+class StoreContext:
+    """What a task hands to each of its stores in `StateStore.init`."""
+
+    application_id: str
+    task_id: TaskId
+    config: StreamsConfig
+    state_dir: Path
+    """The task's own directory, `<state.dir>/<application.id>/<task id>`; stores create their folders below it."""
+    record: RecordContext
+    """The record being processed, live: read its timestamp and headers when logging a change."""
+    cache: CacheBudget | None
+    """The thread's record-cache budget; None where caching is off."""
+    changelog_topics: Mapping[str, str]
+    """Store name → changelog topic, for the stores that are logged."""
+    send_change: Callable[[TopicPartition], LogChange]
+    """Gives the sender for one changelog partition; a store asks once, in `init`."""
+    now_ms: Callable[[], int]
+    drop_record: Callable[[], None] = field(default=lambda: None)
+    """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
+    restoring: bool = False
+
+    def changelog_partition(self, store_name: str) -> TopicPartition | None:
+        """Return the store's changelog partition, or None when it is not logged."""
+        topic = self.changelog_topics.get(store_name)
+        return None if topic is None else TopicPartition(topic, self.task_id.partition)
+
+
+@runtime_checkable
+class StateStore(Protocol):
+    """A store as its task sees it (KIP-1035: offsets live in the store)."""
+
+    name: str
+    persistent: bool
+
+    def init(self, context: StoreContext) -> None:
+        """Open the store; called once, before restoration and before any node runs.
+
+        Raises:
+            StateDirectoryError: the directory is read-only, full, or the database is held by another process.
+            TaskCorruptedError: the files do not match what was recorded.
+        """
+
+    def flush(self) -> None:
+        """Write dirty record-cache entries through to the changelog and forward them downstream."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put all writes so far on disk in one atomic batch with the offsets of the changelog records they produced.
+
+        The offset is that of the last applied record; a store without a changelog entry in `offsets` keeps the one it has.
+        """
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the changelog offset of the last record on disk, or None when nothing is known."""
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records (not logged again, not cached)."""
+
+    def uncommitted_bytes(self) -> int:
+        """Return the approximate memory held by writes that wait for `commit`."""
+
+    def is_open(self) -> bool: ...
+
+    def close(self) -> None:
+        """Release everything. Writes not committed are gone."""
+
+
+class StoreBuilder(Protocol):
+    """Makes one store per task, and tells the topology what the store needs."""
+
+    name: str
+    logging_enabled: bool
+    caching_enabled: bool
+    log_config: Mapping[str, str]
+
+    @property
+    def kind(self) -> str:
+        """One of `key-value`, `window`, `session`, `versioned`, `buffer`, or `list`."""
+
+    @property
+    def retention_ms(self) -> int | None:
+        """How long windows, sessions or history are kept; None for key-value stores."""
+
+    @property
+    def retain_duplicates(self) -> bool: ...
+
+    @property
+    def persistent(self) -> bool: ...
+
+    @property
+    def value_format(self) -> str:
+        """`plain`, `timestamped` or `headers` (formats §2)."""
+
+    def build(self) -> StateStore: ...
+
+
+FlushListener = Callable[[Any, Any, Any, int, Headers], None]
+"""Called per dirty cache entry on flush: key, new value, old value (None unless asked for), timestamp ms, headers."""
+
+
+class CachedStateStore(Protocol):
+    """A store that may sit behind the record cache."""
+
+    def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
+        """Have flushed updates forwarded; return False when the store is not cached and the node must forward itself."""
+
+
+def close_all(stores: Iterable[StateStore]) -> None:
+    """Close stores one after the other, and raise the first failure only after all were tried."""
+    failure: Exception | None = None
+    for store in stores:
+        try:
+            store.close()
+        except Exception as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

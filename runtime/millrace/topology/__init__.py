@@ -1,0 +1,1 @@
+"""The physical graph of nodes, and what it needs."""
