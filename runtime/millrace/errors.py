@@ -114,3 +114,26 @@ class StreamsTimeoutError(StreamsError):
 
 class UnsupportedFeatureError(StreamsError):
     """A setting is valid but not served by this version."""
+
+
+# Development: the Kafka that runs beside an application on a developer's machine or in tests.
+
+
+class DevKafkaError(StreamsError):
+    """The embedded Kafka cannot be fetched, started or controlled."""
+
+
+class JarDownloadError(DevKafkaError):
+    """Kafka's jars cannot be downloaded, or are not the ones that were pinned."""
+
+
+class JavaNotFoundError(DevKafkaError):
+    """No Java of a sufficient version is on this machine."""
+
+
+class JavaCompileError(DevKafkaError):
+    """A Java source does not compile; the message is the compiler's."""
+
+
+class BrokerStartError(DevKafkaError):
+    """An embedded broker ended or did not serve in time; the message carries the end of its log."""

@@ -1,0 +1,124 @@
+"""One broker's JVM as a process: started here or found again after the starter has gone.
+
+A process is known by its id *and* its start time, so that an id reused by the system is never signalled. A started JVM gets a
+session of its own (Ctrl-C at the terminal does not reach it) and, unless it is detached, a watchdog that ends it with its
+owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from millrace.dev import _watchdog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_POLL_S = 0.02
+
+
+class BrokerProcess:
+    """A running or ended JVM."""
+
+    def __init__(self, pid: int, started_at: str, child: subprocess.Popen[bytes] | None = None) -> None:
+        self.pid = pid
+        self.started_at = started_at
+        """The start time the kernel gives, in ticks since boot; empty where there is no `/proc`."""
+        self._child = child
+        self._watchdog: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(cls, command: Sequence[str], directory: Path, log: Path, owner_pid: int | None) -> Self:
+        """Start a JVM.
+
+        Args:
+            command: The command line.
+            directory: Its working directory.
+            log: Gets standard output and error, appended.
+            owner_pid: The process with whose end the JVM is killed; none leaves it running on its own.
+        """
+        with log.open("ab") as output:
+            child = subprocess.Popen(
+                command,
+                cwd=directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        process = cls(child.pid, _start_time(child.pid), child)
+        if owner_pid is not None:
+            process._watchdog = subprocess.Popen(
+                [sys.executable, "-I", "-S", _watchdog.__file__, str(owner_pid), str(child.pid)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        return process
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM has not ended; a stopped (SIGSTOP) one is alive."""
+        if self._child:
+            return self._child.poll() is None
+        return is_running(self.pid, self.started_at)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code, negative for a signal; none while it runs or if it was not started by this process."""
+        return self._child.poll() if self._child else None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, if the JVM is still there."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for the end and return whether it came in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.alive:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_S)
+        if self._watchdog:
+            self._watchdog.wait()
+            self._watchdog = None
+        return True
+
+    def kill(self) -> None:
+        """End the JVM at once (SIGKILL) and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait(10.0)
+
+
+def is_running(pid: int, started_at: str) -> bool:
+    """Return whether the process that started then with that id still runs."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    state, now = _stat(pid)
+    return state != "Z" and (not started_at or now == started_at)
+
+
+def _start_time(pid: int) -> str:
+    return _stat(pid)[1]
+
+
+def _stat(pid: int) -> tuple[str, str]:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ("", "") if not Path("/proc/self/stat").exists() else ("Z", "")
+    return fields[0], fields[19]

@@ -1,0 +1,35 @@
+"""Ends a broker when the process it was started for is gone: `python -I -S _watchdog.py OWNER_PID BROKER_PID`.
+
+Run as a script beside every broker that is not detached. It holds a pidfd of each process, so that a reused process id can
+never be mistaken for either, and sleeps in the kernel until one of them ends.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import sys
+
+
+def main(owner_pid: int, broker_pid: int) -> None:
+    """Wait until either process ends; if it was the owner, kill the broker."""
+    try:
+        broker = os.pidfd_open(broker_pid)
+    except ProcessLookupError:
+        return
+    try:
+        owner = os.pidfd_open(owner_pid)
+    except ProcessLookupError:
+        pass
+    else:
+        poll = select.poll()
+        poll.register(owner, select.POLLIN)
+        poll.register(broker, select.POLLIN)
+        if broker in {descriptor for descriptor, _ in poll.poll()}:
+            return
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(broker, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

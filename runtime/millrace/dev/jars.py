@@ -1,0 +1,271 @@
+"""The jars of Apache Kafka, fetched without Maven: pinned, checked and cached.
+
+`kafka-4.3.1.lock.json` lists every jar with its size and SHA-256, so what runs is what was tested, wherever the bytes came
+from. A jar appears in the cache only complete and verified (it is renamed into place); an interrupted download is kept beside
+it as `.part` and resumed. One process downloads at a time, under a file lock; the others then find the jars there.
+
+The repository's address is not ours to know: it comes from the `MILLRACE_MAVEN_REPOSITORY` variable, else from a mirror in
+Maven's own `settings.xml`, else from the resolver library's default. Jars already in Maven's local repository are used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree
+
+import platformdirs
+
+from millrace.dev._progress import download_progress
+from millrace.errors import JarDownloadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import requests
+
+    from millrace.dev._progress import Advance
+
+KAFKA_VERSION = "4.3.1"
+_LOCK_FILE = f"kafka-{KAFKA_VERSION}.lock.json"
+_CONNECTIONS = 4
+_TIMEOUT_S = 30.0
+_CHUNK_BYTES = 1 << 16
+
+
+class Bundle(StrEnum):
+    """A named set of jars that make one class path."""
+
+    KAFKA_BROKER = "kafka-broker"
+    """The broker and controller (KRaft) with log4j."""
+    KAFKA_STREAMS = "kafka-streams"
+    """Java's Kafka Streams with RocksDB, for tests that compare with it."""
+    ECJ = "ecj"
+    """Eclipse's Java compiler, which needs no JDK."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One pinned file of a Maven repository."""
+
+    group: str
+    artifact: str
+    version: str
+    sha256: str
+    size_bytes: int
+
+    @property
+    def path(self) -> str:
+        """Where the jar lies in a repository, relative to its root."""
+        folder = self.group.replace(".", "/")
+        return f"{folder}/{self.artifact}/{self.version}/{self.artifact}-{self.version}.jar"
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def cache_directory() -> Path:
+    """Return where downloads are kept: `MILLRACE_CACHE_DIR`, or the user's cache directory."""
+    override = os.environ.get("MILLRACE_CACHE_DIR")
+    return Path(override) if override else platformdirs.user_cache_path("millrace", appauthor=False)
+
+
+@cache
+def locked_jars(bundle: Bundle) -> tuple[Jar, ...]:
+    """Return the pinned jars of a bundle, in class-path order."""
+    lock = json.loads(resources.files(__package__).joinpath(_LOCK_FILE).read_text())
+    return tuple(
+        Jar(*coordinate.split(":"), lock["jars"][coordinate]["sha256"], lock["jars"][coordinate]["size"])
+        for coordinate in lock["bundles"][bundle]
+    )
+
+
+def resolve(bundle: Bundle) -> list[Path]:
+    """Return the jars of a bundle as local files, fetching those that are missing.
+
+    Args:
+        bundle: What to fetch; broker 45 MB, streams 101 MB, ECJ 3 MB.
+
+    Raises:
+        JarDownloadError: The repository cannot be reached, or served bytes that are not the pinned ones.
+    """
+    return fetch(locked_jars(bundle), cache_directory() / "jars", f"Apache Kafka {KAFKA_VERSION} ({bundle})")
+
+
+def fetch(jars: tuple[Jar, ...], directory: Path, title: str, repository: str | None = None) -> list[Path]:
+    """Return `jars` as files under `directory`, downloading what is not there in its full size.
+
+    Args:
+        jars: What is wanted.
+        directory: The root of the cache; created when missing.
+        title: What to call the download in the progress display.
+        repository: The Maven repository's root URL; found as the module's docstring says when not given.
+
+    Raises:
+        JarDownloadError: The repository cannot be reached, or served bytes that are not the pinned ones.
+    """
+    files = [directory / jar.path for jar in jars]
+    if not _missing(jars, directory):
+        return files
+    with _exclusive(directory):
+        wanted = [jar for jar in _missing(jars, directory) if not _take_from_maven(jar, directory)]
+        if wanted:
+            _download_all(wanted, directory, title, repository or repository_url())
+    return files
+
+
+def repository_url() -> str:
+    """Return the root URL of the Maven repository to download from."""
+    override = os.environ.get("MILLRACE_MAVEN_REPOSITORY")
+    return (override or _settings_mirror() or _default_repository()).rstrip("/")
+
+
+def _missing(jars: tuple[Jar, ...], directory: Path) -> list[Jar]:
+    return [jar for jar in jars if not _has_size(directory / jar.path, jar.size_bytes)]
+
+
+def _has_size(path: Path, size_bytes: int) -> bool:
+    try:
+        return path.stat().st_size == size_bytes
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _exclusive(directory: Path) -> Iterator[None]:
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _settings_mirror() -> str | None:
+    settings = Path.home() / ".m2" / "settings.xml"
+    try:
+        root = ElementTree.parse(settings).getroot()  # noqa: S314 (the user's own configuration file)
+    except (OSError, ElementTree.ParseError):
+        return None
+    for mirror in root.iterfind("{*}mirrors/{*}mirror"):
+        selected = {name.strip() for name in (mirror.findtext("{*}mirrorOf") or "").split(",")}
+        if selected & {"*", "central", "external:*"} and "!central" not in selected:
+            return (mirror.findtext("{*}url") or "").strip() or None
+    return None
+
+
+def _default_repository() -> str:
+    try:
+        from jgo.maven import MavenContext  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
+    except ImportError as error:
+        message = (
+            "Fetching Kafka needs the package 'jgo', which knows the public Maven repository: install "
+            "'millrace[dev-kafka]', or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
+        )
+        raise JarDownloadError(message) from error
+    return str(next(iter(MavenContext().remote_repos.values())))
+
+
+def _take_from_maven(jar: Jar, directory: Path) -> bool:
+    local = Path(os.environ.get("M2_REPO") or Path.home() / ".m2" / "repository") / jar.path
+    if not _has_size(local, jar.size_bytes) or _sha256(local) != jar.sha256:
+        return False
+    part = _part_of(jar, directory)
+    shutil.copyfile(local, part)
+    part.replace(directory / jar.path)
+    return True
+
+
+def _part_of(jar: Jar, directory: Path) -> Path:
+    target = directory / jar.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target.with_suffix(".jar.part")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _download_all(jars: list[Jar], directory: Path, title: str, repository: str) -> None:
+    total_bytes = sum(jar.size_bytes for jar in jars)
+    with (
+        _session() as session,
+        download_progress(f"{title}: {len(jars)} jars from {repository}", total_bytes) as advance,
+        ThreadPoolExecutor(_CONNECTIONS) as pool,
+    ):
+        downloads = [pool.submit(_download, session, repository, jar, directory, advance) for jar in jars]
+        try:
+            for download in downloads:
+                download.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _session() -> requests.Session:
+    try:
+        import requests  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
+        from requests.adapters import HTTPAdapter  # noqa: PLC0415
+        from urllib3.util import Retry  # noqa: PLC0415
+    except ImportError as error:
+        message = "Fetching Kafka needs the package 'requests': install 'millrace[dev-kafka]'"
+        raise JarDownloadError(message) from error
+    session = requests.Session()
+    adapter = HTTPAdapter(max_retries=Retry(total=4, backoff_factor=0.3, status_forcelist=(429, 502, 503, 504)))
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    return session
+
+
+def _download(session: requests.Session, repository: str, jar: Jar, directory: Path, advance: Advance) -> None:
+    part = _part_of(jar, directory)
+    url = f"{repository}/{jar.path}"
+    resumed = part.exists()
+    _append(session, url, part, jar, advance)
+    if resumed and _sha256(part) != jar.sha256:
+        part.unlink()
+        _append(session, url, part, jar, advance)
+    actual = _sha256(part)
+    if actual != jar.sha256:
+        part.unlink()
+        message = (
+            f"{url} is not the file that was pinned: its SHA-256 is {actual}, expected {jar.sha256}. Nothing was installed. "
+            "Check the proxy or mirror it came from, or set MILLRACE_MAVEN_REPOSITORY to another repository"
+        )
+        raise JarDownloadError(message)
+    part.replace(directory / jar.path)
+
+
+def _append(session: requests.Session, url: str, part: Path, jar: Jar, advance: Advance) -> None:
+    import requests  # noqa: PLC0415 (present: `_session` checked)
+
+    have_bytes = part.stat().st_size if part.exists() else 0
+    if have_bytes >= jar.size_bytes:
+        return
+    headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
+    try:
+        with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+            response.raise_for_status()
+            continues = response.status_code == requests.codes.partial_content
+            advance(have_bytes if continues else 0)
+            with part.open("ab" if continues else "wb") as file:
+                for chunk in response.iter_content(_CHUNK_BYTES):
+                    file.write(chunk)
+                    advance(len(chunk))
+    except requests.RequestException as error:
+        message = (
+            f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (what was fetched is kept), set "
+            "HTTPS_PROXY and REQUESTS_CA_BUNDLE if a proxy stands between, or set MILLRACE_MAVEN_REPOSITORY to a repository "
+            f"that can be reached, or copy a filled cache to {cache_directory()}"
+        )
+        raise JarDownloadError(message) from error
