@@ -1,0 +1,67 @@
+# Every target does its own set-up: Python 3.11+, make and git are all a machine needs.
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+TESTS ?= tests
+PYTEST_ARGS ?=
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: install
+install: $(READY) ## Create the environment with the locked dependencies
+
+$(READY): requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else f"Millrace needs Python 3.11 to 3.14; {sys.executable} is {sys.version.split()[0]}. Set PYTHON=/path/to/python3.11")'
+	@echo "Installing the locked dependencies into $(VENV) …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+.PHONY: test
+test: lint types layers ## Lint, check types and layers, run every test (real Kafka, real RocksDB)
+	$(BIN)/pytest -n 2 --dist loadfile $(PYTEST_ARGS) $(TESTS)
+
+.PHONY: lint
+lint: $(READY) ## Check style and formatting
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+.PHONY: format
+format: $(READY) ## Format the code and apply the safe fixes
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: types
+types: $(READY) ## Check types (mypy --strict)
+	@$(BIN)/mypy
+
+.PHONY: layers
+layers: $(READY) ## Check that packages import only the layers below them
+	@$(BIN)/lint-imports --no-logo
+
+.PHONY: demo
+demo: $(READY) ## Count the words of Python's standard library with two exactly-once replicas
+	@$(BIN)/python examples/wordcount/demo.py
+
+.PHONY: crds
+crds: $(READY) ## Generate crds/ from the manifest models
+	@$(BIN)/python -m millrace.manifest.crd
+
+.PHONY: bench
+bench: $(READY) ## Measure the engine's CPU per record
+	@$(BIN)/python benchmarks/engine.py
+
+.PHONY: lock
+lock: $(READY) ## Resolve and lock the dependencies anew
+	@$(BIN)/uv pip compile pyproject.toml --extra operator --extra dev-kafka --group dev --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-dev.lock
+
+.PHONY: clean
+clean: ## Remove the environment and every cache in the checkout
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
