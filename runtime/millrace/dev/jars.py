@@ -23,7 +23,7 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import platformdirs
 
@@ -85,10 +85,12 @@ def cache_directory() -> Path:
 def locked_jars(bundle: Bundle) -> tuple[Jar, ...]:
     """Return the pinned jars of a bundle, in class-path order."""
     lock = json.loads(resources.files(__package__).joinpath(_LOCK_FILE).read_text())
-    return tuple(
-        Jar(*coordinate.split(":"), lock["jars"][coordinate]["sha256"], lock["jars"][coordinate]["size"])
-        for coordinate in lock["bundles"][bundle]
-    )
+    jars = []
+    for coordinate in lock["bundles"][bundle]:
+        group, artifact, version = coordinate.split(":")
+        pinned = lock["jars"][coordinate]
+        jars.append(Jar(group, artifact, version, pinned["sha256"], pinned["size"]))
+    return tuple(jars)
 
 
 def resolve(bundle: Bundle) -> list[Path]:
@@ -153,8 +155,8 @@ def _exclusive(directory: Path) -> Iterator[None]:
 def _settings_mirror() -> str | None:
     settings = Path.home() / ".m2" / "settings.xml"
     try:
-        root = ElementTree.parse(settings).getroot()  # noqa: S314 (the user's own configuration file)
-    except (OSError, ElementTree.ParseError):
+        root = ET.parse(settings).getroot()  # noqa: S314 (the user's own configuration file)
+    except (OSError, ET.ParseError):
         return None
     for mirror in root.iterfind("{*}mirrors/{*}mirror"):
         selected = {name.strip() for name in (mirror.findtext("{*}mirrorOf") or "").split(",")}

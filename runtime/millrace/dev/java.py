@@ -96,7 +96,9 @@ def run_java(
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def compile_java(sources: Iterable[Path], class_path: Iterable[Path], output: Path, *, timeout_s: float = 120.0) -> Path:
+def compile_java(
+    sources: Iterable[Path], class_path: Iterable[Path], output: Path, *, timeout_s: float = 120.0
+) -> Path:
     """Compile Java sources into a directory of classes, with `javac` or, where only a runtime exists, with ECJ.
 
     Args:
@@ -117,7 +119,14 @@ def compile_java(sources: Iterable[Path], class_path: Iterable[Path], output: Pa
         compiler = [str(java.compiler), "-nowarn", "-proc:none"]
     else:
         ecj = join_class_path(resolve(Bundle.ECJ))
-        compiler = [str(java.executable), "-cp", ecj, "org.eclipse.jdt.internal.compiler.batch.Main", "-nowarn", "-proc:none"]
+        compiler = [
+            str(java.executable),
+            "-cp",
+            ecj,
+            "org.eclipse.jdt.internal.compiler.batch.Main",
+            "-nowarn",
+            "-proc:none",
+        ]
     output.mkdir(parents=True, exist_ok=True)
     target = ["--release", str(MINIMUM_VERSION), "-cp", join_class_path(class_path), "-d", str(output)]
     command = [*compiler, *target, *map(str, sources)]

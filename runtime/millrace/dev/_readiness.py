@@ -1,0 +1,55 @@
+"""Whether a cluster serves: asked through a client, as an application would find it."""
+
+from __future__ import annotations
+
+import socket
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+_REQUEST_TIMEOUT_S = 5.0
+_CLIENT_CONFIG: dict[str, str | int] = {
+    "log_level": 0,
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 200,
+    "socket.timeout.ms": 10_000,
+}
+
+
+def quiet_admin(bootstrap_servers: str) -> AdminClient:
+    """Return an admin client that reconnects fast and does not print connection failures."""
+    return AdminClient({**_CLIENT_CONFIG, "bootstrap.servers": bootstrap_servers})
+
+
+def accepts_connections(host: str, port: int) -> bool:
+    """Return whether a server listens on the port."""
+    try:
+        socket.create_connection((host, port), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def serves(admin: AdminClient, brokers: int) -> bool:
+    """Return whether the cluster knows so many live brokers and could create a topic with a replica on each.
+
+    The controller checks the request against its unfenced brokers but creates nothing.
+    """
+    probe = NewTopic("millrace-probe", 1, brokers)
+    try:
+        known = len(admin.list_topics(timeout=_REQUEST_TIMEOUT_S).brokers)
+        for future in admin.create_topics([probe], validate_only=True, request_timeout=_REQUEST_TIMEOUT_S).values():
+            future.result()
+    except KafkaException:
+        return False
+    return known >= brokers
+
+
+def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
+    """Return whether so many partitions of a topic have a leader."""
+    try:
+        described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
+    except KafkaException:
+        return False
+    return len(described) >= partitions and all(partition.leader >= 0 for partition in described.values())
