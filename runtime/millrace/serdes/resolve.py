@@ -1,0 +1,187 @@
+"""From what a configuration says to a serde: names, classes, import paths, and the defaults of an application.
+
+Java's class names are taken too, so that an application's configuration can be carried over as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.serdes.base import Serde
+from millrace.serdes.json import JsonSerde
+from millrace.serdes.list import ListSerde
+from millrace.serdes.primitives import (
+    BooleanSerde,
+    ByteArraySerde,
+    ByteBufferSerde,
+    BytesSerde,
+    DoubleSerde,
+    FloatSerde,
+    IntegerSerde,
+    LongSerde,
+    ShortSerde,
+    StringSerde,
+    UUIDSerde,
+    VoidSerde,
+)
+from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+
+STRING: Final = StringSerde()
+BYTE_ARRAY: Final = ByteArraySerde()
+BYTES: Final = BytesSerde()
+BYTE_BUFFER: Final = ByteBufferSerde()
+SHORT: Final = ShortSerde()
+INTEGER: Final = IntegerSerde()
+LONG: Final = LongSerde()
+FLOAT: Final = FloatSerde()
+DOUBLE: Final = DoubleSerde()
+BOOLEAN: Final = BooleanSerde()
+UUID: Final = UUIDSerde()
+VOID: Final = VoidSerde()
+JSON: Final[JsonSerde[Any]] = JsonSerde()
+
+SHORT_NAMES: Final[Mapping[str, Serde[Any]]] = {
+    "string": STRING,
+    "bytes": BYTES,
+    "bytearray": BYTE_ARRAY,
+    "bytebuffer": BYTE_BUFFER,
+    "short": SHORT,
+    "integer": INTEGER,
+    "int": INTEGER,
+    "long": LONG,
+    "float": FLOAT,
+    "double": DOUBLE,
+    "boolean": BOOLEAN,
+    "bool": BOOLEAN,
+    "uuid": UUID,
+    "void": VOID,
+    "json": JSON,
+}
+"""Names in any case, with or without `_` (`byte_array`)."""
+
+_JAVA_PREFIXES: Final = (
+    "org.apache.kafka.common.serialization.Serdes$",
+    "org.apache.kafka.streams.kstream.WindowedSerdes$",
+)
+_NEEDS_INNER: Final[Mapping[str, type[Serde[Any]]]] = {
+    "ListSerde": ListSerde,
+    "TimeWindowedSerde": TimeWindowedSerde,
+    "SessionWindowedSerde": SessionWindowedSerde,
+}
+
+
+def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
+    """Return the serde that a configuration value stands for.
+
+    Args:
+        value: a serde, a serde class or a function that makes one, a short name (`string`, `long`), Java's class name
+            (`org.apache.kafka.common.serialization.Serdes$StringSerde`), or an import path `module:attribute`.
+        key: the configuration key, for the message.
+
+    Raises:
+        ConfigError: the value stands for no serde.
+
+    >>> resolve("long"), resolve("org.apache.kafka.common.serialization.Serdes$StringSerde")
+    (LongSerde(), StringSerde())
+    """
+    found = _find(value, key)
+    if isinstance(found, type) and issubclass(found, Serde):
+        return _construct(found, key)
+    if isinstance(found, Serde):
+        return found
+    if callable(found) and not isinstance(found, type):
+        made = _construct(found, key)
+        if isinstance(made, Serde):
+            return made
+    raise ConfigError(_message(key, value, "a serde is needed, that is an object with serialize and deserialize"))
+
+
+def default_key_serde(config: StreamsConfig) -> Serde[Any] | None:
+    """Return the serde of `default.key.serde`, with the inner serde it may need, or None when it is not set."""
+    return _default(config, "key")
+
+
+def default_value_serde(config: StreamsConfig) -> Serde[Any] | None:
+    """Return the serde of `default.value.serde`, with the inner serde it may need, or None when it is not set."""
+    return _default(config, "value")
+
+
+def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
+    key = f"default.{which}.serde"
+    value = config.default_key_serde if which == "key" else config.default_value_serde
+    if value is None:
+        return None
+    found = _find(value, key)
+    if found is ListSerde:
+        inner_key = f"default.list.{which}.serde.inner"
+        kind = getattr(config, f"default_list_{which}_serde_type")
+        return ListSerde(_inner(config, inner_key), container=_list_type(kind, f"default.list.{which}.serde.type"))
+    if found is TimeWindowedSerde:
+        return TimeWindowedSerde(_inner(config, "windowed.inner.class.serde"), config.window_size_ms)
+    if found is SessionWindowedSerde:
+        return SessionWindowedSerde(_inner(config, "windowed.inner.class.serde"))
+    return resolve(value, key=key)
+
+
+def _inner(config: StreamsConfig, key: str) -> Serde[Any]:
+    value = getattr(config, key.replace(".", "_"))
+    if value is None:
+        raise ConfigError(f"{key} must be set: the default serde is made of an inner one")
+    return resolve(value, key=key)
+
+
+def _list_type(value: object, key: str) -> type[list[Any] | tuple[Any, ...]]:
+    """Python has one list; Java's ArrayList, LinkedList … all mean it, and `tuple` is the immutable choice."""
+    if value in (tuple, "tuple"):
+        return tuple
+    if value in (None, list, "list") or (isinstance(value, str) and value.startswith("java.util.")):
+        return list
+    raise ConfigError(_message(key, value, "use list or tuple"))
+
+
+def _find(value: object, key: str | None) -> object:
+    if not isinstance(value, str):
+        return value
+    name = value.strip()
+    for prefix in _JAVA_PREFIXES:
+        name = name.removeprefix(prefix)
+    if name in _NEEDS_INNER:
+        return _NEEDS_INNER[name]
+    if ":" in name:
+        return _import(name, key)
+    short = SHORT_NAMES.get(name.removesuffix("Serde").replace("_", "").lower())
+    if short is None:
+        raise ConfigError(
+            _message(key, value, f"use module:attribute, Java's class name, or one of {', '.join(SHORT_NAMES)}")
+        )
+    return short
+
+
+def _import(path: str, key: str | None) -> object:
+    module, _, attributes = path.partition(":")
+    try:
+        found: object = importlib.import_module(module)
+        for attribute in attributes.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(_message(key, path, f"it cannot be imported: {error}")) from error
+    return found
+
+
+def _construct(factory: Any, key: str | None) -> Serde[Any]:
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            _message(key, factory, f"it needs arguments ({error}); give an instance or module:instance")
+        ) from error
+    return cast("Serde[Any]", factory())
+
+
+def _message(key: str | None, value: object, what: str) -> str:
+    return f"{f'{key}: ' if key else ''}no serde in {value!r}: {what}"
