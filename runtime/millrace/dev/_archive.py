@@ -1,7 +1,8 @@
 """The JVM's archive of loaded classes, which cuts the broker's start from four seconds to one.
 
 A start without an archive records one, and the JVM writes it when it ends cleanly; from then on every start on this machine
-with the same Java and the same jars uses it. The JVM itself checks that an archive fits and ignores one that does not.
+with the same Java and the same jars uses it. The JVM itself checks that an archive fits and ignores one that does not. Only
+a start whose end we will see records, for an archive is put in place once the JVM has ended.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 from typing import TYPE_CHECKING
 
 from millrace.dev.jars import cache_directory
-from millrace.dev.java import join_class_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class ClassArchive:
     """The archive for one Java and one class path."""
 
-    def __init__(self, java: Java, jars: Sequence[Path], jvm_options: Sequence[str]) -> None:
+    def __init__(self, java: Java, jars: Sequence[Path], *, may_record: bool) -> None:
         executable = java.executable.resolve()
-        identity = f"{executable}:{executable.stat().st_mtime_ns}:{join_class_path(jars)}:{jvm_options}"
+        files = [executable, *jars]
+        identity = repr([(str(file), file.stat().st_mtime_ns) for file in files])
         digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._path = cache_directory() / "cds" / f"kafka-java{java.version}-{digest}.jsa"
+        self._may_record = may_record
         self._recording: Path | None = None
 
     @property
@@ -39,7 +41,7 @@ class ClassArchive:
         """Return the JVM options that use the archive or, for the first JVM while there is none, record it."""
         if self._path.exists():
             return (f"-XX:SharedArchiveFile={self._path}",)
-        if self._recording:
+        if self._recording or not self._may_record:
             return ()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._recording = self._path.with_suffix(f".{os.getpid()}.part")

@@ -8,7 +8,6 @@ once per machine (it holds feature levels only) and by writing `meta.properties`
 from __future__ import annotations
 
 import base64
-import os
 import shutil
 import subprocess
 import tempfile
@@ -97,7 +96,7 @@ def server_properties(
         overrides: Settings that replace or add to the defaults.
     """
     own, nodes = ports[node_id], len(ports)
-    replicas, in_sync = str(min(3, nodes)), str(2 if nodes > 2 else 1)  # noqa: PLR2004
+    replicas, in_sync = str(min(3, nodes)), str(2 if nodes > 2 else 1)
     listeners = {"PLAINTEXT": own.client, "CONTROLLER": own.controller}
     settings = {
         **_SMALL_AND_FAST,
@@ -176,11 +175,11 @@ def _bootstrap_checkpoint(java: Java, jars: Sequence[Path]) -> Path:
         command = [str(java.executable), "-Xmx128m", "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={log4j}"]
         command += ["-cp", join_class_path(jars), "kafka.tools.StorageTool"]
         command += ["format", "-t", new_cluster_id(), "-c", str(properties)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)  # noqa: S603 (our command)
         if result.returncode:
             message = f"Kafka's storage tool failed with exit code {result.returncode}: {result.stdout}{result.stderr}"
             raise BrokerStartError(message)
-        os.replace(data / "bootstrap.checkpoint", cached)
+        (data / "bootstrap.checkpoint").replace(cached)
     return cached
 
 

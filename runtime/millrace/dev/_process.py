@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _POLL_S = 0.02
+_OUTLIVING: list[subprocess.Popen[bytes]] = []
+"""Children that are meant to outlive this process, kept so that Python does not warn about them when they are dropped."""
 
 
 class BrokerProcess:
@@ -45,7 +47,7 @@ class BrokerProcess:
             owner_pid: The process with whose end the JVM is killed; none leaves it running on its own.
         """
         with log.open("ab") as output:
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: S603 (our command)
                 command,
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
@@ -55,13 +57,15 @@ class BrokerProcess:
             )
         process = cls(child.pid, _start_time(child.pid), child)
         if owner_pid is not None:
-            process._watchdog = subprocess.Popen(
+            process._watchdog = subprocess.Popen(  # noqa: S603 (our command)
                 [sys.executable, "-I", "-S", _watchdog.__file__, str(owner_pid), str(child.pid)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        if owner_pid != os.getpid():
+            _OUTLIVING.extend(filter(None, (child, process._watchdog)))
         return process
 
     @property

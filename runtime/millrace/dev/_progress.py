@@ -24,9 +24,9 @@ def download_progress(title: str, total_bytes: int) -> Iterator[Advance]:
             yield advance
         return
     started = time.monotonic()
-    print(f"Fetching {title}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)
+    print(f"Fetching {title}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)  # noqa: T201
     yield lambda _bytes: None
-    print(f"Fetched {total_bytes / 1e6:.0f} MB in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+    print(f"Fetched {total_bytes / 1e6:.0f} MB in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager

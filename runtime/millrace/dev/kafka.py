@@ -351,7 +351,7 @@ class EmbeddedKafka:
     def _launch(self, node: int) -> None:
         java, jars = find_java(), resolve(Bundle.KAFKA_BROKER)
         directory = self._require_directory()
-        self._archive = self._archive or ClassArchive(java, jars, self._jvm_options)
+        self._archive = self._archive or ClassArchive(java, jars, may_record=self._owner_pid == os.getpid())
         properties, log4j = directory / f"node-{node}.properties", directory / "log4j2.xml"
         properties.touch(mode=0o600)
         properties.write_text(

@@ -1,0 +1,128 @@
+"""Fixtures that give a test a real Kafka; registered with pytest, so they are there wherever Millrace is installed.
+
+The plugin is loaded in every pytest run of every user: it imports nothing of Millrace until a fixture is asked for. Under
+pytest-xdist all workers share one broker: the first that needs it starts it, and it belongs to the controller, which stops it
+when the session ends (and whose death, however sudden, ends it).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from millrace.dev.kafka import EmbeddedKafka
+
+_SHARED_DIRECTORY = "millrace_kafka_directory"
+_SHARED_OWNER = "millrace_kafka_owner"
+_shared_directory_key = pytest.StashKey[Path]()
+
+
+class TopicFactory(Protocol):
+    """Creates topics with unique names."""
+
+    def __call__(self, name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        """Create a topic and return its name, which begins with `name`."""
+
+
+class KafkaFactory(Protocol):
+    """Starts Kafka clusters that a test may break."""
+
+    def __call__(self, brokers: int = 1, **options: Any) -> EmbeddedKafka:
+        """Start a cluster; the options are those of `EmbeddedKafka`."""
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell an xdist worker where the session's shared broker is, or will be."""
+    config: pytest.Config = node.config
+    if _shared_directory_key not in config.stash:
+        name = f"millrace-kafka-{os.getpid()}-{secrets.token_hex(4)}"
+        config.stash[_shared_directory_key] = Path(tempfile.gettempdir()) / name
+    node.workerinput[_SHARED_DIRECTORY] = str(config.stash[_shared_directory_key])
+    node.workerinput[_SHARED_OWNER] = os.getpid()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the broker that xdist's workers shared, if they ever needed one."""
+    directory = config.stash.get(_shared_directory_key, None)
+    if directory is None or not directory.exists():
+        return
+    from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
+    from millrace.errors import DevKafkaError  # noqa: PLC0415
+
+    try:
+        EmbeddedKafka.attach(directory).stop(timeout_s=1.0)
+    except DevKafkaError:
+        pass  # it ended by itself
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def kafka_options() -> Mapping[str, Any]:
+    """Options of `EmbeddedKafka` for the session's broker; override it in `conftest.py`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def kafka(request: pytest.FixtureRequest, kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
+    """Give the session's running Kafka, shared by all tests and by all xdist workers: do not stop or kill it."""
+    from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
+
+    worker_input: Mapping[str, Any] | None = getattr(request.config, "workerinput", None)
+    if worker_input is None or _SHARED_DIRECTORY not in worker_input:
+        with EmbeddedKafka(**kafka_options) as kafka:
+            yield kafka
+        return
+    yield _share_kafka(Path(worker_input[_SHARED_DIRECTORY]), worker_input[_SHARED_OWNER], kafka_options)
+
+
+@pytest.fixture
+def topic_factory(kafka: EmbeddedKafka) -> TopicFactory:
+    """Create topics with unique names on the session's Kafka: `topic_factory("orders", partitions=4)`."""
+
+    def create(name: str = "topic", *, partitions: int = 1, config: Mapping[str, str] | None = None) -> str:
+        unique = f"{name}-{secrets.token_hex(6)}"
+        kafka.create_topics(unique, partitions=partitions, config=config)
+        return unique
+
+    return create
+
+
+@pytest.fixture
+def own_kafka() -> Iterator[KafkaFactory]:
+    """Start clusters that belong to this test alone and end with it: `own_kafka(brokers=3)`."""
+    from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
+
+    with ExitStack() as running:
+
+        def start(brokers: int = 1, **options: Any) -> EmbeddedKafka:
+            kafka = EmbeddedKafka(brokers, **options)
+            running.callback(kafka.stop)
+            return kafka.start()
+
+        yield start
+
+
+def _share_kafka(directory: Path, owner_pid: int, options: Mapping[str, Any]) -> EmbeddedKafka:
+    import fcntl  # noqa: PLC0415
+
+    from millrace.dev._state import read_running_state  # noqa: PLC0415
+    from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
+
+    directory.mkdir(mode=0o700, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if read_running_state(directory) is None:
+            EmbeddedKafka(directory=directory, owner_pid=owner_pid, **options).start()
+        return EmbeddedKafka.attach(directory)
