@@ -1,0 +1,341 @@
+"""Assembles the physical graph: names, parents, stores, internal topics; and cuts it into sub-topologies.
+
+Both `Topology` (users) and the DSL's compilation write into a `TopologyBuilder`. The order in which nodes are added counts:
+it numbers the sub-topologies and orders nodes and stores within a task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from millrace.config import StreamsConfig
+from millrace.errors import TopologyError
+from millrace.processor.api import TimestampExtractor
+from millrace.processor.node import NodeFactory
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+from millrace.topology.built import BuiltTopology, Subtopology
+from millrace.topology.describe import NodeGroup, describe
+from millrace.topology.grouping import UnionFind
+from millrace.topology.java_order import hash_ordered
+from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
+
+
+class TopologyBuilder:
+    """The physical graph while it is being put together."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self.stores: dict[str, StoreBuilder] = {}
+        self.global_stores: dict[str, StoreBuilder] = {}
+        self.generated_names: dict[str, list[str]] = {}
+        """Names of internal resources that nobody chose, by kind (KIP-1111)."""
+        self._users: dict[str, list[str]] = {}
+        self._source_changelogs: dict[str, str] = {}
+        self._repartition_topics: dict[str, RepartitionTopic] = {}
+        self._copartitioned: list[tuple[str, ...]] = []
+        self._global_topics: dict[str, str] = {}
+        self._connected = UnionFind()
+
+    # Nodes.
+
+    def add_source(self, node: SourceNode) -> None:
+        """Add a source.
+
+        Raises:
+            TopologyError: the name is taken, there is neither a topic nor a pattern, or a topic is read already.
+        """
+        self._require_new(node.name)
+        if node.pattern is None and not node.topics:
+            raise TopologyError(f"Source {node.name} reads nothing: give it at least one topic, or a pattern")
+        for topic in node.topics:
+            self._require_topic_unread(topic)
+        if node.pattern is not None:
+            self._require_pattern_unread(node.pattern)
+        self._add(node, ())
+
+    def add_processor(self, name: str, factory: NodeFactory, parents: Sequence[str]) -> None:
+        """Add a processor below its parents.
+
+        Raises:
+            TopologyError: the name is taken, or a parent is missing, unknown or a sink.
+        """
+        self._require_new(name)
+        self._require_parents(name, parents)
+        self._add(ProcessorNode(name, factory, tuple(parents)), parents)
+
+    def add_sink(self, node: SinkNode) -> None:
+        """Add a sink below its parents.
+
+        Raises:
+            TopologyError: as for processors, or neither a topic nor an extractor is given.
+        """
+        self._require_new(node.name)
+        self._require_parents(node.name, node.parents)
+        if (node.topic is None) == (node.topic_extractor is None):
+            raise TopologyError(f"Sink {node.name} needs a topic or a topic extractor, and not both")
+        self._add(node, node.parents)
+
+    def _add(self, node: Node, parents: Iterable[str]) -> None:
+        self.nodes[node.name] = node
+        self._connected.add(node.name)
+        self._connected.unite(node.name, parents)
+
+    # Stores.
+
+    def add_state_store(self, builder: StoreBuilder, processors: Sequence[str] = ()) -> None:
+        """Add a store, and connect it to processors; adding the very same builder again only connects.
+
+        Raises:
+            TopologyError: another store has that name.
+        """
+        known = self.stores.get(builder.name)
+        if (known is not None and known is not builder) or builder.name in self.global_stores:
+            raise TopologyError(
+                f"A different state store named {builder.name} has already been added; rename one of them"
+            )
+        self.stores[builder.name] = builder
+        for processor in processors:
+            self.connect_processor_and_state_stores(processor, (builder.name,))
+
+    def connect_processor_and_state_stores(self, processor: str, stores: Sequence[str]) -> None:
+        """Let a processor use stores; processors that share a store end up in one sub-topology.
+
+        Raises:
+            TopologyError: the processor or a store is unknown, or the store is a global one.
+        """
+        node = self.nodes.get(processor)
+        if not isinstance(node, ProcessorNode):
+            what = "is not added yet" if node is None else "is a source or a sink, which have no stores"
+            raise TopologyError(f"Cannot connect state stores {', '.join(stores)}: processor {processor} {what}")
+        for store in stores:
+            if store in self.global_stores:
+                raise TopologyError(
+                    f"Global store {store} is open to every processor; do not connect it to {processor}"
+                )
+            if store not in self.stores:
+                raise TopologyError(f"State store {store} is not added yet; add it before connecting it to {processor}")
+            users = self._users.setdefault(store, [])
+            self._connected.unite(processor, users[:1])
+            if processor not in users:
+                users.append(processor)
+        current = self.nodes[processor]
+        assert isinstance(current, ProcessorNode)
+        names = tuple(dict.fromkeys((*current.stores, *stores)))
+        self.nodes[processor] = dataclasses.replace(current, stores=names)
+
+    def use_source_as_changelog(self, store: str, topic: str) -> None:
+        """Restore a store from the topic its table is read from, and create no changelog for it.
+
+        Raises:
+            TopologyError: the store has a changelog of that kind already.
+        """
+        if store in self._source_changelogs:
+            raise TopologyError(f"Store {store} is already restored from topic {self._source_changelogs[store]}")
+        self._source_changelogs[store] = topic
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        *,
+        source: SourceNode,
+        processor_name: str,
+        factory: NodeFactory,
+    ) -> None:
+        """Add a store that every instance fills with a whole topic, through the given processor.
+
+        Raises:
+            TopologyError: a name is taken, or the store logs its changes (its topic is its changelog).
+        """
+        if builder.logging_enabled:
+            raise TopologyError(f"Global store {builder.name} must not log its changes: its topic is its changelog")
+        if builder.name in self.stores or builder.name in self.global_stores:
+            raise TopologyError(
+                f"A different state store named {builder.name} has already been added; rename one of them"
+            )
+        if processor_name == source.name:
+            raise TopologyError(f"Source and processor of global store {builder.name} are both named {source.name}")
+        self._require_new(processor_name)
+        self.add_source(source)
+        self._global_topics[source.topics[0]] = builder.name
+        self.global_stores[builder.name] = builder
+        self._add(ProcessorNode(processor_name, factory, (source.name,), (builder.name,)), (source.name,))
+
+    # Topics.
+
+    def add_internal_topic(self, topic: RepartitionTopic) -> None:
+        """Declare a topic that the application owns, between two sub-topologies."""
+        self._repartition_topics[topic.name] = topic
+
+    def copartition_sources(self, sources: Iterable[str]) -> None:
+        """Demand that the topics of these source nodes have equal numbers of partitions."""
+        self._copartitioned.append(tuple(sources))
+
+    # Results.
+
+    def groups(self) -> list[NodeGroup]:
+        """Return the nodes by sub-topology; a group that reads global topics is filled by every instance itself."""
+        return [
+            NodeGroup(number, [self.nodes[name] for name in names], any(map(self._is_global_source, names)))
+            for number, names in enumerate(self._connected.groups(self.nodes))
+        ]
+
+    def describe(self) -> str:
+        """Return the text of `Topology.describe()`."""
+        return describe(self.groups())
+
+    def build(self, config: StreamsConfig) -> BuiltTopology:
+        """Resolve everything that depends on the application: full topic names and topic configurations.
+
+        Raises:
+            TopologyError: internal resources have generated names although the configuration forbids it.
+        """
+        self._require_explicit_names(config)
+        copartitioned = self._copartition_groups(config.application_id)
+        groups = self.groups()
+        tasks = tuple(self._subtopology(group, config, copartitioned) for group in groups if not group.is_global)
+        filled = [group for group in groups if group.is_global]
+        return BuiltTopology(config.application_id, tasks, self._global_subtopology(filled) if filled else None)
+
+    def _subtopology(self, group: NodeGroup, config: StreamsConfig, copartitioned: list[frozenset[str]]) -> Subtopology:
+        application_id = config.application_id
+        nodes = tuple(self._with_full_names(node, application_id) for node in group.nodes)
+        sources = [node for node in nodes if isinstance(node, SourceNode)]
+        builders = self._builders(group.nodes)
+        changelogs = {
+            builder.name: self._source_changelogs.get(builder.name) or f"{application_id}-{builder.name}-changelog"
+            for builder in builders
+            if builder.logging_enabled or builder.name in self._source_changelogs
+        }
+        changelogs = {
+            store: self._full_name(topic, application_id) if store in self._source_changelogs else topic
+            for store, topic in changelogs.items()
+        }
+        topics = tuple(sorted({topic for node in sources for topic in node.topics}))
+        repartition = {
+            name: dataclasses.replace(topic, config=repartition_topic_config(topic, config))
+            for topic in self._repartition_topics.values()
+            if (name := f"{application_id}-{topic.name}") in topics
+        }
+        return Subtopology(
+            id=group.id,
+            nodes=nodes,
+            store_builders=builders,
+            source_topics=topics,
+            source_patterns=tuple(node.pattern for node in sources if node.pattern is not None),
+            sink_topics=tuple(sorted({n.topic for n in nodes if isinstance(n, SinkNode) and n.topic is not None})),
+            repartition_topics=repartition,
+            changelog_topics=changelogs,
+            changelog_configs={
+                changelogs[builder.name]: changelog_topic_config(builder, config)
+                for builder in builders
+                if builder.name in changelogs and builder.name not in self._source_changelogs
+            },
+            copartition_groups=tuple(group for group in copartitioned if group & set(topics)),
+            source_changelogs=frozenset(self._source_changelogs) & {builder.name for builder in builders},
+        )
+
+    def _global_subtopology(self, groups: list[NodeGroup]) -> Subtopology:
+        nodes = tuple(node for group in groups for node in group.nodes)
+        topics = self._global_topics
+        return Subtopology(
+            id=groups[0].id,
+            nodes=nodes,
+            store_builders=tuple(self.global_stores.values()),
+            source_topics=tuple(sorted(topics)),
+            changelog_topics={store: topic for topic, store in topics.items()},
+            source_changelogs=frozenset(topics.values()),
+        )
+
+    def _builders(self, nodes: Sequence[Node]) -> tuple[StoreBuilder, ...]:
+        names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_ordered(node.stores))
+        return tuple(self.stores[name] for name in dict.fromkeys(names))
+
+    def _with_full_names(self, node: Node, application_id: str) -> Node:
+        if isinstance(node, SourceNode) and node.topics:
+            topics = tuple(self._full_name(topic, application_id) for topic in node.topics)
+            return dataclasses.replace(node, topics=topics)
+        if isinstance(node, SinkNode) and node.topic is not None:
+            return dataclasses.replace(node, topic=self._full_name(node.topic, application_id))
+        return node
+
+    def _full_name(self, topic: str, application_id: str) -> str:
+        return f"{application_id}-{topic}" if topic in self._repartition_topics else topic
+
+    def _copartition_groups(self, application_id: str) -> list[frozenset[str]]:
+        group_of: dict[str, set[str]] = {}
+        for sources in self._copartitioned:
+            topics = {
+                self._full_name(topic, application_id)
+                for source in map(self.nodes.get, sources)
+                if isinstance(source, SourceNode)
+                for topic in source.topics
+            }
+            group: set[str] = next((group_of[topic] for topic in sorted(topics) if topic in group_of), set())
+            group |= topics
+            group_of.update(dict.fromkeys(topics, group))
+        return sorted({frozenset(group) for group in group_of.values()}, key=sorted)
+
+    def _is_global_source(self, name: str) -> bool:
+        node = self.nodes[name]
+        return isinstance(node, SourceNode) and len(node.topics) == 1 and node.topics[0] in self._global_topics
+
+    # Checks.
+
+    def _require_new(self, name: str) -> None:
+        if name in self.nodes:
+            raise TopologyError(f"A node named {name} has already been added; give one of them another name")
+
+    def _require_parents(self, name: str, parents: Sequence[str]) -> None:
+        if not parents:
+            raise TopologyError(f"Node {name} has no parents; name at least one source or processor")
+        for parent in parents:
+            if parent == name:
+                raise TopologyError(f"Node {name} cannot be its own parent")
+            if parent not in self.nodes:
+                raise TopologyError(f"Parent {parent} of node {name} is not added yet; add it first")
+            if isinstance(self.nodes[parent], SinkNode):
+                raise TopologyError(f"Parent {parent} of node {name} is a sink, and sinks have no children")
+
+    def _require_topic_unread(self, topic: str) -> None:
+        for node in self.nodes.values():
+            if isinstance(node, SourceNode) and (
+                topic in node.topics or (node.pattern is not None and node.pattern.fullmatch(topic))
+            ):
+                raise TopologyError(f"Topic {topic} is already read by source {node.name}; use that source's records")
+
+    def _require_pattern_unread(self, pattern: re.Pattern[str]) -> None:
+        for node in self.nodes.values():
+            if not isinstance(node, SourceNode):
+                continue
+            matched = next((topic for topic in node.topics if pattern.fullmatch(topic)), None)
+            if matched is not None:
+                raise TopologyError(
+                    f"Pattern {pattern.pattern} matches topic {matched}, which source {node.name} reads"
+                )
+
+    def _require_explicit_names(self, config: StreamsConfig) -> None:
+        if config.ensure_explicit_internal_resource_naming and any(self.generated_names.values()):
+            listing = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in self.generated_names.items() if names)
+            raise TopologyError(
+                "ensure.explicit.internal.resource.naming is set, but these internal resources have generated names "
+                f"({listing}); name the stores with Materialized and the repartition topics with Grouped, Joined, "
+                "StreamJoined or Repartitioned"
+            )
+
+
+def global_source(
+    name: str,
+    topic: str,
+    *,
+    key_serde: Serde[object] | None = None,
+    value_serde: Serde[object] | None = None,
+    timestamp_extractor: TimestampExtractor | None = None,
+) -> SourceNode:
+    """Return the source node of a global store."""
+    return SourceNode(
+        name, (topic,), key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor
+    )

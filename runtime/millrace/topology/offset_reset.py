@@ -1,0 +1,53 @@
+"""Where a source begins to read when its group has no committed offset (KIP-1106)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar
+
+from millrace.errors import TopologyError
+
+
+@dataclass(frozen=True, slots=True)
+class AutoOffsetReset:
+    """A reset policy: `EARLIEST`, `LATEST`, `NONE`, or `by_duration`.
+
+    >>> AutoOffsetReset.by_duration(60_000)
+    AutoOffsetReset(policy='by_duration:60000')
+    """
+
+    policy: str
+    EARLIEST: ClassVar[AutoOffsetReset]
+    LATEST: ClassVar[AutoOffsetReset]
+    NONE: ClassVar[AutoOffsetReset]
+
+    @classmethod
+    def by_duration(cls, duration: timedelta | int) -> AutoOffsetReset:
+        """Begin with records not older than a duration (ms, or a timedelta) before now.
+
+        Raises:
+            TopologyError: the duration is negative.
+        """
+        milliseconds = int(duration / timedelta(milliseconds=1)) if isinstance(duration, timedelta) else duration
+        if milliseconds < 0:
+            raise TopologyError(f"An offset reset by duration needs a positive duration, not {milliseconds} ms")
+        return cls(f"by_duration:{milliseconds}")
+
+
+AutoOffsetReset.EARLIEST = AutoOffsetReset("earliest")
+AutoOffsetReset.LATEST = AutoOffsetReset("latest")
+AutoOffsetReset.NONE = AutoOffsetReset("none")
+
+
+def offset_reset_policy(reset: AutoOffsetReset | str | None) -> str | None:
+    """Return the policy as source nodes hold it.
+
+    Raises:
+        TopologyError: the text names no policy.
+    """
+    if reset is None or isinstance(reset, AutoOffsetReset):
+        return None if reset is None else reset.policy
+    if reset in ("earliest", "latest", "none") or reset.startswith("by_duration:"):
+        return reset
+    raise TopologyError(f"Unknown offset reset policy {reset!r}; it is earliest, latest, none or by_duration:<ms>")

@@ -1,0 +1,59 @@
+"""The configuration of the internal topics (formats §1): library's own < `topic.*` of the application < per store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from millrace.config import StreamsConfig
+from millrace.state.api import StoreBuilder
+from millrace.topology.nodes import RepartitionTopic
+
+ONE_DAY_MS = 86_400_000
+LONG_MAX = 2**63 - 1
+
+_COMMON = {"message.timestamp.type": "CreateTime"}
+
+
+def repartition_topic_config(topic: RepartitionTopic, config: StreamsConfig) -> dict[str, str]:
+    """Return the configuration of a repartition topic; records are deleted by purging, never by age."""
+    return {
+        **_COMMON,
+        "cleanup.policy": "delete",
+        "segment.bytes": "52428800",
+        "retention.ms": "-1",
+        **_application_defaults(config),
+        **topic.config,
+    }
+
+
+def changelog_topic_config(builder: StoreBuilder, config: StreamsConfig) -> dict[str, str]:
+    """Return the configuration of a store's changelog topic.
+
+    The retention of windowed stores follows the store and wins over `topic.retention.ms`, but not over the store's own
+    log configuration; the same holds for the compaction lag of versioned stores.
+    """
+    own: Mapping[str, str] = builder.log_config
+    result = {**_COMMON, "cleanup.policy": _cleanup_policy(builder), **_application_defaults(config), **own}
+    retention_ms = builder.retention_ms
+    if retention_ms is not None and builder.kind in ("window", "session"):
+        if "retention.ms" not in own:
+            extra = config.windowstore_changelog_additional_retention_ms
+            result["retention.ms"] = str(min(retention_ms + extra, LONG_MAX))
+    elif retention_ms is not None and builder.kind == "versioned" and "min.compaction.lag.ms" not in own:
+        result["min.compaction.lag.ms"] = str(min(retention_ms + ONE_DAY_MS, LONG_MAX))
+    return result
+
+
+def source_changelog_config(config: StreamsConfig) -> dict[str, str]:
+    """Return what a source topic that serves as changelog would be created with; it never is, the user owns it."""
+    return {**_COMMON, "cleanup.policy": "compact", **_application_defaults(config)}
+
+
+def _cleanup_policy(builder: StoreBuilder) -> str:
+    if builder.kind == "window" and builder.retain_duplicates:
+        return "delete"
+    return "compact,delete" if builder.kind in ("window", "session") else "compact"
+
+
+def _application_defaults(config: StreamsConfig) -> dict[str, str]:
+    return {name: str(value) for name, value in config.prefixed("topic.").items()}

@@ -1,0 +1,228 @@
+"""`Topology`: a graph of sources, processors, stores and sinks that users put together node by node (Processor API)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Self
+
+from millrace.config import StreamsConfig
+from millrace.errors import TopologyError
+from millrace.processor.adapter import processor_node
+from millrace.processor.api import (
+    ConnectedStoreProvider,
+    ProcessorSupplier,
+    StreamPartitioner,
+    TimestampExtractor,
+    TopicNameExtractor,
+)
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+from millrace.topology.builder import TopologyBuilder, global_source
+from millrace.topology.built import BuiltTopology
+from millrace.topology.nodes import SinkNode, SourceNode
+from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
+
+
+class Topology:
+    """The processing graph of an application.
+
+    Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order numbers
+    the sub-topologies, and with them tasks and their state.
+
+    Example:
+        >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")
+        >>> print(topology.describe())
+        Topologies:
+           Sub-topology: 0
+            Source: lines (topics: [in])
+              --> copy
+            Sink: copy (topic: out)
+              <-- lines
+        <BLANKLINE>
+        <BLANKLINE>
+    """
+
+    def __init__(self, builder: TopologyBuilder | None = None) -> None:
+        self._builder = builder or TopologyBuilder()
+
+    def add_source(
+        self,
+        name: str,
+        *topics: str,
+        pattern: str | re.Pattern[str] | None = None,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: AutoOffsetReset | str | None = None,
+    ) -> Self:
+        """Read topics, or all topics whose whole name matches a pattern.
+
+        Args:
+            name: of the node.
+            topics: whose records go to this source's children; a topic can be read by one source only.
+            pattern: instead of topics; re-evaluated whenever the cluster's topics change.
+            key_serde: reads keys; None takes `default.key.serde`.
+            value_serde: reads values; None takes `default.value.serde`.
+            timestamp_extractor: gives records their time; None takes `default.timestamp.extractor`.
+            offset_reset: where to begin without committed offsets; None takes `auto.offset.reset`.
+
+        Raises:
+            TopologyError: the name is taken, nothing is read, or a topic is already read.
+        """
+        if topics and pattern is not None:
+            raise TopologyError(f"Source {name} has both topics and a pattern; give one of them")
+        self._builder.add_source(
+            SourceNode(
+                name,
+                topics,
+                re.compile(pattern) if isinstance(pattern, str) else pattern,
+                key_serde,
+                value_serde,
+                timestamp_extractor,
+                offset_reset_policy(offset_reset),
+            )
+        )
+        return self
+
+    def add_processor(self, name: str, supplier: ProcessorSupplier[Any, Any, Any, Any], *parents: str) -> Self:
+        """Run a processor on the records of its parents; the supplier makes one per task.
+
+        A supplier with a method `stores()` brings state stores, which are added and connected to the processor.
+
+        Raises:
+            TopologyError: the name is taken, or a parent is unknown.
+        """
+        self._builder.add_processor(name, processor_node(supplier), parents)
+        for store in stores_of(supplier):
+            self._builder.add_state_store(store, (name,))
+        return self
+
+    def add_sink(
+        self,
+        name: str,
+        topic: str | TopicNameExtractor,
+        *parents: str,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        partitioner: StreamPartitioner | None = None,
+    ) -> Self:
+        """Write the records of its parents to a topic, or to the one a function chooses for each record.
+
+        Raises:
+            TopologyError: the name is taken, or a parent is unknown.
+        """
+        self._builder.add_sink(
+            SinkNode(
+                name,
+                parents,
+                topic if isinstance(topic, str) else None,
+                None if isinstance(topic, str) else topic,
+                key_serde,
+                value_serde,
+                partitioner,
+            )
+        )
+        return self
+
+    def add_state_store(self, builder: StoreBuilder, *processors: str) -> Self:
+        """Add a state store and connect it to processors.
+
+        Raises:
+            TopologyError: another store has that name, or a processor is unknown.
+        """
+        self._builder.add_state_store(builder, processors)
+        return self
+
+    def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Self:
+        """Let a processor use stores that were added before.
+
+        Raises:
+            TopologyError: the processor or a store is unknown, or the store is global.
+        """
+        if not stores:
+            raise TopologyError(f"No stores are given to connect to processor {processor}")
+        self._builder.connect_processor_and_state_stores(processor, stores)
+        return self
+
+    def add_global_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: ProcessorSupplier[Any, Any, Any, Any],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+    ) -> Self:
+        """Add a store that every instance fills with the whole of a topic; all processors may read it.
+
+        Args:
+            builder: of the store; it must not log its changes.
+            source_name: of the node that reads the topic.
+            topic: whose records fill the store.
+            processor_name: of the node that updates the store.
+            supplier: of the processor that puts records into the store; restoring does not go through it.
+            key_serde: reads keys.
+            value_serde: reads values.
+            timestamp_extractor: gives records their time.
+
+        Raises:
+            TopologyError: a name is taken, or the store logs its changes.
+        """
+        source = global_source(
+            source_name, topic, key_serde=key_serde, value_serde=value_serde, timestamp_extractor=timestamp_extractor
+        )
+        self._builder.add_global_store(
+            builder, source=source, processor_name=processor_name, factory=processor_node(supplier)
+        )
+        return self
+
+    def add_read_only_state_store(
+        self,
+        builder: StoreBuilder,
+        source_name: str,
+        topic: str,
+        processor_name: str,
+        supplier: ProcessorSupplier[Any, Any, Any, Any],
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+    ) -> Self:
+        """Add a store that is a partitioned copy of a topic and restored from it (KIP-813).
+
+        Raises:
+            TopologyError: a name is taken.
+        """
+        self.add_source(
+            source_name,
+            topic,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            timestamp_extractor=timestamp_extractor,
+            offset_reset=AutoOffsetReset.EARLIEST,
+        )
+        self.add_processor(processor_name, supplier, source_name)
+        self.add_state_store(builder, processor_name)
+        self._builder.use_source_as_changelog(builder.name, topic)
+        return self
+
+    def describe(self) -> str:
+        """Return the text that Kafka Streams prints for this topology."""
+        return self._builder.describe()
+
+    def build(self, config: StreamsConfig) -> BuiltTopology:
+        """Resolve the topology for an application: full topic names, their configuration, sub-topologies.
+
+        Raises:
+            TopologyError: internal resources have generated names although the configuration forbids it.
+        """
+        return self._builder.build(config)
+
+
+def stores_of(supplier: object) -> Iterable[StoreBuilder]:
+    """Return the stores a supplier brings along."""
+    return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
