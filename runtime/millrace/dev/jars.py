@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from http import HTTPStatus
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -223,7 +224,9 @@ def _session() -> requests.Session:
         message = "Fetching Kafka needs the package 'requests': install 'millrace[dev-kafka]'"
         raise JarDownloadError(message) from error
     session = requests.Session()
-    adapter = HTTPAdapter(max_retries=Retry(total=4, backoff_factor=0.3, status_forcelist=(429, 502, 503, 504)))
+    adapter = HTTPAdapter(
+        max_retries=Retry(total=4, connect=2, backoff_factor=0.3, status_forcelist=(429, 502, 503, 504))
+    )
     session.mount("https://", adapter)
     session.mount("http://", adapter)
     return session
@@ -233,10 +236,10 @@ def _download(session: requests.Session, repository: str, jar: Jar, directory: P
     part = _part_of(jar, directory)
     url = f"{repository}/{jar.path}"
     resumed = part.exists()
-    _append(session, url, part, jar, advance)
+    _complete(session, url, part, jar, advance)
     if resumed and _sha256(part) != jar.sha256:
         part.unlink()
-        _append(session, url, part, jar, advance)
+        _complete(session, url, part, jar, advance)
     actual = _sha256(part)
     if actual != jar.sha256:
         part.unlink()
@@ -248,26 +251,42 @@ def _download(session: requests.Session, repository: str, jar: Jar, directory: P
     part.replace(directory / jar.path)
 
 
-def _append(session: requests.Session, url: str, part: Path, jar: Jar, advance: Advance) -> None:
+def _complete(session: requests.Session, url: str, part: Path, jar: Jar, advance: Advance) -> None:
+    """Bring `part` to its full size, resuming for as long as every attempt brings something."""
     import requests  # noqa: PLC0415 (present: `_session` checked)
 
-    have_bytes = part.stat().st_size if part.exists() else 0
-    if have_bytes >= jar.size_bytes:
-        return
+    have_bytes = _size(part)
+    advance(min(have_bytes, jar.size_bytes))
+    while have_bytes < jar.size_bytes:
+        try:
+            _append(session, url, part, advance)
+        except requests.RequestException as error:
+            if _size(part) <= have_bytes:
+                raise _unreachable(jar, url, error) from error
+        if _size(part) <= have_bytes:
+            break
+        have_bytes = _size(part)
+
+
+def _append(session: requests.Session, url: str, part: Path, advance: Advance) -> None:
+    have_bytes = _size(part)
     headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
-    try:
-        with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
-            response.raise_for_status()
-            continues = response.status_code == requests.codes.partial_content
-            advance(have_bytes if continues else 0)
-            with part.open("ab" if continues else "wb") as file:
-                for chunk in response.iter_content(_CHUNK_BYTES):
-                    file.write(chunk)
-                    advance(len(chunk))
-    except requests.RequestException as error:
-        message = (
-            f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (what was fetched is kept), set "
-            "HTTPS_PROXY and REQUESTS_CA_BUNDLE if a proxy stands between, or set MILLRACE_MAVEN_REPOSITORY to a repository "
-            f"that can be reached, or copy a filled cache to {cache_directory()}"
-        )
-        raise JarDownloadError(message) from error
+    with session.get(url, headers=headers, stream=True, timeout=_TIMEOUT_S) as response:
+        response.raise_for_status()
+        continues = response.status_code == HTTPStatus.PARTIAL_CONTENT
+        with part.open("ab" if continues else "wb") as file:
+            for chunk in response.iter_content(_CHUNK_BYTES):
+                file.write(chunk)
+                advance(len(chunk))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _unreachable(jar: Jar, url: str, error: Exception) -> JarDownloadError:
+    return JarDownloadError(
+        f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (what was fetched is kept), set "
+        "HTTPS_PROXY and REQUESTS_CA_BUNDLE if a proxy stands between, set MILLRACE_MAVEN_REPOSITORY to a repository that "
+        f"can be reached, or copy a filled cache from another machine to {cache_directory()}"
+    )
