@@ -1,0 +1,245 @@
+"""Security settings: read once under Java's names, given to each client library under its own.
+
+Applications configure TLS and SASL as their Java siblings do (`sasl.jaas.config`, `ssl.truststore.*` of type PEM), or under
+librdkafka's names. Both clients of this package, librdkafka and kafka-python, must get exactly the same meaning of them, so
+they are parsed here into one value.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import ConfigError, UnsupportedFeatureError
+from millrace.kafka.secrets import Settings
+
+_LOGIN_MODULES = {
+    "PlainLoginModule": ("PLAIN",),
+    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "OAuthBearerLoginModule": ("OAUTHBEARER",),
+    "Krb5LoginModule": ("GSSAPI",),
+}
+_JAAS = re.compile(
+    r"^\s*(?P<module>[\w.$]+)\s+(?P<flag>required|requisite|sufficient|optional)\b(?P<options>.*?);?\s*$", re.DOTALL
+)
+_JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;]+)""")
+
+_OAUTH_KEYS = ("sasl.oauthbearer.", "sasl.kerberos.")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Security:
+    """How to reach the brokers: protocol, SASL credentials and TLS material. Its representation shows no secret."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: str | None = None
+    ca_location: str | None = None
+    ca_pem: str | None = None
+    certificate_location: str | None = None
+    certificate_pem: str | None = None
+    key_location: str | None = None
+    key_pem: str | None = None
+    key_password: str | None = None
+    verify_hostname: bool = True
+    others: Mapping[str, Any] = field(default_factory=dict)
+    """Kerberos and OAuth settings, under librdkafka's names."""
+
+    def __repr__(self) -> str:
+        return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r})"
+
+    @property
+    def sasl(self) -> bool:
+        """Whether clients authenticate with SASL."""
+        return self.protocol.startswith("SASL_")
+
+    @property
+    def tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol.endswith("SSL")
+
+    def for_librdkafka(self) -> Settings:
+        """Return the settings under librdkafka's names."""
+        settings = Settings({"security.protocol": self.protocol})
+        if self.tls:
+            settings["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
+            pairs = {
+                "ssl.ca.location": self.ca_location,
+                "ssl.ca.pem": self.ca_pem,
+                "ssl.certificate.location": self.certificate_location,
+                "ssl.certificate.pem": self.certificate_pem,
+                "ssl.key.location": self.key_location,
+                "ssl.key.pem": self.key_pem,
+                "ssl.key.password": self.key_password,
+            }
+            settings.update({key: value for key, value in pairs.items() if value is not None})
+        if self.sasl:
+            settings["sasl.mechanism"] = self.mechanism
+            if self.username is not None:
+                settings.update({"sasl.username": self.username, "sasl.password": self.password})
+            settings.update(self.others)
+        return settings
+
+    def for_kafka_python(self) -> Settings:
+        """Return the settings under kafka-python's names.
+
+        Raises:
+            UnsupportedFeatureError: The mechanism needs something the group membership client cannot do.
+        """
+        settings = Settings({"security_protocol": self.protocol})
+        if self.tls:
+            settings["ssl_context"] = self.ssl_context()
+            settings["ssl_check_hostname"] = self.verify_hostname
+        if self.sasl:
+            if self.mechanism == "OAUTHBEARER":
+                raise UnsupportedFeatureError(
+                    "sasl.mechanism=OAUTHBEARER is not served for group membership yet: use SCRAM, PLAIN or mutual TLS"
+                )
+            settings.update(
+                sasl_mechanism=self.mechanism,
+                sasl_plain_username=self.username,
+                sasl_plain_password=self.password,
+            )
+            if self.mechanism == "GSSAPI":
+                service = self.others.get("sasl.kerberos.service.name", "kafka")
+                settings["sasl_kerberos_service_name"] = service
+        return settings
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Return a TLS context with the certificates of these settings.
+
+        Raises:
+            ConfigError: A file cannot be read or holds no valid PEM.
+        """
+        try:
+            context = ssl.create_default_context(cafile=self.ca_location, cadata=self.ca_pem)
+            context.check_hostname = self.verify_hostname
+            if self.certificate_pem is not None:
+                _load_pem_chain(context, self.certificate_pem, self.key_pem or "", self.key_password)
+            elif self.certificate_location is not None:
+                context.load_cert_chain(self.certificate_location, self.key_location, self.key_password)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(
+                f"The TLS certificates cannot be loaded ({error}): check ssl.ca.location, ssl.certificate.location and "
+                "ssl.key.location; all are PEM"
+            ) from error
+        return context
+
+
+def _load_pem_chain(context: ssl.SSLContext, certificate: str, key: str, password: str | None) -> None:
+    """Load a certificate and key given as text; Python's ssl takes only files, so they are one for a moment."""
+    descriptor, name = tempfile.mkstemp(prefix="millrace-", suffix=".pem")  # mode 0600
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{certificate}\n{key}\n")
+        context.load_cert_chain(name, password=password)
+    finally:
+        Path(name).unlink()
+
+
+def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> Security:
+    """Read the security settings out of a client's settings; other keys are ignored.
+
+    Args:
+        settings: Java's or librdkafka's names.
+        protocol: `security.protocol` where it is not among the settings.
+
+    Raises:
+        ConfigError: A setting is missing, contradicts another, or is a Java key store; names the key to use.
+    """
+    get = settings.get
+    protocol = str(get("security.protocol", protocol or "PLAINTEXT")).upper()
+    fields: dict[str, Any] = {"protocol": protocol}
+    if protocol.startswith("SASL_"):
+        fields |= _parse_sasl(settings)
+    if protocol.endswith("SSL"):
+        fields |= _parse_tls(settings)
+    return Security(**fields)
+
+
+def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
+    mechanism = str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI"))).upper()
+    username, password = settings.get("sasl.username"), settings.get("sasl.password")
+    others = {key: value for key, value in settings.items() if key.startswith(_OAUTH_KEYS)}
+    if jaas := settings.get("sasl.jaas.config"):
+        options = parse_jaas(str(jaas), mechanism)
+        if mechanism == "OAUTHBEARER":
+            names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
+            others |= {f"sasl.oauthbearer.{names[key]}": value for key, value in options.items() if key in names}
+            others.setdefault("sasl.oauthbearer.method", "oidc")
+        elif mechanism == "GSSAPI":
+            names = {"principal": "principal", "keyTab": "keytab", "serviceName": "service.name"}
+            others |= {f"sasl.kerberos.{names[key]}": value for key, value in options.items() if key in names}
+        else:
+            username, password = options.get("username"), options.get("password")
+    if mechanism in {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} and (username is None or password is None):
+        raise ConfigError(
+            f"sasl.mechanism={mechanism} needs credentials: give sasl.jaas.config with username and password, or "
+            "sasl.username and sasl.password"
+        )
+    return {"mechanism": mechanism, "username": username, "password": password, "others": others}
+
+
+def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
+    """Return the options of a `sasl.jaas.config` entry.
+
+    >>> parse_jaas('org.apache.kafka.common.security.plain.PlainLoginModule required username="a" password="b";', "PLAIN")
+    {'username': 'a', 'password': 'b'}
+
+    Raises:
+        ConfigError: It is not one login module entry, or the module is not that of the mechanism. Shows no value.
+    """
+    match = _JAAS.match(text)
+    if match is None:
+        raise ConfigError(
+            'sasl.jaas.config is not of the form: <login module class> required name="value" ...; (its value is not shown)'
+        )
+    module = match["module"].rpartition(".")[2]
+    if mechanism not in _LOGIN_MODULES.get(module, (mechanism,)):
+        served = " or ".join(_LOGIN_MODULES[module])
+        raise ConfigError(f"sasl.jaas.config names {module}, which serves {served}, but sasl.mechanism is {mechanism}")
+    return {name: _unquote(value) for name, value in _JAAS_OPTION.findall(match["options"])}
+
+
+def _unquote(value: str) -> str:
+    if value[:1] in {'"', "'"} and value[-1:] == value[:1]:
+        return re.sub(r"\\(.)", r"\1", value[1:-1])
+    return value
+
+
+def _parse_tls(settings: Mapping[str, Any]) -> dict[str, Any]:
+    get = settings.get
+    fields: dict[str, Any] = {
+        "ca_location": get("ssl.ca.location"),
+        "ca_pem": get("ssl.ca.pem", get("ssl.truststore.certificates")),
+        "certificate_location": get("ssl.certificate.location"),
+        "certificate_pem": get("ssl.certificate.pem", get("ssl.keystore.certificate.chain")),
+        "key_location": get("ssl.key.location"),
+        "key_pem": get("ssl.key.pem", get("ssl.keystore.key")),
+        "key_password": get("ssl.key.password"),
+        "verify_hostname": str(get("ssl.endpoint.identification.algorithm", "https")).lower() not in {"", "none"},
+    }
+    for store, pem_keys in (
+        ("truststore", "ssl.ca.location (a PEM file) or ssl.ca.pem"),
+        ("keystore", "ssl.certificate.location and ssl.key.location (PEM files)"),
+    ):
+        location = get(f"ssl.{store}.location")
+        if location is None:
+            continue
+        if str(get(f"ssl.{store}.type", "JKS")).upper() != "PEM":
+            raise ConfigError(
+                f"ssl.{store}.location is a Java key store, which only Java reads: convert it (keytool, openssl) and give "
+                f"{pem_keys}, or set ssl.{store}.type=PEM if the file is PEM already"
+            )
+        if store == "truststore":
+            fields["ca_location"] = location
+        else:
+            fields["certificate_location"] = fields["key_location"] = location
+    return fields
