@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 MINIMUM_VERSION = 17
+_ECJ_MAIN = "org.eclipse.jdt.internal.compiler.batch.Main"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
@@ -116,20 +117,12 @@ def compile_java(
     """
     java = find_java()
     if java.compiler:
-        compiler = [str(java.compiler), "-nowarn", "-proc:none"]
+        command = [str(java.compiler), "--release", str(MINIMUM_VERSION)]
     else:
-        ecj = join_class_path(resolve(Bundle.ECJ))
-        compiler = [
-            str(java.executable),
-            "-cp",
-            ecj,
-            "org.eclipse.jdt.internal.compiler.batch.Main",
-            "-nowarn",
-            "-proc:none",
-        ]
+        # A bare runtime lacks the signatures of older releases that --release needs.
+        command = [str(java.executable), "-cp", join_class_path(resolve(Bundle.ECJ)), _ECJ_MAIN, f"-{MINIMUM_VERSION}"]
     output.mkdir(parents=True, exist_ok=True)
-    target = ["--release", str(MINIMUM_VERSION), "-cp", join_class_path(class_path), "-d", str(output)]
-    command = [*compiler, *target, *map(str, sources)]
+    command += ["-nowarn", "-proc:none", "-cp", join_class_path(class_path), "-d", str(output), *map(str, sources)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)  # noqa: S603 (the caller's)
     if result.returncode:
         raise JavaCompileError(result.stdout + result.stderr)
