@@ -92,6 +92,22 @@ class AuthenticationError(StreamsError):
     """The brokers refused the credentials, or the security settings do not match the listener."""
 
 
+class AuthorizationError(StreamsError):
+    """The brokers know who this is, but do not allow what it asked for; the message names the resource and operation."""
+
+
+class FencedInstanceIdError(StreamsError):
+    """Another member with the same `group.instance.id` has taken this one's place in the group."""
+
+
+class InconsistentGroupError(StreamsError):
+    """The group has members that are not Streams applications, or runs another group protocol."""
+
+
+class RebalanceInProgressError(StreamsError):
+    """Offsets cannot be committed while the group rebalances: go on, and commit again when it is over."""
+
+
 class MissingSourceTopicError(StreamsError):
     """An input topic does not exist."""
 

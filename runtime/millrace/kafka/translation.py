@@ -181,7 +181,7 @@ def translate(settings: Mapping[str, Any], client: str) -> Settings:
             log.warning(
                 "%s setting %s is not known to any Kafka client and is ignored: check its spelling", client, key
             )
-    foreign = _PRODUCER_ONLY if client.endswith("consumer") else _CONSUMER_ONLY
+    foreign: tuple[str, ...] = _PRODUCER_ONLY if client.endswith("consumer") else _CONSUMER_ONLY
     if client == "admin":
         foreign = (*_PRODUCER_ONLY, *_CONSUMER_ONLY)
     for key, value in translated.items():
