@@ -15,7 +15,14 @@ from typing import Protocol
 
 from millrace.records import Headers, TaskId
 
-__all__ = ["Instrumentation", "RecordTracer"]
+__all__ = ["FetchReport", "Instrumentation", "RecordTracer"]
+
+
+class FetchReport(Protocol):
+    """Given in the body of `poll`, so that a fetch can tell what it brought."""
+
+    def received(self, records: int) -> None:
+        """Tell the number of records; a fetch that tells none is not reported."""
 
 
 class RecordTracer(Protocol):
@@ -33,7 +40,7 @@ class RecordTracer(Protocol):
 class Instrumentation(RecordTracer, Protocol):
     """What a stream thread reports while it works; every method but `inject` is used in a `with` statement."""
 
-    def poll(self, thread: str) -> AbstractContextManager[object]:
+    def poll(self, thread: str) -> AbstractContextManager[FetchReport]:
         """Bracket one fetch of records (it may wait for `poll.ms`)."""
 
     def process_batch(self, thread: str, task_id: TaskId, max_records: int) -> AbstractContextManager[object]:

@@ -1,0 +1,163 @@
+"""OpenTelemetry from its own environment variables, for applications that have not set it up themselves.
+
+| variable | effect here |
+|---|---|
+| `OTEL_SDK_DISABLED=true` | nothing is set up |
+| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `otlp`, `console`, `none`, or an installed exporter's name; several with commas |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_…`, …) | when set, `otlp` is the default exporter |
+| `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
+| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
+
+Samplers, propagators, batch sizes and time-outs have their variables too, which the SDK reads itself. It differs from the
+SDK's own start-up in one point: with no variable set, nothing is exported, instead of everything to a collector on this host.
+
+Invariant: with nothing to export the result is None and the stream threads run without a single hook.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import TracerProvider
+
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.telemetry.tracing import Tracing
+
+__all__ = ["INSTRUMENTATION_NAME", "Telemetry", "configure"]
+
+INSTRUMENTATION_NAME: Final = "millrace"
+
+_PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+
+
+@dataclass(slots=True)
+class Telemetry:
+    """What an application exports; hand `tracing` to `KafkaStreams` and the rest to `observe`."""
+
+    tracing: Tracing | None
+    """None when no spans are exported."""
+    tracer_provider: TracerProvider | None
+    meter_provider: MeterProvider | None
+    owned: tuple[SdkTracerProvider | SdkMeterProvider, ...] = ()
+    """The providers made here, which `shutdown` ends."""
+
+    def shutdown(self) -> None:
+        """Export what is waiting and end the exporters that were made here."""
+        for provider in self.owned:
+            provider.shutdown()
+
+
+def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -> Telemetry | None:
+    """Set up what the environment asks for, or join what the process has set up before.
+
+    A provider that the application has set globally (itself, or through `opentelemetry-instrument`) is used as it is.
+
+    Args:
+        config: the application, for the service's name.
+        environ: the variables that choose exporters; the SDK's own settings always come from the process.
+
+    Returns:
+        None when nothing is exported.
+
+    Raises:
+        ConfigError: an exporter or protocol is not known or not installed.
+    """
+    variables = os.environ if environ is None else environ
+    if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return None
+    resource = _resource(config)
+    owned: list[SdkTracerProvider | SdkMeterProvider] = []
+    tracer_provider: TracerProvider | None = _existing_tracer_provider()
+    if tracer_provider is None:
+        exporters = [_load("traces", name, variables)() for name in _exporter_names("traces", variables)]
+        if exporters:
+            made = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
+            for exporter in exporters:
+                made.add_span_processor(BatchSpanProcessor(exporter))
+            owned.append(made)
+            tracer_provider = made
+    meter_provider: MeterProvider | None = _existing_meter_provider()
+    if meter_provider is None:
+        readers = [_reader(_load("metrics", name, variables)()) for name in _exporter_names("metrics", variables)]
+        if readers:
+            meters = SdkMeterProvider(readers, resource, shutdown_on_exit=False)
+            owned.append(meters)
+            meter_provider = meters
+    if tracer_provider is None and meter_provider is None:
+        return None
+    tracing = (
+        None
+        if tracer_provider is None
+        else Tracing(tracer_provider.get_tracer(INSTRUMENTATION_NAME), config.application_id)
+    )
+    return Telemetry(tracing, tracer_provider, meter_provider, tuple(owned))
+
+
+def _existing_tracer_provider() -> TracerProvider | None:
+    provider = trace.get_tracer_provider()
+    return provider if isinstance(provider, SdkTracerProvider) else None
+
+
+def _existing_meter_provider() -> MeterProvider | None:
+    provider = metrics.get_meter_provider()
+    return provider if isinstance(provider, SdkMeterProvider) else None
+
+
+def _resource(config: StreamsConfig) -> Resource:
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: config.application_id}))
+    if config.group_instance_id and "service.instance.id" not in resource.attributes:
+        resource = resource.merge(Resource({"service.instance.id": config.group_instance_id}))
+    return resource
+
+
+def _exporter_names(signal: str, variables: Mapping[str, str]) -> list[str]:
+    given = variables.get(f"OTEL_{signal.upper()}_EXPORTER", "").strip()
+    if not given:
+        endpoint = variables.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") or variables.get(
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+        return ["otlp"] if endpoint else []
+    names = [name.strip() for name in given.split(",") if name.strip()]
+    return [] if names == ["none"] else names
+
+
+def _load(signal: str, name: str, variables: Mapping[str, str]) -> Any:
+    wanted = name
+    if name == "otlp":
+        protocol = (
+            variables.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+            or variables.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            or "http/protobuf"
+        ).strip()
+        if protocol not in _PROTOCOLS:
+            raise ConfigError(
+                f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r} is not supported: use http/protobuf, or grpc with its exporter"
+            )
+        wanted = _PROTOCOLS[protocol]
+    found = next(iter(entry_points(group=f"opentelemetry_{signal}_exporter", name=wanted)), None)
+    if found is None:
+        hint = (
+            "install opentelemetry-exporter-otlp-proto-grpc, or set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
+            if wanted == "otlp_proto_grpc"
+            else "use otlp, console or none, or install the package that provides it"
+        )
+        raise ConfigError(f"OTEL_{signal.upper()}_EXPORTER: there is no exporter {wanted!r}; {hint}")
+    return found.load()
+
+
+def _reader(exporter: Any) -> MetricReader:
+    return exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter)
