@@ -1,0 +1,134 @@
+"""Generates `crds/` from the models: `python -m millrace.manifest.crd [--check] [DIRECTORY]`.
+
+The files are what is installed in a cluster; a test holds them and the models together. Beside the schema they carry what
+`kubectl` shows (printer columns) and the `scale` and `status` subresources.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
+from millrace.manifest.model import cel
+from millrace.manifest.streamsapp import GROUP, VERSION, StreamsApp
+from millrace.manifest.structural import structural, violations
+
+_HEADER = "# Generated from the models in millrace.manifest by `make crds`; changes made here are lost.\n"
+
+_COLUMNS = (
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether all assigned tasks run."),
+    ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
+    ("Replicas", "integer", ".spec.replicas", 0, "How many replicas are wanted."),
+    ("Running", "integer", ".status.readyReplicas", 0, "How many replicas run all their tasks."),
+    ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
+    ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
+    ("Image", "string", ".spec.image", 1, "The container image."),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is ready or not."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+)
+
+
+def streams_app_crd() -> dict[str, Any]:
+    """Return the CustomResourceDefinition of `StreamsApp`."""
+    schema = structural(StreamsApp.model_json_schema(by_alias=True))
+    properties = schema["properties"]
+    for name in ("apiVersion", "kind"):
+        properties[name] = {"type": "string", "description": properties[name]["description"]}
+    properties["metadata"] = {"type": "object", "description": properties["metadata"]["description"]}
+    schema["required"] = ["spec"]
+    schema |= cel(
+        f"size(self.metadata.name) <= {RESOURCE_NAME_LENGTH} && self.metadata.name.matches(r'{RESOURCE_NAME_PATTERN}')",
+        f"metadata.name must have at most {RESOURCE_NAME_LENGTH} characters (lower-case letters, digits and `-`), start with a "
+        "letter and not end with `-`",
+    )
+    problems = list(violations(schema))
+    if problems:
+        raise ValueError(f"The models have no structural schema: {'; '.join(problems)}")
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": f"{StreamsApp.plural}.{GROUP}",
+            "labels": {"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": "crd"},
+        },
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": "StreamsApp",
+                "listKind": "StreamsAppList",
+                "plural": StreamsApp.plural,
+                "singular": "streamsapp",
+                "shortNames": ["sapp"],
+                "categories": ["all", "millrace"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
+                        for name, kind, path, priority, text in _COLUMNS
+                    ],
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes lists indented below their key and never an alias."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, _data: Any) -> bool:
+        return True
+
+
+def files() -> dict[str, str]:
+    """Return the text of every generated file by its name in `crds/`."""
+    crds = {"streamsapp.yaml": streams_app_crd()}
+    return {
+        name: _HEADER + yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+        for name, crd in crds.items()
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the files, or with `--check` only say whether they are up to date; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m millrace.manifest.crd", description="Write crds/ from the models.")
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("crds"), help="where to (default: crds)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is not up to date")
+    options = parser.parse_args(arguments)
+    stale = []
+    for name, text in files().items():
+        path = options.directory / name
+        if path.exists() and path.read_text() == text:
+            continue
+        stale.append(str(path))
+        if not options.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if stale:
+        sys.stdout.write(f"{'Not up to date: ' if options.check else 'Written: '}{', '.join(stale)}\n")
+    return int(bool(stale) and options.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

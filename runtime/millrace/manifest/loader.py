@@ -1,0 +1,123 @@
+"""Reads manifests, and tells their authors everything that is wrong with them at once.
+
+Every problem names the field's path, the line, the rule and the value that breaks it; an unknown field comes with the
+nearest known one. `check` returns the problems as values, for callers that are not a terminal.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from millrace.errors import ManifestError
+from millrace.manifest.document import Document, DocumentError, documents
+from millrace.manifest.problems import Problem, problem, shown
+from millrace.manifest.streamsapp import API_VERSION, GROUP, StreamsApp
+
+_KIND = "StreamsApp"
+
+
+def load(source: Path | str) -> StreamsApp:
+    """Read the one `StreamsApp` of a file or a text; documents of other kinds beside it are left alone.
+
+    Args:
+        source: A path, or the text of a manifest (a string with a line break in it is a text).
+
+    Raises:
+        ManifestError: The file cannot be read, has no or several StreamsApps, or breaks the schema; names every problem.
+    """
+    name, apps = _load(source)
+    if len(apps) > 1:
+        names = ", ".join(app.metadata.name for app in apps)
+        raise ManifestError(f"{name} holds {len(apps)} StreamsApps ({names}) where one is expected: split the file")
+    return apps[0]
+
+
+def load_all(source: Path | str) -> list[StreamsApp]:
+    """Read every `StreamsApp` of a file or a text, at least one.
+
+    Raises:
+        ManifestError: As for `load`.
+    """
+    return _load(source)[1]
+
+
+def check(value: Any) -> tuple[StreamsApp | None, list[Problem]]:
+    """Validate the data of a manifest and return the model, or none and the problems.
+
+    Args:
+        value: What a JSON or YAML parser made of the manifest.
+    """
+    if not isinstance(value, Mapping):
+        return None, [
+            Problem((), "a manifest must be a mapping with apiVersion, kind, metadata and spec", shown(value))
+        ]
+    problems = _wrong_kind(value)
+    if problems:
+        return None, problems
+    try:
+        return StreamsApp.model_validate(value), []
+    except ValidationError as error:
+        return None, [problem(item) for item in error.errors()]
+
+
+def _load(source: Path | str) -> tuple[str, list[StreamsApp]]:
+    name, text = _read(source)
+    apps, problems, others = [], [], []
+    try:
+        for document in documents(text):
+            if _is_something_else(document.value):
+                others.append(f"{document.value['kind']} (line {document.line(())})")
+                continue
+            app, found = check(document.value)
+            problems += [_with_line(item, document) for item in found]
+            apps += [app] if app else []
+    except DocumentError as error:
+        raise ManifestError(f"{name}, line {error.line}: {error}") from None
+    if problems:
+        count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise ManifestError("\n  ".join([f"{name} has {count}:", *map(str, problems)]))
+    if not apps:
+        found_instead = f"; it has {', '.join(others)}" if others else ", it is empty"
+        raise ManifestError(f"{name} holds no StreamsApp (apiVersion: {API_VERSION}, kind: {_KIND}){found_instead}")
+    return name, apps
+
+
+def _read(source: Path | str) -> tuple[str, str]:
+    if isinstance(source, str) and "\n" in source:
+        return "The manifest", source
+    path = Path(source)
+    try:
+        return str(path), path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ManifestError(f"{path} is not a text in UTF-8: {error}") from None
+    except OSError as error:
+        raise ManifestError(f"Cannot read the manifest {path}: {error.strerror}") from None
+
+
+def _is_something_else(value: Any) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
+        return False
+    group = str(value["apiVersion"]).partition("/")[0]
+    near = difflib.get_close_matches(value["kind"].lower(), [_KIND.lower()], 1, 0.8)
+    return group != GROUP and not near
+
+
+def _wrong_kind(value: Mapping[str, Any]) -> list[Problem]:
+    problems = []
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", _KIND)):
+        if name not in value:
+            problems.append(Problem((name,), f"is required: write `{name}: {wanted}`"))
+        elif value[name] != wanted:
+            what = "this version of Millrace reads" if name == "apiVersion" else "a manifest's kind is"
+            problems.append(Problem((name,), f"must be `{wanted}`, which is what {what}", shown(value[name])))
+    return problems
+
+
+def _with_line(problem: Problem, document: Document) -> Problem:
+    return replace(problem, line=document.line(problem.path))

@@ -1,0 +1,162 @@
+"""The files in `crds/`, and that the API server takes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import BaseModel
+
+from millrace.manifest import StreamsApp, crd
+from millrace.manifest.fields import OWNED_SETTINGS
+from millrace.manifest.structural import structural, violations
+
+CRDS = Path(__file__).parents[2] / "crds"
+
+
+@pytest.fixture(scope="module")
+def version():
+    """Return the one version of the CRD."""
+    return crd.streams_app_crd()["spec"]["versions"][0]
+
+
+@pytest.fixture(scope="module")
+def spec(version):
+    """Return the schemas of the fields of the spec."""
+    return version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+
+def test_files_and_models_agree():
+    """`crds/` is what the models say; if this fails, run `make crds`."""
+    assert {path.name: path.read_text() for path in CRDS.glob("streams*.yaml")} == crd.files()
+
+
+def test_check_tells_stale_files(tmp_path, capsys):
+    """`--check` fails on a missing or changed file and writes nothing; without it the file is written."""
+    assert crd.main([str(tmp_path), "--check"]) == 1
+    assert "Not up to date" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+    assert crd.main([str(tmp_path)]) == 0
+    assert crd.main([str(tmp_path), "--check"]) == 0
+    assert yaml.safe_load((tmp_path / "streamsapp.yaml").read_text()) == crd.streams_app_crd()
+
+
+def test_schema_is_structural(version):
+    """The schema breaks none of the API server's rules for structural schemas."""
+    assert list(violations(version["schema"]["openAPIV3Schema"])) == []
+
+
+def test_every_field_has_a_description(version):
+    """`kubectl explain` has a sentence for every field."""
+
+    def silent(schema, path):
+        for name, item in schema.get("properties", {}).items():
+            yield from [] if item.get("description") else [f"{path}.{name}"]
+            yield from silent(item, f"{path}.{name}")
+            yield from silent(item.get("items", {}), f"{path}.{name}[]")
+
+    assert list(silent(version["schema"]["openAPIV3Schema"], "")) == []
+
+
+def test_schema_carries_the_rules(spec):
+    """Bounds, patterns, enums, defaults, formats and nullability of the models arrive in the schema."""
+    assert spec["replicas"] == {
+        "default": 1, "description": "How many instances run. More than there are tasks are idle.", "format": "int32",
+        "maximum": 10_000, "minimum": 0, "type": "integer",
+    }  # fmt: skip
+    assert spec["processing"]["properties"]["guarantee"]["enum"] == ["at_least_once", "exactly_once_v2"]
+    assert spec["processing"]["default"] == {"guarantee": "at_least_once"}
+    assert spec["processing"]["properties"]["commitInterval"]["format"] == "duration"
+    assert spec["processing"]["properties"]["commitInterval"]["nullable"] is True
+    assert spec["storage"]["properties"]["size"]["x-kubernetes-int-or-string"] is True
+    assert spec["app"]["properties"]["config"]["x-kubernetes-preserve-unknown-fields"] is True
+    assert spec["kafka"]["properties"]["config"]["maxProperties"] == 256
+    assert "nullable" not in spec["replicas"]
+
+
+def test_rules_in_cel(version, spec):
+    """What a schema cannot say is a CEL rule with a message: immutability, the entrypoint, settings that are not the user's."""
+    assert spec["applicationId"]["x-kubernetes-validations"][0]["rule"] == "self == oldSelf"
+    entrypoint = spec["app"]["properties"]["entrypoint"]["x-kubernetes-validations"][0]
+    pattern = re.fullmatch(r"self\.matches\(r'(.*)'\)", entrypoint["rule"])
+    assert pattern
+    assert re.match(pattern[1], "package.module:callable")
+    assert not re.match(pattern[1], "module.py")
+    owned = spec["kafka"]["properties"]["config"]["x-kubernetes-validations"][0]
+    assert all(f"'{key}'" in owned["rule"] and key in owned["message"] for key in OWNED_SETTINGS)
+    assert (
+        "size(self.metadata.name) <= 52" in version["schema"]["openAPIV3Schema"]["x-kubernetes-validations"][0]["rule"]
+    )
+
+
+def test_subresources_and_columns_point_at_fields(version):
+    """Scale, status and the columns of `kubectl get` name fields that exist."""
+    schema = version["schema"]["openAPIV3Schema"]["properties"]
+
+    def exists(path: str) -> bool:
+        node = {"properties": schema}
+        for name in re.sub(r"\[.*?\]", "", path).lstrip(".").split("."):
+            node = node.get("properties", {}).get(name, {})
+            node = node.get("items", node)
+        return bool(node)
+
+    scale = version["subresources"]["scale"]
+    columns = {column["name"]: column["jsonPath"] for column in version["additionalPrinterColumns"]}
+    assert version["subresources"]["status"] == {}
+    assert all(map(exists, scale.values()))
+    assert all(exists(path) for path in columns.values() if not path.startswith(".metadata"))
+    assert {"Ready", "Replicas", "State", "Age"} <= columns.keys()
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"type": "object", "properties": {"a": {}}}, ".a: the type is None"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/x", "type": "string"}}}, ".a: `$ref` is not allowed"),
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, ".a: the type is 'null'"),
+        ({"type": "object", "properties": {"a": {"type": "array"}}}, ".a: an array needs one schema for its `items`"),
+        (
+            {"type": "object", "properties": {}, "additionalProperties": False},
+            "`additionalProperties` must be a schema",
+        ),
+        ({"type": "object", "properties": {"a": {"type": "string", "default": None}}}, ".a: the default is null"),
+        ({"type": "object", "required": ["a"]}, "required field 'a' is not described"),
+        ({"type": "string"}, "must be an object"),
+        ({"type": "object", "properties": {"metadata": {"type": "object", "properties": {}}}}, "metadata must be left"),
+        ({"type": "object", "properties": {"a": {"type": "string", "format": "quantity"}}}, "does not know the format"),
+        ({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": True}}}, "an int-or-string has no type"),
+        ({"type": "object", "anyOf": [{"type": "string"}]}, "`type` is not allowed inside anyOf"),
+        (
+            {"type": "object", "properties": {"a": {"type": "string", "title": "A", "const": 1}}},
+            "`const` is not allowed",
+        ),
+    ],
+)
+def test_what_the_api_server_would_refuse_is_found(schema, reason):
+    """Each rule of structural schemas is checked."""
+    assert any(reason in found for found in violations(schema))
+
+
+def test_models_without_structural_form_are_refused():
+    """A union and a recursive model cannot be rewritten and are refused with a reason."""
+
+    class Union(BaseModel):
+        field: int | str | None = None
+
+    class Tree(BaseModel):
+        children: list[Tree] = []
+
+    Tree.model_rebuild(_types_namespace={"Tree": Tree})
+    with pytest.raises(ValueError, match="union has no structural form"):
+        structural(Union.model_json_schema())
+    with pytest.raises(ValueError, match="contains itself"):
+        structural(Tree.model_json_schema())
+
+
+def test_rewriting_leaves_the_original_alone():
+    """The schema handed in is not changed."""
+    schema = StreamsApp.model_json_schema()
+    structural(schema)
+    assert schema == StreamsApp.model_json_schema()
