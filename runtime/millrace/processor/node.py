@@ -16,6 +16,7 @@ themselves make. Rules for whoever writes a factory:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from millrace.config import StreamsConfig
@@ -33,6 +34,8 @@ class NodeContext(Protocol):
     name: str
     task_id: TaskId
     config: StreamsConfig
+    state_dir: Path
+    """The task's own directory."""
     record: RecordContext
     forward: ProcessFn
     """Calls every child in order; does nothing for a node without children."""

@@ -1,0 +1,152 @@
+"""Compiles a sub-topology's nodes into closures, once per task.
+
+Children come first: a node's closure is made when those it calls exist, so that `forward` of a node with one child *is* that
+child's closure, and a record's path has no look-ups. `processor/node.py` states the rules for a node's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millrace.engine.node_runtime import CompileEnv, NodeRuntime
+from millrace.engine.sinks import compile_sink, required_serde
+from millrace.errors import TopologyError
+from millrace.processor.api import TimestampExtractor
+from millrace.processor.node import ProcessFn
+from millrace.records import Headers
+from millrace.serdes.base import Serde
+from millrace.topology.nodes import Node, SinkNode, SourceNode
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledSource:
+    """A source node, ready to be fed: its serdes, extractor (None = the task's default) and the closure of its children."""
+
+    name: str
+    node: SourceNode
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    timestamp_extractor: TimestampExtractor | None
+    forward: ProcessFn
+
+
+class CompiledTopology:
+    """The closures of one task."""
+
+    def __init__(self, sources: Sequence[CompiledSource], nodes: Sequence[NodeRuntime]) -> None:
+        self.sources = tuple(sources)
+        self._by_topic = {topic: source for source in sources for topic in source.node.topics}
+        self._nodes = tuple(nodes)
+
+    def source_for(self, topic: str) -> CompiledSource:
+        """Return the source that reads a topic.
+
+        Raises:
+            TopologyError: no source does.
+        """
+        found = self._by_topic.get(topic)
+        if found is None:
+            for source in self.sources:
+                if source.node.pattern is not None and source.node.pattern.fullmatch(topic):
+                    self._by_topic[topic] = found = source
+                    break
+            else:
+                raise TopologyError(f"No source of this sub-topology reads topic {topic!r}")
+        return found
+
+    def init(self) -> None:
+        """Run the nodes' start-up work, parents first."""
+        for node in self._nodes:
+            node.run_init()
+
+    def close(self) -> None:
+        """Run the nodes' closing work, parents first; all of it, even if some fails, and then raise the first failure."""
+        failure: Exception | None = None
+        for node in self._nodes:
+            try:
+                node.run_close()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+
+def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology:
+    """Compile nodes given in topological order.
+
+    Raises:
+        ConfigError: a source or sink has no serde and there is no default.
+        TopologyError: a node cannot be part of this task.
+    """
+    child_names: dict[str, list[str]] = {node.name: [] for node in nodes}
+    for node in nodes:
+        if not isinstance(node, SourceNode):
+            for parent in node.parents:
+                child_names[parent].append(node.name)
+    compiled: dict[str, ProcessFn] = {}
+    sources: list[CompiledSource] = []
+    runtimes: list[NodeRuntime] = []
+    for node in reversed(nodes):
+        children: Mapping[str, ProcessFn] = {name: compiled[name] for name in child_names[node.name]}
+        forward = forward_to(tuple(children.values()))
+        if isinstance(node, SourceNode):
+            sources.append(_compile_source(node, env, forward))
+        elif isinstance(node, SinkNode):
+            compiled[node.name] = compile_sink(node, env)
+        else:
+            runtime = NodeRuntime(node.name, env, node.stores, forward, children)
+            compiled[node.name] = node.factory(runtime)
+            runtimes.append(runtime)
+    return CompiledTopology(sources[::-1], runtimes[::-1])
+
+
+def _compile_source(node: SourceNode, env: CompileEnv, forward: ProcessFn) -> CompiledSource:
+    return CompiledSource(
+        node.name,
+        node,
+        required_serde(node.key_serde, env.default_key_serde, node.name, "key"),
+        required_serde(node.value_serde, env.default_value_serde, node.name, "value"),
+        node.timestamp_extractor,
+        forward,
+    )
+
+
+def forward_to(children: tuple[ProcessFn, ...]) -> ProcessFn:
+    """Return one function that calls every child in order: the child itself where there is only one."""
+    if len(children) == 1:
+        return children[0]
+    if not children:
+        return _forward_to_none
+    if len(children) == 2:
+        return _forward_to_two(*children)
+    if len(children) == 3:
+        return _forward_to_three(*children)
+
+    def forward_to_all(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        for child in children:
+            child(key, value, timestamp, headers)
+
+    return forward_to_all
+
+
+def _forward_to_none(_key: Any, _value: Any, _timestamp: int, _headers: Headers) -> None:
+    pass
+
+
+def _forward_to_two(first: ProcessFn, second: ProcessFn) -> ProcessFn:
+    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        first(key, value, timestamp, headers)
+        second(key, value, timestamp, headers)
+
+    return forward
+
+
+def _forward_to_three(first: ProcessFn, second: ProcessFn, third: ProcessFn) -> ProcessFn:
+    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        first(key, value, timestamp, headers)
+        second(key, value, timestamp, headers)
+        third(key, value, timestamp, headers)
+
+    return forward

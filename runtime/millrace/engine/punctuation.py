@@ -1,0 +1,122 @@
+"""Schedules that call punctuators as stream time or the wall clock passes.
+
+Java's rules: a stream-time schedule starts at 0 (so it fires with the first record), a wall-clock one after its first
+interval. A schedule that is due fires once, with the time that made it due, however many intervals that skipped; its next time
+stays on the grid of its start. Schedules due together fire in the order of a binary heap, ties included, so the heap is kept
+here: `heapq` breaks ties differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from millrace.errors import TopologyError
+from millrace.processor.api import Punctuator
+
+
+class Schedule:
+    """One punctuator's schedule, and the handle to cancel it."""
+
+    __slots__ = ("cancelled", "interval_ms", "next_ms", "node", "punctuator")
+
+    def __init__(self, node: str, next_ms: int, interval_ms: int, punctuator: Punctuator) -> None:
+        self.node = node
+        self.next_ms = next_ms
+        self.interval_ms = interval_ms
+        self.punctuator = punctuator
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        """Never call the punctuator again; may be called from within it."""
+        self.cancelled = True
+
+    def advance(self, now_ms: int) -> None:
+        """Move to the first point of the grid after `now_ms`."""
+        behind = now_ms - self.next_ms
+        self.next_ms += (behind // self.interval_ms + 1) * self.interval_ms if behind > 0 else self.interval_ms
+
+    def __repr__(self) -> str:
+        state = "cancelled" if self.cancelled else f"next at {self.next_ms}"
+        return f"<schedule of {self.node}: every {self.interval_ms} ms, {state}>"
+
+
+NEVER = 2**63 - 1
+
+
+class PunctuationQueue:
+    """The schedules of one task in one of the two times."""
+
+    __slots__ = ("_heap", "next_ms")
+
+    def __init__(self) -> None:
+        self._heap: list[Schedule] = []
+        self.next_ms = NEVER
+        """When the earliest schedule is due; cheap for a host to compare with its clock."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def __repr__(self) -> str:
+        return f"PunctuationQueue({self._heap!r})"
+
+    def schedule(self, node: str, first_ms: int, interval_ms: int, punctuator: Punctuator) -> Schedule:
+        """Add a schedule.
+
+        Raises:
+            TopologyError: the interval is less than a millisecond.
+        """
+        if interval_ms < 1:
+            raise TopologyError(f"Node {node} schedules a punctuator every {interval_ms} ms; the least is 1 ms")
+        entry = Schedule(node, first_ms, interval_ms, punctuator)
+        self._push(entry)
+        self.next_ms = self._heap[0].next_ms
+        return entry
+
+    def punctuate(self, now_ms: int, call: Callable[[Schedule, int], None]) -> int:
+        """Call every punctuator that is due at `now_ms`; return how many were called."""
+        called = 0
+        heap = self._heap
+        while heap and heap[0].next_ms <= now_ms:
+            entry = self._pop()
+            if entry.cancelled:
+                continue
+            call(entry, now_ms)
+            called += 1
+            if not entry.cancelled:
+                entry.advance(now_ms)
+                self._push(entry)
+        self.next_ms = heap[0].next_ms if heap else NEVER
+        return called
+
+    def clear(self) -> None:
+        """Forget every schedule."""
+        self._heap.clear()
+        self.next_ms = NEVER
+
+    def _push(self, entry: Schedule) -> None:
+        heap = self._heap
+        heap.append(entry)
+        child = len(heap) - 1
+        while child > 0:
+            parent = (child - 1) >> 1
+            if entry.next_ms >= heap[parent].next_ms:
+                break
+            heap[child] = heap[parent]
+            child = parent
+        heap[child] = entry
+
+    def _pop(self) -> Schedule:
+        heap = self._heap
+        top = heap[0]
+        last = heap.pop()
+        if heap:
+            size, parent = len(heap), 0
+            while (child := 2 * parent + 1) < size:
+                if child + 1 < size and heap[child].next_ms > heap[child + 1].next_ms:
+                    child += 1
+                if last.next_ms <= heap[child].next_ms:
+                    break
+                heap[parent] = heap[child]
+                parent = child
+            heap[parent] = last
+        return top

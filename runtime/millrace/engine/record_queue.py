@@ -1,0 +1,220 @@
+"""The records of one input partition that wait for their task, read from bytes only when their turn comes.
+
+Two ways to take records out, because choosing between partitions needs the timestamp of each queue's head while a lone
+partition does not: `peek`/`process_head` read one record ahead, `drain` reads and processes in one loop with everything bound.
+Records that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from millrace.engine.compile import CompiledSource
+from millrace.engine.failures import ErrorHandling
+from millrace.engine.times import TaskTimes
+from millrace.errors import FailedProcessingError, StreamsError
+from millrace.processor.api import TimestampExtractor
+from millrace.processor.timestamp_extractors import RECORD_TIMESTAMP_EXTRACTORS
+from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, RecordContext, TopicPartition
+
+Head = tuple[int, Any, Any, ConsumedRecord]
+"""timestamp ms, key, value, the raw record."""
+
+
+class RecordQueue:
+    """One input partition of a task."""
+
+    __slots__ = (
+        "_current",
+        "_drop",
+        "_extract",
+        "_failures",
+        "_forward",
+        "_own_timestamps",
+        "_read_key",
+        "_read_value",
+        "_source",
+        "_times",
+        "head",
+        "idle_deadline_ms",
+        "lag",
+        "partition",
+        "partition_time",
+        "position",
+        "raw",
+    )
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        source: CompiledSource,
+        extractor: TimestampExtractor,
+        *,
+        current: RecordContext,
+        times: TaskTimes,
+        failures: ErrorHandling,
+        drop_record: Callable[[], None],
+    ) -> None:
+        self.partition = partition
+        self.partition_time = UNKNOWN_TIMESTAMP
+        self.position: int | None = None
+        """Offset of the next record to process; None until one was consumed."""
+        self.lag: int | None = None
+        """Records known to be on the broker but not fetched; None = not known."""
+        self.idle_deadline_ms: int | None = None
+        self.raw: deque[ConsumedRecord] = deque()
+        self.head: Head | None = None
+        self._source = source
+        self._read_key = source.key_serde.deserialize
+        self._read_value = source.value_serde.deserialize
+        self._extract = extractor
+        self._own_timestamps = extractor in RECORD_TIMESTAMP_EXTRACTORS
+        self._forward = source.forward
+        self._current = current
+        self._times = times
+        self._failures = failures
+        self._drop = drop_record
+
+    def __len__(self) -> int:
+        return len(self.raw) + (self.head is not None)
+
+    def __repr__(self) -> str:
+        return f"<queue of {self.partition}: {len(self)} records, next offset {self.position}>"
+
+    def head_offset(self) -> int | None:
+        """Return the offset of the record that is processed next, or None when the queue is empty."""
+        if self.head is not None:
+            return self.head[3].offset
+        return self.raw[0].offset if self.raw else None
+
+    def peek(self) -> int | None:
+        """Read the head if that was not done yet; return its timestamp, or None when nothing valid is left."""
+        head = self.head
+        while head is None:
+            if not self.raw:
+                return None
+            raw = self.raw.popleft()
+            self.head = head = self._read(raw)
+            if head is None:
+                self.position = raw.offset + 1
+        return head[0]
+
+    def process_head(self) -> None:
+        """Process the record that `peek` read."""
+        assert self.head is not None
+        timestamp, key, value, raw = self.head
+        self.head = None
+        self.partition_time = max(self.partition_time, timestamp)
+        times = self._times
+        times.stream_time = max(times.stream_time, timestamp)
+        current = self._current
+        current.topic, current.partition = self.partition
+        current.offset = raw.offset
+        current.timestamp = timestamp
+        current.headers = raw.headers
+        current.raw_key = raw.key  # type: ignore[assignment]
+        current.raw_value = raw.value  # type: ignore[assignment]
+        try:
+            self._forward(key, value, timestamp, raw.headers)
+        except StreamsError:
+            self.position = raw.offset
+            raise
+        except Exception as error:
+            self.position = raw.offset
+            raise self._unexpected(error, raw) from error
+        self.position = raw.offset + 1
+
+    def drain(self, max_records: int) -> int:
+        """Process up to that many records, head included; return how many were taken from the queue."""
+        done = 0
+        if self.head is not None and max_records > 0:
+            self.process_head()
+            done = 1
+        waiting = self.raw
+        limit = min(max_records - done, len(waiting))
+        if limit <= 0:
+            return done
+        pop, forward, read_key, read_value = waiting.popleft, self._forward, self._read_key, self._read_value
+        own_timestamps, times, current = self._own_timestamps, self._times, self._current
+        topic, partition = self.partition
+        partition_time, stream_time = self.partition_time, times.stream_time
+        current.topic = topic
+        current.partition = partition
+        offset = -1
+        raw = waiting[0]
+        try:
+            for _ in range(limit):
+                raw = pop()
+                _, _, offset, timestamp, raw_key, raw_value, headers = raw
+                try:
+                    key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
+                    value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
+                except Exception as error:
+                    self._unreadable(raw, error)
+                    continue
+                if timestamp < 0 or not own_timestamps:
+                    timestamp = self._timestamp(raw, key, value, partition_time)
+                    if timestamp < 0:
+                        continue
+                if timestamp > partition_time:
+                    partition_time = timestamp
+                    if timestamp > stream_time:
+                        times.stream_time = stream_time = timestamp
+                current.offset = offset
+                current.timestamp = timestamp
+                current.headers = headers
+                current.raw_key = raw_key  # type: ignore[assignment]
+                current.raw_value = raw_value  # type: ignore[assignment]
+                forward(key, value, timestamp, headers)
+        except StreamsError:
+            offset -= 1
+            raise
+        except Exception as error:
+            offset -= 1
+            raise self._unexpected(error, raw) from error
+        finally:
+            self.partition_time = partition_time
+            self.position = offset + 1
+        return done + limit
+
+    def _read(self, raw: ConsumedRecord) -> Head | None:
+        topic, headers = raw.topic, raw.headers
+        try:
+            key = None if raw.key is None else self._read_key(topic, raw.key, headers)  # type: ignore[arg-type]
+            value = None if raw.value is None else self._read_value(topic, raw.value, headers)  # type: ignore[arg-type]
+        except Exception as error:
+            self._unreadable(raw, error)
+            return None
+        timestamp = raw.timestamp
+        if timestamp < 0 or not self._own_timestamps:
+            timestamp = self._timestamp(raw, key, value, self.partition_time)
+            if timestamp < 0:
+                return None
+        return timestamp, key, value, raw
+
+    def _timestamp(self, raw: ConsumedRecord, key: Any, value: Any, partition_time: int) -> int:
+        record = ConsumedRecord(raw.topic, raw.partition, raw.offset, raw.timestamp, key, value, raw.headers)
+        try:
+            timestamp = self._extract(record, partition_time)
+        except StreamsError:
+            raise
+        except Exception as error:
+            raise FailedProcessingError(
+                f"The timestamp extractor {self._extract!r} of source {self._source.name} failed on the record at offset "
+                f"{raw.offset} of {self.partition}: {error!r}. An extractor may return -1 to have a record dropped."
+            ) from error
+        if timestamp < 0:
+            self._drop()
+        return timestamp
+
+    def _unreadable(self, raw: ConsumedRecord, error: Exception) -> None:
+        source = self._source
+        self._failures.deserialization_failed(source.name, raw, source.key_serde, source.value_serde, error)
+
+    def _unexpected(self, error: Exception, raw: ConsumedRecord) -> FailedProcessingError:
+        return FailedProcessingError(
+            f"Processing failed on the record at offset {raw.offset} of {self.partition} (source {self._source.name}): "
+            f"{type(error).__name__}: {error}"
+        )

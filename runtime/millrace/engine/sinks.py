@@ -1,0 +1,172 @@
+"""Compiles sink nodes: serialise, choose topic and partition, hand to the collector.
+
+Each combination of what a sink can do is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays
+for nothing else. A windowed key goes to the partition of its inner key; a custom partitioner may name one partition, several
+(multicast), none (the record is dropped), or answer None for the default (KIP-837).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.engine.collector import RecordCollector
+from millrace.engine.node_runtime import CompileEnv
+from millrace.engine.partitioner import partition_for_key
+from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
+from millrace.processor.node import ProcessFn
+from millrace.records import Headers, Record
+from millrace.serdes.base import Serde
+from millrace.topology.nodes import SinkNode
+
+SendFn = Callable[[str, Any, Any, bytes | None, bytes | None, int, Headers], None]
+"""topic, key, value, key bytes, value bytes, timestamp ms, headers."""
+
+
+def required_serde(serde: Serde[Any] | None, default: Serde[Any] | None, node: str, which: str) -> Serde[Any]:
+    """Return a node's serde or the default.
+
+    Raises:
+        ConfigError: neither is given.
+    """
+    found = default if serde is None else serde
+    if found is None:
+        raise ConfigError(f"Node {node} has no {which} serde: give it one, or set default.{which}.serde")
+    return found
+
+
+def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
+    """Return the closure of a sink node."""
+    if env.collector is None:
+        raise TopologyError(f"Sink {node.name} cannot be part of a global store's nodes: those have no producer")
+    key_serde = required_serde(node.key_serde, env.default_key_serde, node.name, "key")
+    value_serde = required_serde(node.value_serde, env.default_value_serde, node.name, "value")
+    windowed = callable(getattr(key_serde, "serialize_base_key", None))
+    if node.topic is not None and node.partitioner is None and not windowed:
+        return _plain_sink(node, node.topic, key_serde, value_serde, env)
+    if node.partitioner is not None:
+        send = _send_by_partitioner(node, env)
+    elif windowed:
+        send = _send_by_inner_key(key_serde, env.collector)
+    else:
+        send = _send_by_key(env.collector)
+    return _general_sink(node, key_serde, value_serde, env, send)
+
+
+def _plain_sink(
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv
+) -> ProcessFn:
+    assert env.collector is not None
+    name, serialize_key, serialize_value = node.name, key_serde.serialize, value_serde.serialize
+    send, serialization_failed = env.collector.send, env.failures.serialization_failed
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            key_bytes = None if key is None else serialize_key(topic, key, headers)
+            value_bytes = None if value is None else serialize_value(topic, value, headers)
+        except Exception as error:
+            record = Record(key, value, timestamp, headers)
+            serialization_failed(name, topic, key_serde, value_serde, error, record)
+            return
+        if timestamp < 0:
+            raise _negative_timestamp(name, topic, timestamp)
+        send(topic, key_bytes, value_bytes, timestamp, headers, None)
+
+    return sink
+
+
+def _general_sink(
+    node: SinkNode, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, send: SendFn
+) -> ProcessFn:
+    name, fixed_topic, extractor = node.name, node.topic, node.topic_extractor
+    serialize_key, serialize_value = key_serde.serialize, value_serde.serialize
+    context, failures = env.record, env.failures
+
+    def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if timestamp < 0:
+            raise _negative_timestamp(name, fixed_topic, timestamp)
+        try:
+            if extractor is None:
+                topic = fixed_topic
+            else:
+                context.timestamp = timestamp
+                context.headers = headers
+                topic = extractor(key, value, context)
+            if not isinstance(topic, str):
+                raise TypeError(f"the topic extractor returned {topic!r}, which is no topic name")
+        except Exception as error:
+            failures.processing_failed(name, error, key, value, timestamp, headers)
+            return
+        try:
+            key_bytes = None if key is None else serialize_key(topic, key, headers)
+            value_bytes = None if value is None else serialize_value(topic, value, headers)
+        except Exception as error:
+            record = Record(key, value, timestamp, headers)
+            failures.serialization_failed(name, topic, key_serde, value_serde, error, record)
+            return
+        send(topic, key, value, key_bytes, value_bytes, timestamp, headers)
+
+    return sink
+
+
+def _send_by_key(collector: RecordCollector) -> SendFn:
+    send = collector.send
+
+    def by_key(
+        topic: str,
+        _key: Any,
+        _value: Any,
+        key_bytes: bytes | None,
+        value_bytes: bytes | None,
+        ts: int,
+        headers: Headers,
+    ) -> None:
+        send(topic, key_bytes, value_bytes, ts, headers, None)
+
+    return by_key
+
+
+def _send_by_inner_key(key_serde: Any, collector: RecordCollector) -> SendFn:
+    send, partition_count, base_key = collector.send, collector.partition_count, key_serde.serialize_base_key
+
+    def by_inner_key(
+        topic: str, key: Any, _value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
+    ) -> None:
+        partition = None if key is None else partition_for_key(base_key(topic, key, headers), partition_count(topic))
+        send(topic, key_bytes, value_bytes, ts, headers, partition)
+
+    return by_inner_key
+
+
+def _send_by_partitioner(node: SinkNode, env: CompileEnv) -> SendFn:
+    assert env.collector is not None
+    assert node.partitioner is not None
+    name, partitioner, failures, drop = node.name, node.partitioner, env.failures, env.drop_record
+    send, partition_count = env.collector.send, env.collector.partition_count
+
+    def by_partitioner(
+        topic: str, key: Any, value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
+    ) -> None:
+        count = partition_count(topic)
+        try:
+            chosen = partitioner(topic, key, value, count)
+            targets = (chosen,) if chosen is None or isinstance(chosen, int) else tuple(sorted(set(chosen)))
+            for target in targets:
+                if target is not None and not 0 <= target < count:
+                    raise ValueError(f"the partitioner chose partition {target} of {topic}, which has {count}")  # noqa: TRY301
+        except Exception as error:
+            failures.processing_failed(name, error, key, value, ts, headers)
+            return
+        if not targets:
+            drop()
+        for target in targets:
+            send(topic, key_bytes, value_bytes, ts, headers, target)
+
+    return by_partitioner
+
+
+def _negative_timestamp(name: str, topic: str | None, timestamp: int) -> InvalidTimestampError:
+    return InvalidTimestampError(
+        f"Sink {name} was given a record for topic {topic} with the negative timestamp {timestamp}: "
+        "forward records with a timestamp of at least 0"
+    )

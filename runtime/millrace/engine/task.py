@@ -1,0 +1,458 @@
+"""`StreamTask`: one sub-topology over one partition of its inputs, with its state.
+
+Deterministic: records, time and the place for output are handed in, and nothing here knows a broker, a thread or a clock. A
+standby is a task that stays in RESTORING; giving it its first `initialize` makes it active without closing a store (recycling).
+
+A host drives it so: `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →
+`prepare_commit`, commit the offsets it returns, `post_commit` → … → `suspend` → `close_clean`; `close_dirty` from anywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from millrace.config import StreamsConfig
+from millrace.engine.collector import RecordCollector
+from millrace.engine.compile import CompiledTopology, compile_topology
+from millrace.engine.failures import ErrorHandling
+from millrace.engine.node_runtime import CompileEnv
+from millrace.engine.offset_metadata import decode_metadata, encode_metadata, merge_processor_metadata
+from millrace.engine.partition_group import PartitionGroup
+from millrace.engine.punctuation import PunctuationQueue, Schedule
+from millrace.engine.record_queue import RecordQueue
+from millrace.engine.settings import default_timestamp_extractor
+from millrace.engine.task_state import IllegalTaskStateError, TaskState, check_transition
+from millrace.engine.times import TaskCounters, TaskTimes
+from millrace.errors import TopologyError
+from millrace.processor.adapter import PASS_THROUGH
+from millrace.processor.api import Cancellable, PunctuationType, Punctuator
+from millrace.records import (
+    NO_HEADERS,
+    UNKNOWN_TIMESTAMP,
+    ConsumedRecord,
+    OffsetAndMetadata,
+    RecordContext,
+    TaskId,
+    TopicPartition,
+)
+from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
+from millrace.topology.built import Subtopology
+
+_log = logging.getLogger(__name__)
+
+
+class StreamTask:
+    """One task: its input partitions, compiled nodes, stores and clocks.
+
+    Args:
+        task_id: `<subtopology>_<partition>`.
+        subtopology: what it runs.
+        config: the application's settings.
+        collector: takes its output.
+        state_dir: the task's own directory, `<state.dir>/<application.id>/<task id>`.
+        cache: the thread's record-cache budget; None switches caching off.
+        clock: the wall clock (ms), for stores; nodes see the time given to `process` and `punctuate_wall_clock`.
+        input_partitions: the partitions it reads.
+        global_stores: name → global store, shared by all tasks of the instance.
+    """
+
+    def __init__(
+        self,
+        task_id: TaskId,
+        subtopology: Subtopology,
+        config: StreamsConfig,
+        collector: RecordCollector,
+        *,
+        state_dir: Path,
+        cache: CacheBudget | None,
+        clock: Callable[[], int],
+        input_partitions: frozenset[TopicPartition],
+        global_stores: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.task_id = task_id
+        self.subtopology = subtopology
+        self.config = config
+        self.input_partitions = input_partitions
+        self.state = TaskState.CREATED
+        self.commit_needed = False
+        """Something was processed or punctuated since the last commit."""
+        self.commit_requested = False
+        """A processor asked for a commit."""
+        self.counters = TaskCounters()
+        self.record = RecordContext()
+        self.times = TaskTimes(system_time=clock())
+        self.stores: Mapping[str, StateStore] = {
+            builder.name: builder.build() for builder in subtopology.store_builders
+        }
+        self.changelogs: Mapping[TopicPartition, StateStore] = {
+            TopicPartition(topic, task_id.partition): self.stores[name]
+            for name, topic in subtopology.changelog_topics.items()
+        }
+        self.sensors: dict[tuple[str, str], tuple[int, float]] = {}
+        """(node, sensor) → (number of events, sum)."""
+        self._collector = collector
+        self._state_dir = state_dir
+        self._cache = cache
+        self._clock = clock
+        self._global_stores = global_stores
+        self._stream_time_schedules = PunctuationQueue()
+        self._wall_clock_schedules = PunctuationQueue()
+        self._failures: ErrorHandling | None = None
+        self._topology: CompiledTopology | None = None
+        self._group: PartitionGroup | None = None
+        self._metadata: dict[str, int] = {}
+        self._committed_metadata: dict[str, int] = {}
+        self._stores_open = False
+
+    def __repr__(self) -> str:
+        return f"<StreamTask {self.task_id} {self.state.value}>"
+
+    # State and restoration
+
+    def open_stores(self) -> None:
+        """Open every store; CREATED → RESTORING.
+
+        Raises:
+            StateDirectoryError: the directory cannot be used.
+            TaskCorruptedError: what is on disk must be wiped and restored.
+        """
+        self._move_to(TaskState.RESTORING)
+        subtopology = self.subtopology
+        logged = {
+            name: topic
+            for name, topic in subtopology.changelog_topics.items()
+            if name not in subtopology.source_changelogs
+        }
+        context = StoreContext(
+            application_id=self.config.application_id,
+            task_id=self.task_id,
+            config=self.config,
+            state_dir=self._state_dir,
+            record=self.record,
+            cache=self._cache,
+            changelog_topics=logged,
+            send_change=self._collector.change_sender,
+            now_ms=self._clock,
+            drop_record=self._drop_record,
+        )
+        self._stores_open = True
+        for store in self.stores.values():
+            store.init(context)
+
+    def restore(self, partition: TopicPartition, records: Sequence[ChangelogRecord]) -> None:
+        """Apply records of a changelog: restoration, and a standby's updates."""
+        self._require(TaskState.RESTORING)
+        self.changelogs[partition].restore(records)
+        self.counters.restored_records += len(records)
+
+    def initialize(self, committed: Mapping[TopicPartition, OffsetAndMetadata] = MappingProxyType({})) -> None:
+        """Compile the nodes and start them; RESTORING → RUNNING.
+
+        Args:
+            committed: the group's committed offsets, whose metadata has the partition times.
+        """
+        self._require(TaskState.RESTORING)
+        failures = ErrorHandling(self.task_id, self.config, self.record, self._collector, self._drop_record)
+        known = {partition: decode_metadata(committed[partition].metadata) for partition in committed}
+        self._metadata = merge_processor_metadata(list(known.values()))
+        self._committed_metadata = dict(self._metadata)
+        self._failures = failures
+        self._topology = topology = compile_topology(self.subtopology.nodes, self._environment(failures))
+        extractor = default_timestamp_extractor(self.config)
+        queues = []
+        for partition in self.input_partitions:
+            source = topology.source_for(partition.topic)
+            queue = RecordQueue(
+                partition,
+                source,
+                source.timestamp_extractor or extractor,
+                current=self.record,
+                times=self.times,
+                failures=failures,
+                drop_record=self._drop_record,
+            )
+            if partition in known:
+                queue.partition_time = known[partition].partition_time
+                self.times.stream_time = max(self.times.stream_time, queue.partition_time)
+            queues.append(queue)
+        self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
+        self.times.system_time = self._clock()
+        topology.init()
+        self._move_to(TaskState.RUNNING)
+
+    # Processing
+
+    def add_records(self, partition: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
+        """Append records of one input partition, as bytes, in offset order."""
+        self._running_group().add(partition, records)
+
+    def buffered(self, partition: TopicPartition | None = None) -> int:
+        """Return how many records wait, in one partition or in all."""
+        group = self._running_group()
+        return group.buffered() if partition is None else len(group.queues[partition])
+
+    def set_lag(self, partition: TopicPartition, lag: int | None) -> None:
+        """Tell how many records of a partition are on the broker but not fetched yet (`max.task.idle.ms`)."""
+        self._running_group().set_lag(partition, lag)
+
+    def set_position(self, partition: TopicPartition, offset: int) -> None:
+        """Tell the consumer's position: what to commit when every record before it is processed (transaction markers)."""
+        queue = self._running_group().queues[partition]
+        if queue.position is not None and not queue:
+            queue.position = max(queue.position, offset)
+
+    def ready(self, now_ms: int) -> bool:
+        """Return whether a record can be processed now."""
+        return self._running_group().ready(now_ms)
+
+    def process(self, now_ms: int, max_records: int = 1) -> int:
+        """Process up to that many records; return how many were taken from the input.
+
+        Raises:
+            FailedProcessingError: a node failed and the processing handler said so.
+            SerializationError: a record cannot be read and the deserialisation handler said so.
+            InvalidTimestampError: a record's timestamp is negative and the extractor refuses it.
+        """
+        group = self._group
+        if group is None or self.state is not TaskState.RUNNING:
+            raise self._not_running()
+        self.times.system_time = now_ms
+        done = group.process(now_ms, max_records)
+        if done:
+            self.commit_needed = True
+            self.counters.records_processed += done
+        return done
+
+    def punctuate_stream_time(self) -> int:
+        """Call the punctuators that stream time has made due; return how many."""
+        stream_time = self.times.stream_time
+        if stream_time < self._stream_time_schedules.next_ms:
+            return 0
+        self.times.system_time = self._clock()
+        return self._punctuate(self._stream_time_schedules, stream_time)
+
+    def punctuate_wall_clock(self, now_ms: int) -> int:
+        """Call the punctuators that the wall clock has made due; return how many."""
+        if now_ms < self._wall_clock_schedules.next_ms:
+            return 0
+        self.times.system_time = now_ms
+        return self._punctuate(self._wall_clock_schedules, now_ms)
+
+    @property
+    def next_wall_clock_punctuation_ms(self) -> int:
+        """When the next wall-clock punctuation is due (2**63 - 1 = never)."""
+        return self._wall_clock_schedules.next_ms
+
+    # Commits
+
+    def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Write record caches and buffers through, and return the offsets to commit for what was processed.
+
+        The collector is not flushed: its host does that once for all tasks it commits together.
+        """
+        self._require(TaskState.RUNNING, TaskState.SUSPENDED)
+        if not self.commit_needed:
+            return {}
+        for store in self.stores.values():
+            store.flush()
+        metadata_changed = self._metadata != self._committed_metadata
+        group = self._running_group()
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, queue in group.queues.items():
+            if queue.position is None and not metadata_changed:
+                continue
+            head = queue.head_offset()
+            offset = head if head is not None else queue.position
+            if offset is not None:
+                offsets[partition] = OffsetAndMetadata(offset, encode_metadata(queue.partition_time, self._metadata))
+        return offsets
+
+    def post_commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
+        """Put the stores on disk with the changelog offsets they correspond to; call when the commit has succeeded.
+
+        Args:
+            changelog_offsets: offset of the last acknowledged record per changelog partition.
+        """
+        offsets = dict(changelog_offsets)
+        for name in self.subtopology.source_changelogs:
+            partition = TopicPartition(self.subtopology.changelog_topics[name], self.task_id.partition)
+            queue = None if self._group is None else self._group.queues.get(partition)
+            if queue is not None and queue.position is not None:
+                offsets[partition] = queue.position - 1
+        for store in self.stores.values():
+            store.commit(offsets)
+        self._committed_metadata = dict(self._metadata)
+        self.commit_needed = False
+        self.commit_requested = False
+        self.counters.commits += 1
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by state writes that wait for a commit."""
+        return sum(store.uncommitted_bytes() for store in self.stores.values())
+
+    # The end
+
+    def suspend(self) -> None:
+        """Stop processing; caches are flushed by the `prepare_commit` that follows. Buffered records stay."""
+        if self.state is not TaskState.SUSPENDED:
+            self._move_to(TaskState.SUSPENDED)
+
+    def resume(self) -> None:
+        """Go on after `suspend`: to RUNNING, or to RESTORING when the task was never initialised."""
+        self._move_to(TaskState.RESTORING if self._group is None else TaskState.RUNNING)
+
+    def become_standby(self) -> None:
+        """Stop the nodes but keep the stores open: SUSPENDED → RESTORING (recycling). Commit before."""
+        self._require(TaskState.SUSPENDED)
+        self._close_topology()
+        self._move_to(TaskState.RESTORING)
+
+    def close_clean(self) -> None:
+        """Close after a commit; SUSPENDED or CREATED → CLOSED.
+
+        Raises:
+            IllegalTaskStateError: processed records are not committed.
+        """
+        if self.state is TaskState.CLOSED:
+            return
+        if self.commit_needed:
+            raise IllegalTaskStateError(f"task {self.task_id} has uncommitted work: commit, or close it dirty")
+        self._require(TaskState.CREATED, TaskState.RESTORING, TaskState.SUSPENDED)
+        try:
+            self._close_topology()
+        finally:
+            self._close_stores()
+            self._move_to(TaskState.CLOSED)
+
+    def close_dirty(self) -> None:
+        """Drop everything since the last commit and close, whatever the state; failures are logged, never raised."""
+        if self.state is TaskState.CLOSED:
+            return
+        for step in (self._close_topology, self._close_stores):
+            try:
+                step()
+            except Exception:
+                _log.exception("Task %s: closing failed; it is closed all the same", self.task_id)
+        self.commit_needed = False
+        self._move_to(TaskState.CLOSED)
+
+    # What hosts look at
+
+    @property
+    def stream_time(self) -> int:
+        """The task's stream time (ms, -1 before the first record)."""
+        return self.times.stream_time
+
+    @property
+    def dropped_records(self) -> int:
+        """Records dropped so far: null keys, late, unreadable, expired."""
+        return self.counters.dropped_records
+
+    def partition_time(self, partition: TopicPartition) -> int:
+        """Return the largest timestamp processed from a partition (ms, -1 unknown)."""
+        return self._running_group().queues[partition].partition_time
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the partition's next record to process, None when none was processed yet."""
+        queue = self._running_group().queues[partition]
+        head = queue.head_offset()
+        return head if head is not None else queue.position
+
+    # Inside
+
+    def _environment(self, failures: ErrorHandling) -> CompileEnv:
+        return CompileEnv(
+            task_id=self.task_id,
+            config=self.config,
+            state_dir=self._state_dir,
+            record=self.record,
+            times=self.times,
+            collector=self._collector,
+            failures=failures,
+            stores=self.stores,
+            global_stores=self._global_stores,
+            schedule=self._schedule,
+            drop_record=self._drop_record,
+            request_commit=self._request_commit,
+            default_key_serde=default_key_serde(self.config),
+            default_value_serde=default_value_serde(self.config),
+            metadata=self._metadata,
+            sensors=self.sensors,
+        )
+
+    def _schedule(
+        self, node: str, interval_ms: int, kind: PunctuationType, punctuator: Punctuator, start_ms: int | None
+    ) -> Cancellable:
+        if start_ms is not None and start_ms < 0:
+            raise TopologyError(
+                f"Node {node} schedules a punctuator to start at {start_ms}; the start must not be negative"
+            )
+        if kind is PunctuationType.STREAM_TIME:
+            return self._stream_time_schedules.schedule(node, start_ms or 0, interval_ms, punctuator)
+        first = self._clock() + interval_ms if start_ms is None else start_ms
+        return self._wall_clock_schedules.schedule(node, first, interval_ms, punctuator)
+
+    def _punctuate(self, schedules: PunctuationQueue, now_ms: int) -> int:
+        if self.state is not TaskState.RUNNING:
+            raise self._not_running()
+        called = schedules.punctuate(now_ms, self._call_punctuator)
+        if called:
+            self.commit_needed = True
+            self.counters.punctuations += called
+        return called
+
+    def _call_punctuator(self, schedule: Schedule, now_ms: int) -> None:
+        record = self.record
+        record.topic = None
+        record.partition = record.offset = -1
+        record.timestamp = now_ms
+        record.headers = NO_HEADERS
+        record.raw_key = record.raw_value = None
+        try:
+            schedule.punctuator(now_ms)
+        except PASS_THROUGH:
+            raise
+        except Exception as error:
+            assert self._failures is not None
+            self._failures.punctuation_failed(schedule.node, error, now_ms)
+
+    def _drop_record(self) -> None:
+        self.counters.dropped_records += 1
+
+    def _request_commit(self) -> None:
+        self.commit_requested = True
+
+    def _close_topology(self) -> None:
+        topology, self._topology, self._group = self._topology, None, None
+        self._stream_time_schedules.clear()
+        self._wall_clock_schedules.clear()
+        self.times.stream_time = UNKNOWN_TIMESTAMP
+        if topology is not None:
+            topology.close()
+
+    def _close_stores(self) -> None:
+        if self._stores_open:
+            self._stores_open = False
+            close_all(self.stores.values())
+
+    def _running_group(self) -> PartitionGroup:
+        if self._group is None:
+            raise self._not_running()
+        return self._group
+
+    def _require(self, *states: TaskState) -> None:
+        if self.state not in states:
+            allowed = " or ".join(state.value for state in states)
+            raise IllegalTaskStateError(f"task {self.task_id} is {self.state.value}; this needs {allowed}")
+
+    def _not_running(self) -> IllegalTaskStateError:
+        return IllegalTaskStateError(f"task {self.task_id} is {self.state.value}, not RUNNING")
+
+    def _move_to(self, state: TaskState) -> None:
+        check_transition(self.task_id, self.state, state)
+        self.state = state

@@ -1,0 +1,242 @@
+"""Turns a user's processor into a node: the closures of the engine on one side, `Record` objects on the other.
+
+A processor sees a `Record` per call and forwards `Record`s; the closures around it take four plain arguments. The live
+`RecordContext` is set to the processor's record on entry and again after each forward, because its stores log changes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millrace.config import StreamsConfig
+from millrace.errors import (
+    ConfigError,
+    FailedProcessingError,
+    StreamsError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TopologyError,
+)
+from millrace.processor.api import (
+    Cancellable,
+    FixedKeyProcessor,
+    Processor,
+    PunctuationType,
+    Punctuator,
+)
+from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
+from millrace.records import Headers, Record, TaskId
+from millrace.serdes.base import Serde
+
+PASS_THROUGH = (FailedProcessingError, TaskCorruptedError, TaskMigratedError)
+"""Errors of nodes further down, already handled there, and of the task: no processing handler is asked about them."""
+
+
+class RecordPosition(NamedTuple):
+    """Topic, partition and offset of the record being processed."""
+
+    topic: str | None
+    partition: int
+    offset: int
+
+
+class NodeProcessorContext:
+    """The `ProcessorContext` of one node in one task."""
+
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._record = node.record
+        self._forward_all = node.forward
+        self._children = node.children
+
+    def __repr__(self) -> str:
+        return f"<context of {self._node.name} in task {self._node.task_id}>"
+
+    @property
+    def application_id(self) -> str:
+        """The application's id."""
+        return self._node.config.application_id
+
+    @property
+    def task_id(self) -> TaskId:
+        """The task this processor runs in."""
+        return self._node.task_id
+
+    @property
+    def config(self) -> StreamsConfig:
+        """The application's settings."""
+        return self._node.config
+
+    @property
+    def state_dir(self) -> Path:
+        """The task's own directory."""
+        return self._node.state_dir
+
+    @property
+    def key_serde(self) -> Serde[Any]:
+        """The default key serde."""
+        serde = self._node.default_key_serde
+        if serde is None:
+            raise ConfigError(f"Node {self._node.name} asks for the default key serde: set default.key.serde")
+        return serde
+
+    @property
+    def value_serde(self) -> Serde[Any]:
+        """The default value serde."""
+        serde = self._node.default_value_serde
+        if serde is None:
+            raise ConfigError(f"Node {self._node.name} asks for the default value serde: set default.value.serde")
+        return serde
+
+    @property
+    def record_metadata(self) -> RecordPosition | None:
+        """Position of the record being processed; None while punctuating."""
+        record = self._record
+        return None if record.topic is None else RecordPosition(record.topic, record.partition, record.offset)
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store connected to this processor.
+
+        Raises:
+            TopologyError: the store is not connected to this processor, or does not exist.
+        """
+        return self._node.state_store(name)
+
+    def schedule(
+        self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
+    ) -> Cancellable:
+        """Call `callback` every `interval_ms`; with `start_ms`, at start, start + interval … (KIP-1146)."""
+        return self._node.schedule(interval_ms, punctuation_type, callback, start_ms=start_ms)
+
+    def commit(self) -> None:
+        """Ask for a commit as soon as the current record is done."""
+        self._node.request_commit()
+
+    def current_system_time_ms(self) -> int:
+        """Return the wall clock's time, fixed for the record or punctuation being processed (ms)."""
+        return self._node.system_time()
+
+    def current_stream_time_ms(self) -> int:
+        """Return the task's stream time: the largest timestamp seen, -1 before the first record (ms)."""
+        return self._node.stream_time()
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Process a record in every child node, or in the one named.
+
+        Raises:
+            TopologyError: the node has no child of that name.
+        """
+        try:
+            key, value, timestamp, headers = record.key, record.value, record.timestamp, record.headers
+        except AttributeError:
+            raise TypeError(
+                f"Node {self._node.name} forwarded a {type(record).__name__}; forward a Record, "
+                "for example record.with_value(…) or Record(key, value, timestamp)"
+            ) from None
+        context = self._record
+        own_timestamp, own_headers = context.timestamp, context.headers
+        if child is None:
+            self._forward_all(key, value, timestamp, headers)
+        else:
+            self._child(child)(key, value, timestamp, headers)
+        context.timestamp = own_timestamp
+        context.headers = own_headers
+
+    def _child(self, name: str) -> ProcessFn:
+        try:
+            return self._children[name]
+        except KeyError:
+            raise TopologyError(
+                f"Node {self._node.name} has no child {name!r}; its children are {', '.join(self._children) or 'none'}"
+            ) from None
+
+
+class NodeFixedKeyProcessorContext(NodeProcessorContext):
+    """The `FixedKeyProcessorContext` of one node in one task: forwarding another key than the one received fails."""
+
+    _NO_KEY = object()
+
+    def __init__(self, node: NodeContext) -> None:
+        super().__init__(node)
+        self.current_key: Any = self._NO_KEY
+
+    def forward(self, record: Record[Any, Any], child: str | None = None) -> None:
+        """Process a record in every child node, or in the one named; its key must be the one received."""
+        key = self.current_key
+        if key is not self._NO_KEY and record.key is not key and record.key != key:
+            raise StreamsError(
+                f"Node {self._node.name} is a fixed-key processor and received key {key!r}, but forwards {record.key!r}: "
+                "use record.with_value(…), or process() instead of process_values(), which repartitions"
+            )
+        super().forward(record, child)
+        self.current_key = key
+
+
+def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> NodeFactory:
+    """Return the factory of a node that runs a user's processor, a new one per task.
+
+    Args:
+        supplier: called once per task; must return a new object each time.
+    """
+
+    def factory(node: NodeContext) -> ProcessFn:
+        processor = _new(supplier, node)
+        context = NodeProcessorContext(node)
+        node.on_init(lambda: processor.init(context))
+        node.on_close(processor.close)
+        process, current, failed = processor.process, node.record, node.processing_failed
+
+        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            current.timestamp = timestamp
+            current.headers = headers
+            try:
+                process(Record(key, value, timestamp, headers))
+            except PASS_THROUGH:
+                raise
+            except Exception as error:
+                failed(error, key, value, timestamp, headers)
+
+        return process_record
+
+    return factory
+
+
+def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]) -> NodeFactory:
+    """Return the factory of a node that runs a user's fixed-key processor, a new one per task."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        processor = _new(supplier, node)
+        context = NodeFixedKeyProcessorContext(node)
+        node.on_init(lambda: processor.init(context))
+        node.on_close(processor.close)
+        process, current, failed = processor.process, node.record, node.processing_failed
+        no_key = NodeFixedKeyProcessorContext._NO_KEY  # noqa: SLF001
+
+        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            current.timestamp = timestamp
+            current.headers = headers
+            context.current_key = key
+            try:
+                process(Record(key, value, timestamp, headers))
+            except PASS_THROUGH:
+                raise
+            except Exception as error:
+                failed(error, key, value, timestamp, headers)
+            finally:
+                context.current_key = no_key
+
+        return process_record
+
+    return factory
+
+
+def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
+    processor = supplier()
+    if not callable(getattr(processor, "process", None)):
+        raise TopologyError(
+            f"The supplier of node {node.name} returned {processor!r}, which is no processor: "
+            "give the processor's class, or a function that returns a new processor"
+        )
+    return processor

@@ -1,0 +1,249 @@
+"""What to do with a record that cannot be read, processed or written (KIP-1033, KIP-1034).
+
+A handler answers FAIL, RESUME (skip the record) or RETRY, and may add records for dead-letter topics. The handlers here put
+one there when `errors.dead.letter.queue.topic.name` is set: the original bytes and headers, with headers that say what happened.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol
+
+from millrace.config import StreamsConfig
+from millrace.records import NO_HEADERS, ConsumedRecord, Headers, Record, TaskId
+
+_log = logging.getLogger(__name__)
+
+HEADER_EXCEPTION = "__streams.errors.exception"
+HEADER_MESSAGE = "__streams.errors.message"
+HEADER_STACKTRACE = "__streams.errors.stacktrace"
+HEADER_TOPIC = "__streams.errors.topic"
+HEADER_PARTITION = "__streams.errors.partition"
+HEADER_OFFSET = "__streams.errors.offset"
+
+
+class HandlerAction(Enum):
+    """What becomes of a record that failed."""
+
+    FAIL = "fail"
+    RESUME = "resume"
+    RETRY = "retry"
+    """Only for production: send the record again."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRecord:
+    """A record for a dead-letter topic, in bytes; partition None lets the key decide."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    timestamp: int | None
+    headers: Headers = NO_HEADERS
+    partition: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerResponse:
+    """A handler's answer."""
+
+    action: HandlerAction
+    dead_letters: tuple[DeadLetterRecord, ...] = ()
+
+    @classmethod
+    def fail(cls, dead_letters: Sequence[DeadLetterRecord] = ()) -> HandlerResponse:
+        """Stop: the task fails with the error."""
+        return cls(HandlerAction.FAIL, tuple(dead_letters))
+
+    @classmethod
+    def resume(cls, dead_letters: Sequence[DeadLetterRecord] = ()) -> HandlerResponse:
+        """Skip the record and go on."""
+        return cls(HandlerAction.RESUME, tuple(dead_letters))
+
+    @classmethod
+    def retry(cls) -> HandlerResponse:
+        """Send the record again; only production handlers may answer this, for errors that can pass."""
+        return cls(HandlerAction.RETRY)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorContext:
+    """Where the failed record came from: the input record that led to it and the node it failed in."""
+
+    topic: str | None
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
+    node: str | None
+    task_id: TaskId
+    raw_key: bytes | None = None
+    """Key bytes of the input record, where still known."""
+    raw_value: bytes | None = None
+
+
+class DeserializationExceptionHandler(Protocol):
+    """Decides about input records whose bytes cannot be read."""
+
+    def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse: ...
+
+
+class ProcessingExceptionHandler(Protocol):
+    """Decides about records on which a node raised; `record` is None in a punctuator."""
+
+    def handle_error(
+        self, context: ErrorContext, record: Record[Any, Any] | None, exception: Exception
+    ) -> HandlerResponse: ...
+
+
+class ProductionExceptionHandler(Protocol):
+    """Decides about records that cannot be serialised or that the broker refused."""
+
+    def handle_error(self, context: ErrorContext, record: DeadLetterRecord, exception: Exception) -> HandlerResponse:
+        """Decide about a record the broker refused; `record` is what was to be sent."""
+
+    def handle_serialization_error(
+        self, context: ErrorContext, topic: str, record: Record[Any, Any], exception: Exception
+    ) -> HandlerResponse:
+        """Decide about a record whose key or value the sink's serde cannot write."""
+
+
+def dead_letter(
+    dlq_topic: str,
+    key: bytes | None,
+    value: bytes | None,
+    context: ErrorContext,
+    exception: Exception,
+) -> DeadLetterRecord:
+    """Return the dead-letter record of KIP-1034: the input's bytes, timestamp and headers, and what went wrong."""
+    kind = type(exception)
+    headers = (
+        *context.headers,
+        (HEADER_EXCEPTION, f"{kind.__module__}.{kind.__qualname__}".encode()),
+        (HEADER_MESSAGE, str(exception).encode()),
+        (HEADER_STACKTRACE, "".join(traceback.format_exception(exception)).encode()),
+        (HEADER_TOPIC, None if context.topic is None else context.topic.encode()),
+        (HEADER_PARTITION, str(context.partition).encode()),
+        (HEADER_OFFSET, str(context.offset).encode()),
+    )
+    return DeadLetterRecord(dlq_topic, key, value, context.timestamp, Headers(headers))
+
+
+class _Configured:
+    """Keeps the dead-letter topic; the engine calls `configure` on every handler that has it."""
+
+    dlq_topic: str | None = None
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Take the dead-letter topic from the configuration."""
+        self.dlq_topic = config.errors_dead_letter_queue_topic_name
+
+    def _dead_letters(self, context: ErrorContext, exception: Exception) -> tuple[DeadLetterRecord, ...]:
+        if self.dlq_topic is None:
+            return ()
+        return (dead_letter(self.dlq_topic, context.raw_key, context.raw_value, context, exception),)
+
+
+class LogAndFailExceptionHandler(_Configured):
+    """Log a record that cannot be read, and stop the task. The default."""
+
+    def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse:
+        """Answer FAIL."""
+        _log.error(
+            "Cannot read the record at offset %d of %s-%d (task %s): %s",
+            record.offset,
+            record.topic,
+            record.partition,
+            context.task_id,
+            exception,
+        )
+        return HandlerResponse.fail(self._dead_letters(context, exception))
+
+
+class LogAndContinueExceptionHandler(_Configured):
+    """Log a record that cannot be read, and skip it."""
+
+    def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse:
+        """Answer RESUME."""
+        _log.warning(
+            "Skipping the record at offset %d of %s-%d, which cannot be read (task %s): %s",
+            record.offset,
+            record.topic,
+            record.partition,
+            context.task_id,
+            exception,
+        )
+        return HandlerResponse.resume(self._dead_letters(context, exception))
+
+
+class LogAndFailProcessingExceptionHandler(_Configured):
+    """Log a record on which a node raised, and stop the task. The default."""
+
+    def handle_error(
+        self,
+        context: ErrorContext,
+        record: Record[Any, Any] | None,  # noqa: ARG002
+        exception: Exception,
+    ) -> HandlerResponse:
+        """Answer FAIL."""
+        _log.error(
+            "Node %s failed on the record at offset %d of %s-%d (task %s): %r",
+            context.node,
+            context.offset,
+            context.topic,
+            context.partition,
+            context.task_id,
+            exception,
+        )
+        return HandlerResponse.fail(self._dead_letters(context, exception))
+
+
+class LogAndContinueProcessingExceptionHandler(_Configured):
+    """Log a record on which a node raised, and skip it. What stores took before the failure stays."""
+
+    def handle_error(
+        self,
+        context: ErrorContext,
+        record: Record[Any, Any] | None,  # noqa: ARG002
+        exception: Exception,
+    ) -> HandlerResponse:
+        """Answer RESUME."""
+        _log.warning(
+            "Node %s skips the record at offset %d of %s-%d on which it failed (task %s): %r",
+            context.node,
+            context.offset,
+            context.topic,
+            context.partition,
+            context.task_id,
+            exception,
+        )
+        return HandlerResponse.resume(self._dead_letters(context, exception))
+
+
+class DefaultProductionExceptionHandler(_Configured):
+    """Stop on every record that cannot be written, and retry what may pass (KIP-1065)."""
+
+    def handle_error(
+        self,
+        context: ErrorContext,
+        record: DeadLetterRecord,  # noqa: ARG002
+        exception: Exception,
+    ) -> HandlerResponse:
+        """Answer RETRY for a time-out, else FAIL."""
+        if isinstance(exception, TimeoutError):
+            return HandlerResponse.retry()
+        return HandlerResponse.fail(self._dead_letters(context, exception))
+
+    def handle_serialization_error(
+        self,
+        context: ErrorContext,
+        topic: str,  # noqa: ARG002
+        record: Record[Any, Any],  # noqa: ARG002
+        exception: Exception,
+    ) -> HandlerResponse:
+        """Answer FAIL."""
+        return HandlerResponse.fail(self._dead_letters(context, exception))
