@@ -1,4 +1,4 @@
-"""Trace context in record headers, by the propagators that `OTEL_PROPAGATORS` names (W3C trace context and baggage unless set)."""
+"""Trace context in record headers, by the propagators that `OTEL_PROPAGATORS` names (W3C trace context unless set)."""
 
 from __future__ import annotations
 

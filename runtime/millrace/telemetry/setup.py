@@ -3,7 +3,7 @@
 | variable | effect here |
 |---|---|
 | `OTEL_SDK_DISABLED=true` | nothing is set up |
-| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `otlp`, `console`, `none`, or an installed exporter's name; several with commas |
+| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `otlp`, `console`, `none`, or another that is installed; or several |
 | `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_…`, …) | when set, `otlp` is the default exporter |
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
@@ -26,7 +26,7 @@ from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.sdk.metrics import MeterProvider as SdkMeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader, PeriodicExportingMetricReader
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import TracerProvider
@@ -116,12 +116,10 @@ def _existing_meter_provider() -> MeterProvider | None:
 
 
 def _resource(config: StreamsConfig) -> Resource:
-    resource = Resource.create()
-    if str(resource.attributes.get(SERVICE_NAME, "unknown_service")).startswith("unknown_service"):
-        resource = resource.merge(Resource({SERVICE_NAME: config.application_id}))
-    if config.group_instance_id and "service.instance.id" not in resource.attributes:
-        resource = resource.merge(Resource({"service.instance.id": config.group_instance_id}))
-    return resource
+    ours = {SERVICE_NAME: config.application_id}
+    if config.group_instance_id:
+        ours[SERVICE_INSTANCE_ID] = config.group_instance_id
+    return Resource.create().merge(Resource(ours)).merge(OTELResourceDetector().detect())
 
 
 def _exporter_names(signal: str, variables: Mapping[str, str]) -> list[str]:
