@@ -1,0 +1,208 @@
+"""The one producer of a stream thread: plain under at-least-once, transactional under EOS-v2 (KIP-447).
+
+Under EOS-v2 a transaction begins with the first record after a commit and covers every task of the thread. What the
+brokers answer is sorted into the four things a thread can do about it:
+
+| answer | raised | what the thread does |
+|---|---|---|
+| the group moved on (22, 25, 82), or a newer producer has our id (fenced) | TaskMigratedError | abort, drop its tasks, rejoin |
+| the transaction must be aborted for another reason | TransactionAbortedError | abort, revive its tasks from their last commit |
+| a record was refused | ProductionError | abort, end (by default) |
+| no answer in time | StreamsTimeoutError, after `task.timeout.ms` of trying again | end |
+
+Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
+
+**Failed deliveries.** librdkafka reports a delivery per record; a Python call for each would double the price of sending.
+`delivery.report.only.error` keeps the calls for failures: 0.67 µs per record against 0.65 µs without any reports, 0.92 µs
+with a default `on_delivery`, and 0.80-1.2 µs with one per call (main thread CPU, 50-byte values, best of three runs).
+Passing arguments by position is worth another 0.3 µs: `produce(topic, value, key, partition, None, None, timestamp, headers)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from millrace.errors import ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.kafka.clients import open_producer
+from millrace.records import OffsetAndMetadata, TopicPartition
+
+__all__ = ["MIGRATED", "StreamsProducer", "TransactionAbortedError", "delivery_error", "translate_error"]
+
+_log = logging.getLogger(__name__)
+
+MIGRATED: Final = frozenset(
+    {
+        KafkaError.ILLEGAL_GENERATION,
+        KafkaError.UNKNOWN_MEMBER_ID,
+        KafkaError.FENCED_INSTANCE_ID,
+        KafkaError.STALE_MEMBER_EPOCH,
+        KafkaError.FENCED_MEMBER_EPOCH,
+        KafkaError.REBALANCE_IN_PROGRESS,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+        KafkaError.INVALID_PRODUCER_ID_MAPPING,
+        KafkaError.INVALID_TXN_STATE,
+        KafkaError.PRODUCER_FENCED,
+        KafkaError._FENCED,  # noqa: SLF001 (librdkafka's local codes have no other name)
+    }
+)
+"""Codes that say: someone else does this thread's work now, or the coordinator gave up its transaction."""
+
+_TIMEOUTS: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
+_REQUEST_TIMEOUT_S: Final = 5.0
+_FLUSH_STEP_S: Final = 0.5
+
+
+class TransactionAbortedError(StreamsError):
+    """A transaction could not be committed; its tasks go on from their last commit."""
+
+
+def translate_error(error: KafkaException, doing: str) -> StreamsError:
+    """Sort a client's error into what the thread can do about it (see the module's table)."""
+    cause: KafkaError = error.args[0]
+    text = f"Cannot {doing}: {cause.str() or cause.name()} ({cause.name()})"
+    if cause.code() in MIGRATED:
+        return TaskMigratedError(f"{text}. This thread's tasks now belong to another member; it drops them and rejoins")
+    if cause.txn_requires_abort():
+        return TransactionAbortedError(f"{text}. The transaction is aborted and its records are processed again")
+    if cause.retriable() or cause.code() in _TIMEOUTS:
+        return StreamsTimeoutError(f"{text}. Check that the brokers are reachable and have enough in-sync replicas")
+    return StreamsError(text)
+
+
+class StreamsProducer:
+    """Sends the records of one thread's tasks.
+
+    Args:
+        settings: librdkafka's, as `ClientSettings.producer` makes them.
+        task_timeout_ms: how long to retry what may pass (`task.timeout.ms`).
+        on_failure: called, from `poll` or `flush`, for each record that could not be delivered.
+    """
+
+    def __init__(
+        self, settings: Mapping[str, Any], task_timeout_ms: int, on_failure: Callable[[KafkaError, Message], None]
+    ) -> None:
+        self.transactional = "transactional.id" in settings
+        self.in_transaction = False
+        self._settings = {**settings, "on_delivery": on_failure, "delivery.report.only.error": True}
+        self._task_timeout_s = task_timeout_ms / 1000
+        self._client: Producer = open_producer(self._settings)
+
+    @property
+    def client(self) -> Producer:
+        """The librdkafka producer, for the path of every record."""
+        return self._client
+
+    def start(self) -> None:
+        """Fence predecessors with the same transactional id and abort what they left open (EOS); else nothing.
+
+        Raises:
+            TaskMigratedError: a newer producer with this id exists.
+            StreamsTimeoutError: no coordinator answered.
+        """
+        if self.transactional:
+            self._retry("initialise transactions", lambda: self._client.init_transactions(_REQUEST_TIMEOUT_S))
+
+    def begin(self) -> None:
+        """Begin a transaction."""
+        try:
+            self._client.begin_transaction()
+        except KafkaException as error:
+            raise translate_error(error, "begin a transaction") from error
+        self.in_transaction = True
+
+    def flush(self) -> None:
+        """Wait until every record is delivered or has failed.
+
+        librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends.
+        """
+        while self._client.flush(_FLUSH_STEP_S):
+            pass
+
+    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
+        """Commit the transaction together with input offsets.
+
+        Args:
+            offsets: of all tasks of the thread; must not be empty, because the check of the group's generation that
+                comes with them is what keeps a zombie from committing.
+            group_metadata: the member's, as librdkafka writes it; never an anonymous one, which is not checked.
+
+        Raises:
+            TaskMigratedError: the generation has passed, or the producer is fenced.
+            TransactionAbortedError: call `abort`, then revive the tasks.
+            StreamsTimeoutError: no answer in `task.timeout.ms`.
+        """
+        if not self.in_transaction:
+            self.begin()
+        positions = [
+            ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata or None)
+            for tp, position in offsets.items()
+        ]
+        self._retry(
+            "add offsets to the transaction",
+            lambda: self._client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S),
+        )
+        self._retry("commit the transaction", lambda: self._client.commit_transaction(_REQUEST_TIMEOUT_S))
+        self.in_transaction = False
+
+    def abort(self) -> None:
+        """Abort the transaction if one is open; a producer that cannot is replaced by a new one of the same id."""
+        if not self.in_transaction:
+            return
+        self.in_transaction = False
+        try:
+            self._retry("abort the transaction", lambda: self._client.abort_transaction(_REQUEST_TIMEOUT_S))
+        except StreamsError as error:
+            _log.info("%s; a new producer takes over", error)
+            self.replace()
+
+    def replace(self) -> None:
+        """Open a new producer with the same settings, whose start fences this one.
+
+        Raises:
+            StreamsTimeoutError: no coordinator answered.
+        """
+        self.close()
+        self._client = open_producer(self._settings)
+        self.in_transaction = False
+        self.start()
+
+    def close(self) -> None:
+        """Forget what is not sent. Flush or commit first to keep it."""
+        self._client.purge()
+        self._client.flush(1.0)
+
+    def _retry(self, doing: str, call: Callable[[], object]) -> None:
+        deadline = time.monotonic() + self._task_timeout_s
+        while True:
+            try:
+                call()
+            except KafkaException as error:
+                cause: KafkaError = error.args[0]
+                if cause.retriable() and not cause.txn_requires_abort() and time.monotonic() < deadline:
+                    _log.debug("Trying again to %s: %s", doing, cause)
+                    continue
+                raise translate_error(error, doing) from error
+            return
+
+
+def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:
+    """Say which record was not taken, and why."""
+    where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
+    text = f"A record for {where} (key {key!r:.80}) was not written: {error.str()} ({error.name()})"
+    if error.code() in MIGRATED:
+        return TaskMigratedError(text)
+    if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        text += ". Raise the topic's max.message.bytes or send smaller records"
+    elif error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS):  # noqa: SLF001
+        text += ". The brokers did not acknowledge it within delivery.timeout.ms: check that they are up and in sync"
+    elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+        text += ". Grant this application's user WRITE on the topic"
+    elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001
+        text += ". Create the topic, or correct the partition"
+    return ProductionError(text)
