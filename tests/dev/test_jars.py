@@ -56,6 +56,7 @@ class Repository:
         return jar
 
     def close(self):
+        """Stop answering."""
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
@@ -71,6 +72,7 @@ def repository(monkeypatch, tmp_path):
 
 
 def jar_files(directory):
+    """Return the names of all complete jars."""
     return {path.name for path in directory.rglob("*.jar")}
 
 
@@ -107,7 +109,7 @@ def test_interrupted_download_leaves_no_jar_and_is_resumed(repository, tmp_path)
     (tmp_path / jar.path).parent.mkdir(parents=True)
     part = (tmp_path / jar.path).with_suffix(".jar.part")
     part.write_bytes(repository.files[f"/{jar.path}"][:200_000])
-    with pytest.raises(JarDownloadError, match="Cannot download org.example:a:1.0"):
+    with pytest.raises(JarDownloadError, match=r"Cannot download org\.example:a:1\.0"):
         fetch((jar,), tmp_path, "Test", repository.url)
     assert not jar_files(tmp_path)
 
@@ -169,7 +171,9 @@ def test_unreachable_repository_says_what_to_do(repository, tmp_path):
     jar = repository.add("a")
     repository.close()
 
-    with pytest.raises(JarDownloadError, match=r"Connect to the network.*REQUESTS_CA_BUNDLE.*MILLRACE_MAVEN_REPOSITORY"):
+    with pytest.raises(
+        JarDownloadError, match=r"Connect to the network.*REQUESTS_CA_BUNDLE.*MILLRACE_MAVEN_REPOSITORY"
+    ):
         fetch((jar,), tmp_path, "Test", repository.url)
 
 

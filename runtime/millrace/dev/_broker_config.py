@@ -40,7 +40,6 @@ _SMALL_AND_FAST = {
     "auto.create.topics.enable": "false",
     "background.threads": "2",
     "broker.heartbeat.interval.ms": "500",
-    "broker.session.timeout.ms": "6000",
     "group.consumer.min.session.timeout.ms": "1000",
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.coordinator.threads": "1",
@@ -100,6 +99,8 @@ def server_properties(
     listeners = {"PLAINTEXT": own.client, "CONTROLLER": own.controller}
     settings = {
         **_SMALL_AND_FAST,
+        # A killed broker may register again only when its old session has timed out.
+        "broker.session.timeout.ms": "6000" if nodes > 1 else "3000",
         "process.roles": "broker,controller",
         "node.id": str(node_id),
         "controller.quorum.voters": ",".join(f"{node}@{HOST}:{port.controller}" for node, port in ports.items()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -31,19 +32,21 @@ def accepts_connections(host: str, port: int) -> bool:
     return True
 
 
-def serves(admin: AdminClient, brokers: int) -> bool:
-    """Return whether the cluster knows so many live brokers and could create a topic with a replica on each.
+def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
+    """Return whether this cluster, no other, knows so many live brokers and could create a topic with a replica on each.
 
     The controller checks the request against its unfenced brokers but creates nothing.
     """
     probe = NewTopic("millrace-probe", 1, brokers)
     try:
-        known = len(admin.list_topics(timeout=_REQUEST_TIMEOUT_S).brokers)
+        metadata: Any = admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        if metadata.cluster_id != cluster_id or len(metadata.brokers) < brokers:
+            return False
         for future in admin.create_topics([probe], validate_only=True, request_timeout=_REQUEST_TIMEOUT_S).values():
             future.result()
     except KafkaException:
         return False
-    return known >= brokers
+    return True
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:

@@ -30,7 +30,7 @@ from millrace.dev._broker_config import (
     new_cluster_id,
     server_properties,
 )
-from millrace.dev._ports import free_ports
+from millrace.dev._ports import free_ports, is_free
 from millrace.dev._process import BrokerProcess
 from millrace.dev._readiness import accepts_connections, has_leaders, quiet_admin, serves
 from millrace.dev._state import ClusterState, NodeState, read_running_state, remove_state, write_state
@@ -201,6 +201,7 @@ class EmbeddedKafka:
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             if not self._ports or attempt > 1:
                 self._ports = self._choose_ports()
+            self._check_ports()
             try:
                 self._launch_all()
             except BrokerStartError as error:
@@ -338,6 +339,12 @@ class EmbeddedKafka:
             for node, client in zip(self._ids, clients, strict=True)
         }
 
+    def _check_ports(self) -> None:
+        taken = [ports.client for ports in self._ports.values() if not is_free(ports.client, HOST)]
+        if taken:
+            message = f"Address already in use: something listens on {HOST}:{taken[0]}. Stop it, or choose another port"
+            raise BrokerStartError(message)
+
     def _launch_all(self) -> None:
         java, jars = find_java(), resolve(Bundle.KAFKA_BROKER)
         cluster_id = cluster_id_of(self._data_path(1)) or new_cluster_id()
@@ -370,7 +377,8 @@ class EmbeddedKafka:
                 time.sleep(_POLL_S)
         reachable = [node for node, process in self._processes.items() if process.alive and node not in self._paused]
         admin = quiet_admin(",".join(f"{HOST}:{self._ports[node].client}" for node in reachable))
-        while not serves(admin, len(reachable)):
+        cluster_id = cluster_id_of(self._data_path(1)) or ""
+        while not serves(admin, cluster_id, len(reachable)):
             self._check_starting(started, deadline)
             time.sleep(_POLL_S)
 

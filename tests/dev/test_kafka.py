@@ -1,0 +1,358 @@
+"""The embedded Kafka starts, serves, survives what tests do to it, and never outlives those it belongs to."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from millrace.dev._process import is_running
+from millrace.dev.kafka import EmbeddedKafka, SaslPlain
+from millrace.errors import BrokerStartError, DevKafkaError
+
+pytestmark = pytest.mark.broker
+
+DEADLINE_S = 30.0
+
+
+def wait_until(condition, what):
+    """Wait until `condition()` holds."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def produce(bootstrap_servers, topic, *values, **config):
+    """Write values to partition 0 and wait until all are acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "log_level": 0, **config})
+    failures = []
+    for value in values:
+        producer.produce(
+            topic, value, partition=0, on_delivery=lambda error, _: failures.append(error) if error else None
+        )
+    assert producer.flush(DEADLINE_S) == 0
+    assert failures == []
+
+
+def read(bootstrap_servers, topic, count, **config):
+    """Read the first `count` values of partition 0."""
+    settings = {
+        "bootstrap.servers": bootstrap_servers,
+        "group.id": "reader",
+        "enable.auto.commit": False,
+        "log_level": 0,
+    }
+    consumer = Consumer({**settings, **config})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(values) < count:
+        assert time.monotonic() < deadline, f"only {values} of {count} arrived"
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            values.append(message.value())
+    consumer.close()
+    return values
+
+
+def pid_is_gone(pid):
+    """Return whether a process has ended."""
+    return not is_running(pid, "")
+
+
+def test_produced_records_are_consumed(kafka, topic_factory):
+    """What is written to a topic is read back."""
+    topic = topic_factory("words", partitions=2)
+
+    produce(kafka.bootstrap_servers, topic, b"a", b"b")
+
+    assert read(kafka.bootstrap_servers, topic, 2) == [b"a", b"b"]
+
+
+def test_transactions_work_on_one_broker(kafka, topic_factory):
+    """The transaction log is there with a single broker: a transaction commits and is read as committed."""
+    topic = topic_factory("words")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"a")
+    producer.commit_transaction(DEADLINE_S)
+
+    assert read(kafka.bootstrap_servers, topic, 1, **{"isolation.level": "read_committed"}) == [b"a"]
+
+
+def test_topics_are_not_created_by_use(kafka):
+    """Automatic topic creation is off: a topic that nobody created is unknown, and stays so."""
+    admin = kafka.admin()
+
+    topic = admin.list_topics("never-created", timeout=10).topics["never-created"]
+
+    assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    assert "never-created" not in admin.list_topics(timeout=10).topics
+
+
+def test_topic_that_exists_is_not_created_again(kafka, topic_factory):
+    """Creating a topic twice raises the broker's own error."""
+    topic = topic_factory()
+
+    with pytest.raises(KafkaException) as raised:
+        kafka.create_topics(topic)
+
+    assert raised.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+
+
+def test_listens_on_the_loopback_address_only(kafka):
+    """Every socket a broker listens on is bound to 127.0.0.1."""
+    listening = "0A"
+    inodes = set()
+    for descriptor in Path(f"/proc/{kafka.pids[0]}/fd").iterdir():
+        target = str(descriptor.readlink())
+        if target.startswith("socket:["):
+            inodes.add(target[8:-1])
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{kafka.pids[0]}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == listening and fields[9] in inodes:
+                addresses.add(fields[1].rpartition(":")[0])
+
+    assert addresses <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    assert addresses
+
+
+def test_data_in_a_given_directory_survives_a_restart(own_kafka, tmp_path):
+    """A Kafka started again in the same directory has its records, as another object as well as the same."""
+    kafka = own_kafka(directory=tmp_path)
+    kafka.create_topics("words")
+    produce(kafka.bootstrap_servers, "words", b"a")
+    kafka.stop()
+    kafka.start()
+    produce(kafka.bootstrap_servers, "words", b"b")
+    kafka.stop()
+
+    again = own_kafka(directory=tmp_path)
+
+    assert read(again.bootstrap_servers, "words", 2) == [b"a", b"b"]
+
+
+def test_killed_broker_comes_back_with_its_data(own_kafka):
+    """After a kill the port is closed and the process gone; after the restart the same address serves the same records."""
+    kafka = own_kafka()
+    address = kafka.bootstrap_servers
+    kafka.create_topics("words")
+    produce(address, "words", b"a")
+    [pid] = kafka.pids
+
+    kafka.kill()
+    assert kafka.pids == ()
+    assert pid_is_gone(pid)
+    kafka.restart_broker()
+
+    assert kafka.bootstrap_servers == address
+    assert read(address, "words", 1) == [b"a"]
+
+
+def test_paused_broker_answers_again_when_resumed(own_kafka):
+    """A paused broker accepts no requests but keeps its process; resumed, it serves as before."""
+    kafka = own_kafka()
+    kafka.create_topics("words")
+    admin = kafka.admin()
+    admin.list_topics(timeout=10)
+
+    kafka.pause()
+    with pytest.raises(KafkaException):
+        admin.list_topics(timeout=1)
+    assert len(kafka.pids) == 1
+    kafka.resume()
+
+    assert "words" in admin.list_topics(timeout=10).topics
+
+
+@pytest.mark.slow
+def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
+    """With three brokers topics have three replicas, and the cluster serves while one is down and after it is back."""
+    kafka = own_kafka(brokers=3)
+    kafka.create_topics("words", config={"min.insync.replicas": "2"})
+    [partition] = kafka.admin().list_topics("words", timeout=10).topics["words"].partitions.values()
+    assert sorted(partition.replicas) == [1, 2, 3]
+    produce(kafka.bootstrap_servers, "words", b"a")
+
+    kafka.kill(partition.leader)
+    produce(kafka.bootstrap_servers, "words", b"b")
+    kafka.restart_broker(partition.leader)
+    produce(kafka.bootstrap_servers, "words", b"c")
+
+    assert len(kafka.pids) == 3
+    assert read(kafka.bootstrap_servers, "words", 3) == [b"a", b"b", b"c"]
+
+
+def test_password_listener_lets_in_who_knows_the_password(own_kafka):
+    """The second listener serves a user with the right password and refuses a wrong one; the open one stays open."""
+    kafka = own_kafka(security=SaslPlain({"alice": 'se"cr\\et'}))
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "log_level": 0}
+    right = {**login, "bootstrap.servers": kafka.sasl_bootstrap_servers, "sasl.password": 'se"cr\\et'}
+    assert len(AdminClient(right).list_topics(timeout=10).brokers) == 1
+    assert len(kafka.admin().list_topics(timeout=10).brokers) == 1
+
+    errors = []
+    refused = AdminClient({**right, "sasl.password": "wrong", "error_cb": errors.append})
+    with pytest.raises(KafkaException):
+        refused.list_topics(timeout=2)
+    wait_until(lambda: refused.poll(0.1) or errors, "an authentication error")
+    assert KafkaError._AUTHENTICATION in {error.code() for error in errors}
+
+
+def test_without_users_there_is_no_password_listener(kafka):
+    """Asking for a listener that was not configured says how to get it."""
+    with pytest.raises(DevKafkaError, match="security=SaslPlain"):
+        _ = kafka.sasl_bootstrap_servers
+
+
+def test_explicit_port_is_used(own_kafka):
+    """A broker listens where it is told, and a second one there fails with the log's reason."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    kafka = own_kafka(ports=[port])
+    assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
+
+    with pytest.raises(BrokerStartError, match=rf"already in use: something listens on 127\.0\.0\.1:{port}"):
+        own_kafka(ports=[port])
+
+
+def test_number_of_ports_must_be_that_of_the_brokers():
+    """Ports that do not fit the brokers are refused before anything starts."""
+    with pytest.raises(DevKafkaError, match="3 brokers cannot listen on ports"):
+        EmbeddedKafka(3, ports=[9092])
+
+
+def test_bad_setting_ends_the_start_with_the_brokers_reason(own_kafka):
+    """A broker that ends at once fails the start quickly, with its own message."""
+    with pytest.raises(BrokerStartError, match=r"(?s)node 1 ended with exit code 1.*num\.io\.threads"):
+        own_kafka(config={"num.io.threads": "-1"})
+
+
+def test_config_overrides_the_defaults(own_kafka):
+    """A given setting reaches the broker."""
+    kafka = own_kafka(config={"num.partitions": "7", "auto.create.topics.enable": "true"})
+
+    produce(kafka.bootstrap_servers, "made-by-use", b"a")
+
+    assert len(kafka.admin().list_topics("made-by-use", timeout=10).topics["made-by-use"].partitions) == 7
+
+
+def test_directory_in_use_is_refused(own_kafka, tmp_path):
+    """A second Kafka in the directory of a running one is refused with the address of the first."""
+    kafka = own_kafka(directory=tmp_path)
+
+    with pytest.raises(DevKafkaError, match=f"already, at {kafka.bootstrap_servers}"):
+        own_kafka(directory=tmp_path)
+
+
+def test_temporary_directory_is_removed(own_kafka):
+    """A Kafka without a directory leaves nothing behind, and can be started again, empty."""
+    kafka = own_kafka()
+    directory = kafka.directory
+    kafka.create_topics("words")
+
+    kafka.stop()
+    assert not directory.exists()
+    kafka.start()
+
+    assert "words" not in kafka.admin().list_topics(timeout=10).topics
+
+
+def test_what_needs_a_running_kafka_says_so():
+    """Before the start there are no addresses."""
+    with pytest.raises(DevKafkaError, match="call start"):
+        _ = EmbeddedKafka().bootstrap_servers
+
+
+def test_unknown_broker_is_refused(kafka):
+    """A broker that does not exist cannot be killed."""
+    with pytest.raises(DevKafkaError, match="no broker 2; the ids are 1"):
+        kafka.kill(2)
+
+
+def run_python(program, *arguments):
+    """Start a Python program whose first line of output is awaited."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    return process, process.stdout.readline().strip()
+
+
+def test_broker_ends_when_its_owner_is_killed():
+    """A SIGKILL of the process that started the broker ends the broker too."""
+    program = (
+        "from millrace.dev.kafka import EmbeddedKafka; import time\n"
+        "print(EmbeddedKafka().start().pids[0], flush=True); time.sleep(60)"
+    )
+    owner, pid = run_python(program)
+    assert is_running(int(pid), "")
+
+    owner.kill()
+    owner.communicate()
+
+    wait_until(lambda: pid_is_gone(int(pid)), "the broker's end")
+
+
+def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
+    """A detached Kafka goes on after its starter's end; another process finds it by its directory and stops it."""
+    program = (
+        "import sys, pathlib; from millrace.dev.kafka import EmbeddedKafka, SaslPlain\n"
+        "with EmbeddedKafka(directory=pathlib.Path(sys.argv[1]), detach=True, security=SaslPlain({'a': 'b'})) as kafka:\n"
+        "    kafka.create_topics('words'); print(kafka.bootstrap_servers, flush=True)"
+    )
+    starter, address = run_python(program, str(tmp_path))
+    starter.communicate()
+    assert starter.returncode == 0
+
+    with EmbeddedKafka.attach(tmp_path) as kafka:
+        assert kafka.bootstrap_servers == address
+        assert kafka.sasl_bootstrap_servers != address
+        assert "words" in kafka.admin().list_topics(timeout=10).topics
+    assert len(kafka.pids) == 1
+    kafka.stop()
+
+    assert kafka.pids == ()
+    with pytest.raises(DevKafkaError, match="No Kafka is running in"):
+        EmbeddedKafka.attach(tmp_path)
+
+
+def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
+    """A handle got by attaching controls the broker as the starter's own does."""
+    own_kafka(directory=tmp_path).create_topics("words")
+    handle = EmbeddedKafka.attach(tmp_path)
+
+    handle.kill()
+    assert handle.pids == ()
+    handle.restart_broker()
+
+    assert "words" in handle.admin().list_topics(timeout=10).topics
+    handle.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_serve_reports_its_address_and_ends_on_a_signal(number):
+    """`serve` prints where Kafka is, runs until it is told to end, and then ends cleanly with its broker."""
+    program = "from millrace.dev.kafka import serve; serve(port=None, report=lambda line: print(line, flush=True))"
+    process, line = run_python(program)
+    assert line.startswith("Kafka serves at 127.0.0.1:")
+    address = line.removeprefix("Kafka serves at ")
+    assert AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10).brokers
+
+    process.send_signal(number)
+    process.communicate(timeout=DEADLINE_S)
+
+    assert process.returncode == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=1)
