@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.records import NO_HEADERS, Headers, RecordContext, TaskId, TopicPartition
@@ -27,6 +27,17 @@ class ChangelogRecord(NamedTuple):
     value: bytes | None
     timestamp: int
     offset: int
+    headers: Headers = NO_HEADERS
+
+
+V = TypeVar("V")
+
+
+class ValueTimestampHeaders(NamedTuple, Generic[V]):
+    """A value with timestamp (ms) and headers, as header-aware stores hold it (KIP-1271)."""
+
+    value: V
+    timestamp: int
     headers: Headers = NO_HEADERS
 
 
@@ -98,7 +109,8 @@ class StateStore(Protocol):
     def uncommitted_bytes(self) -> int:
         """Return the approximate memory held by writes that wait for `commit`."""
 
-    def is_open(self) -> bool: ...
+    def is_open(self) -> bool:
+        """Tell whether the store can be read and written."""
 
     def close(self) -> None:
         """Release everything. Writes not committed are gone."""
@@ -121,16 +133,19 @@ class StoreBuilder(Protocol):
         """How long windows, sessions or history are kept; None for key-value stores."""
 
     @property
-    def retain_duplicates(self) -> bool: ...
+    def retain_duplicates(self) -> bool:
+        """Whether a window store keeps every record of a key and time."""
 
     @property
-    def persistent(self) -> bool: ...
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
 
     @property
     def value_format(self) -> str:
         """`plain`, `timestamped` or `headers` (formats §2)."""
 
-    def build(self) -> StateStore: ...
+    def build(self) -> StateStore:
+        """Return a new store; called once per task."""
 
 
 FlushListener = Callable[[Any, Any, Any, int, Headers], None]

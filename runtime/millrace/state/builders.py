@@ -1,0 +1,111 @@
+"""Store builders: a physical store, serdes, and whether changes are cached and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from millrace.serdes.base import Serde
+from millrace.state.api import StateStore
+from millrace.state.key_value import (
+    KeyValueStore,
+    TimestampedKeyValueStore,
+    TimestampedKeyValueStoreWithHeaders,
+    TypedKeyValueStore,
+)
+from millrace.state.suppliers import KeyValueBytesStoreSupplier
+from millrace.state.value_formats import HEADERS, PLAIN, TIMESTAMPED, ValueFormat
+
+
+class BuilderBase:
+    """What all builders share; the `with_…` methods change the builder and return it, as in Java."""
+
+    kind: str
+    retention_ms: int | None = None
+    retain_duplicates: bool = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.caching_enabled = False
+        self.logging_enabled = True
+        self.log_config: Mapping[str, str] = {}
+
+    def with_caching_enabled(self) -> Self:
+        """Hold writes back in the record cache, so that several updates of a key become one."""
+        self.caching_enabled = True
+        return self
+
+    def with_caching_disabled(self) -> Self:
+        """Write every update through at once."""
+        self.caching_enabled = False
+        return self
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Self:
+        """Log changes to a changelog topic.
+
+        Args:
+            config: topic settings that override the defaults, for example `{"retention.ms": "1234"}`.
+        """
+        self.logging_enabled = True
+        self.log_config = dict(config or {})
+        return self
+
+    def with_logging_disabled(self) -> Self:
+        """Keep no changelog: the store is lost with its task."""
+        self.logging_enabled = False
+        self.log_config = {}
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class KeyValueStoreBuilder(BuilderBase):
+    """Builds key-value stores of one of the three value types."""
+
+    kind = "key-value"
+
+    def __init__(
+        self,
+        supplier: KeyValueBytesStoreSupplier,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        store_type: type[TypedKeyValueStore[Any, Any]] = KeyValueStore,
+    ) -> None:
+        super().__init__(supplier.name)
+        self.supplier = supplier
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self._store_type = store_type
+
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return self.supplier.persistent
+
+    @property
+    def value_format(self) -> str:
+        """Return the name of the value layout, as `StoreBuilder` describes it."""
+        return self._format().name
+
+    def _format(self) -> ValueFormat:
+        return self.supplier.value_format or _NATURAL_FORMAT[self._store_type]
+
+    def build(self) -> StateStore:
+        """Return a new store: typed → record cache → change log → physical."""
+        return self._store_type(
+            self.supplier.get(),
+            self._format(),
+            self.key_serde,
+            self.value_serde,
+            caching=self.caching_enabled,
+            logging=self.logging_enabled,
+        )
+
+
+_NATURAL_FORMAT: dict[type[TypedKeyValueStore[Any, Any]], ValueFormat] = {
+    KeyValueStore: PLAIN,
+    TimestampedKeyValueStore: TIMESTAMPED,
+    TimestampedKeyValueStoreWithHeaders: HEADERS,
+}

@@ -1,0 +1,196 @@
+"""The record cache: holds back writes of a store so that many updates of a key become one (KIP-63).
+
+One `RecordCache` budget is shared by all caching stores of a stream thread; each store has its own `StoreCache`. When a put
+takes the thread over its budget, the cache that was just written evicts its least recently used entries until the sum is in
+bounds; a dirty one takes the whole dirty set of its cache along, itself first. That, the order of a flush (by the last put of
+each key) and the accounting of sizes are Java's, so that the same records come out.
+
+Every dirty entry keeps the context of its put. During its write-back that context is the task's record, since changelog and
+forwards must carry it.
+
+Re-entrancy: a write-back forwards downstream, which may put into this very cache. The batch is fixed before the first entry
+is written back, and a put to an entry of the batch makes a new entry rather than changing the one on its way out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from millrace.records import NO_HEADERS, Headers, RecordContext
+from millrace.state.api import CacheBudget
+
+_NODE_BYTES = 45
+"""Java's estimate per entry beside key, value and topic: three references, dirty flag, timestamp, offset, partition."""
+
+
+@dataclass(slots=True)
+class RecordCache:
+    """The budget of one stream thread in bytes (`statestore.cache.max.bytes` / threads) and what is used of it."""
+
+    max_bytes: int
+    used_bytes: int = 0
+
+
+class CacheEntry:
+    """A value (None = a delete) with the context of the put that made it dirty."""
+
+    __slots__ = ("dirty", "headers", "offset", "partition", "size", "timestamp", "topic", "value")
+
+    def __init__(self, value: Any, size: int) -> None:
+        self.value = value
+        self.size = size
+        self.dirty = False
+        self.topic: str | None = None
+        self.partition = -1
+        self.offset = -1
+        self.timestamp = -1
+        self.headers: Headers = NO_HEADERS
+
+
+class StoreCache:
+    """One store's entries by cache key, least recently used first."""
+
+    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "bytes", "entries", "touch")
+
+    def __init__(
+        self, budget: CacheBudget, record: RecordContext, write_back: Callable[[bytes, CacheEntry], None]
+    ) -> None:
+        self._budget = budget
+        self._record = record
+        self._write_back = write_back
+        self._dirty: dict[bytes, CacheEntry] = {}
+        self._order: SortedList[bytes] | None = None
+        self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
+        self.touch = self.entries.move_to_end
+        """Makes an entry the one used last."""
+        self.bytes = 0
+
+    def load(self, key: bytes, value: Any, value_size: int) -> None:
+        """Keep a value that was read from below."""
+        self._add(key, CacheEntry(value, len(key) + value_size + _NODE_BYTES))
+        if self._budget.used_bytes > self._budget.max_bytes:
+            self._evict()
+
+    def put(self, key: bytes, value: Any, value_size: int) -> None:
+        """Keep a write (None = delete) with the context of the record being processed."""
+        record = self._record
+        topic = record.topic
+        headers = record.headers
+        size = len(key) + value_size + _NODE_BYTES
+        if topic is not None:
+            size += len(topic)
+        if headers:
+            size += sum(len(name) + len(data or b"") for name, data in headers)
+        entry = self.entries.get(key)
+        if entry is not None and entry.dirty:
+            del self._dirty[key]
+            self.touch(key)
+            if size != entry.size:
+                self._resize(size - entry.size)
+                entry.size = size
+            entry.value = value
+        else:
+            if entry is not None:
+                self._remove(key)
+            entry = CacheEntry(value, size)
+            entry.dirty = True
+            self._add(key, entry)
+        self._dirty[key] = entry
+        entry.topic = topic
+        entry.partition = record.partition
+        entry.offset = record.offset
+        entry.timestamp = record.timestamp
+        entry.headers = headers
+        if self._budget.used_bytes > self._budget.max_bytes:
+            self._evict()
+
+    def flush(self) -> None:
+        """Write every dirty entry back, in the order of the last puts."""
+        if self._dirty:
+            self._flush([])
+
+    def forget(self, key: bytes) -> None:
+        """Drop an entry whose row changed below (restoration)."""
+        if key in self.entries:
+            self._dirty.pop(key, None)
+            self._remove(key)
+
+    def clear(self) -> None:
+        """Drop everything unwritten and give the memory back to the budget."""
+        self._dirty.clear()
+        self.entries.clear()
+        self._order = None
+        self._resize(-self.bytes)
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> list[tuple[bytes, CacheEntry]]:
+        """Return the entries in [lower, upper] in byte order, as they are now; it does not count as use."""
+        if not self.entries:
+            return []
+        if self._order is None:
+            self._order = SortedList(self.entries)
+        entries = self.entries
+        return [(key, entries[key]) for key in self._order.irange(lower, upper, reverse=reverse)]
+
+    def _resize(self, change: int) -> None:
+        self.bytes += change
+        self._budget.used_bytes += change
+
+    def _add(self, key: bytes, entry: CacheEntry) -> None:
+        self.entries[key] = entry
+        self._resize(entry.size)
+        if self._order is not None:
+            self._order.add(key)
+
+    def _remove(self, key: bytes) -> CacheEntry:
+        entry = self.entries.pop(key)
+        self._resize(-entry.size)
+        if self._order is not None:
+            self._order.discard(key)
+        return entry
+
+    def _evict(self) -> None:
+        budget = self._budget
+        while budget.used_bytes > budget.max_bytes and self.entries:
+            key = next(iter(self.entries))
+            entry = self._remove(key)
+            if entry.dirty:
+                del self._dirty[key]
+                self._flush([(key, entry)])
+
+    def _flush(self, batch: list[tuple[bytes, CacheEntry]]) -> None:
+        batch += self._dirty.items()
+        self._dirty.clear()
+        for _, entry in batch:
+            entry.dirty = False
+        record = self._record
+        saved = (record.topic, record.partition, record.offset, record.timestamp, record.headers)
+        raw = record.raw_key, record.raw_value
+        record.raw_key = record.raw_value = None
+        write_back = self._write_back
+        done = 0
+        try:
+            for key, entry in batch:
+                record.topic = entry.topic
+                record.partition = entry.partition
+                record.offset = entry.offset
+                record.timestamp = entry.timestamp
+                record.headers = entry.headers
+                write_back(key, entry)
+                done += 1
+        finally:
+            record.topic, record.partition, record.offset, record.timestamp, record.headers = saved
+            record.raw_key, record.raw_value = raw
+            for key, entry in batch[done:]:
+                if self.entries.get(key) is entry:
+                    entry.dirty = True
+                    self._dirty[key] = entry
+        for key, entry in batch:
+            if entry.value is None and self.entries.get(key) is entry and not entry.dirty:
+                self._remove(key)

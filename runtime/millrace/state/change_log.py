@@ -1,0 +1,94 @@
+"""The change-logging layer: what is written to the physical store is sent to the changelog topic, in the same order.
+
+It is compiled to one function per store when the store is opened, because it lies on the path of every write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from millrace.records import Headers, TopicPartition
+from millrace.state.api import ChangelogRecord, LogChange, StoreContext
+from millrace.state.physical import PhysicalKeyValueStore, PhysicalStore
+from millrace.state.positions import Position, decode_position, encode_position, merge_position
+from millrace.state.value_formats import ValueFormat
+
+CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
+"""Internal setting: every changelog record carries the store's position in its headers."""
+
+_VERSION_HEADER = ("v", b"\0")
+
+Write = Callable[[bytes, "bytes | None", int, Headers], None]
+"""Writes one row below the cache: key, the serde's value bytes (None deletes), timestamp ms, headers."""
+
+
+def change_sender(context: StoreContext, store_name: str, position: Position, *, enabled: bool) -> LogChange | None:
+    """Return what sends a store's changes, or None when it is not logged."""
+    partition = context.changelog_partition(store_name) if enabled else None
+    if partition is None:
+        return None
+    send = context.send_change(partition)
+    if not context.config.internal(CONSISTENCY_FLAG, ""):
+        return send
+
+    def send_with_position(key: bytes, value: bytes | None, timestamp: int | None, headers: Headers) -> None:
+        vector = (_VERSION_HEADER, ("c", encode_position(position)))
+        send(key, value, timestamp, Headers((*headers, *vector)))
+
+    return send_with_position
+
+
+def compile_write(
+    physical: PhysicalKeyValueStore, value_format: ValueFormat, log: LogChange | None, context: StoreContext
+) -> Write:
+    """Return the write path below the record cache: physical store, position, changelog."""
+    put, to_disk, position, record = physical.put, value_format.to_disk, physical.position, context.record
+
+    if log is None:
+
+        def write_unlogged(key: bytes, value: bytes | None, timestamp: int, headers: Headers) -> None:
+            put(key, None if value is None else to_disk(value, timestamp, headers))
+            topic = record.topic
+            if topic is not None:
+                position[topic, record.partition] = record.offset
+
+        return write_unlogged
+
+    def write(key: bytes, value: bytes | None, timestamp: int, headers: Headers) -> None:
+        put(key, None if value is None else to_disk(value, timestamp, headers))
+        topic = record.topic
+        if topic is not None:
+            position[topic, record.partition] = record.offset
+        log(key, value, timestamp, headers)
+
+    return write
+
+
+def note_position(physical: PhysicalStore, headers: Headers) -> None:
+    """Take over the position that a changelog record carries, if it does (see `CONSISTENCY_FLAG`)."""
+    if headers and _VERSION_HEADER in headers:
+        vector = headers.last("c")
+        if vector is not None:
+            merge_position(physical.position, decode_position(vector))
+
+
+def disk_rows(
+    records: Iterable[ChangelogRecord], value_format: ValueFormat, physical: PhysicalStore
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Turn changelog records back into rows: the timestamp returns from the record into the value (formats §1)."""
+    to_disk = value_format.to_disk
+    for key, value, timestamp, _offset, headers in records:
+        if headers:
+            note_position(physical, headers)
+        yield key, (None if value is None else to_disk(value, timestamp, headers))
+
+
+def restored_offsets(
+    records: Iterable[ChangelogRecord], context: StoreContext, store_name: str
+) -> dict[TopicPartition, int]:
+    """Return the changelog offset that a batch of records reaches."""
+    partition = context.changelog_partition(store_name)
+    offset = -1
+    for record in records:
+        offset = record.offset
+    return {} if partition is None or offset < 0 else {partition: offset}

@@ -1,0 +1,426 @@
+"""Key-value stores as processors use them.
+
+Their layers, from the user down:
+
+1. `KeyValueStore`: serdes, objects in and out;
+2. `StoreCache`: holds writes back (only with caching enabled and a cache budget above 0);
+3. `change_log.compile_write`: disk value format, position, changelog record;
+4. a physical store: RocksDB or memory.
+
+A cached value is the user's own object when its serde is `shareable`; of any other it is the serde's bytes, so that nobody
+can change what the cache holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from millrace.errors import InvalidStateStoreError
+from millrace.records import NO_HEADERS, Headers, KeyValue, TopicPartition, ValueAndTimestamp
+from millrace.serdes.base import Serde
+from millrace.state.api import ChangelogRecord, FlushListener, StoreContext, ValueTimestampHeaders
+from millrace.state.cache import CacheEntry, StoreCache
+from millrace.state.change_log import Write, change_sender, compile_write, disk_rows, restored_offsets
+from millrace.state.memory import LruKeyValueStore
+from millrace.state.ordered_map import prefix_upper_bound
+from millrace.state.physical import PhysicalKeyValueStore
+from millrace.state.serde_binding import changelog_topic, resolve_serde
+from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long
+
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+
+Parts = tuple[bytes, int, Headers]
+"""A value below the typed layer: the serde's bytes, timestamp, headers."""
+
+
+class TypedKeyValueStore(Generic[K, S]):
+    """What all key-value stores do; S is what `put` takes and `get` returns."""
+
+    kind = "key-value"
+
+    def __init__(
+        self,
+        physical: PhysicalKeyValueStore,
+        value_format: ValueFormat,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        caching: bool = False,
+        logging: bool = True,
+    ) -> None:
+        self.name = physical.name
+        self.persistent = physical.persistent
+        self._physical = physical
+        self._format = value_format
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._caching = caching
+        self._logging = logging
+        self._cache: StoreCache | None = None
+        self._shareable = False
+        self._context: StoreContext | None = None
+        self._listener: FlushListener | None = None
+        self._send_old_values = False
+
+    # Life cycle.
+
+    def init(self, context: StoreContext) -> None:
+        """Resolve serdes, open the physical store and wire the layers."""
+        self._context = context
+        self._record = context.record
+        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        config = context.config
+        keys = resolve_serde(self._key_serde, config.default_key_serde, store_name=self.name, part="key")
+        values = resolve_serde(self._value_serde, config.default_value_serde, store_name=self.name, part="value")
+        self._key_bytes: Callable[[str, K], bytes] = keys.serialize
+        self._key_of: Callable[[str, bytes], K] = keys.deserialize
+        self._value_bytes: Callable[[str, Any], bytes] = values.serialize
+        self._value_of: Callable[[str, bytes], Any] = values.deserialize
+        self._shareable = values.shareable
+        self._physical.open(context)
+        self._read = self._physical.get
+        self._from_disk = self._disk_reader()
+        log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
+        if isinstance(self._physical, LruKeyValueStore) and log is not None and self._logs_evictions:
+            send = log
+            self._physical.on_eviction = lambda key: send(key, None, self._record.timestamp, NO_HEADERS)
+        self._write: Write = compile_write(self._physical, self._format, log, context)
+        budget = context.cache
+        if self._caching and budget is not None and budget.max_bytes > 0:
+            self._cache = StoreCache(budget, context.record, self._write_back)
+
+    def flush(self) -> None:
+        """Write dirty cache entries through, and forward them."""
+        if self._cache is not None:
+            self._cache.flush()
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put what was written so far on disk, with the changelog offsets it reaches."""
+        self._physical.commit(offsets)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the changelog offset that the disk reaches."""
+        return self._physical.committed_offset(partition)
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records, and note the offset they reach."""
+        assert self._context is not None
+        if self._cache is not None and self._cache.entries:
+            for record in records:
+                self._cache.forget(record.key)
+        rows = disk_rows(records, self._format, self._physical)
+        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by rows that wait for commit."""
+        return self._physical.uncommitted_bytes()
+
+    def is_open(self) -> bool:
+        """Tell whether the store is usable."""
+        return self._physical.is_open()
+
+    def close(self) -> None:
+        """Release everything; what was not committed is gone."""
+        if self._cache is not None:
+            self._cache.clear()
+            self._cache = None
+        self._physical.close()
+
+    def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
+        """Have flushed updates forwarded; return False when the store is not cached."""
+        if self._context is None:
+            raise InvalidStateStoreError(f"Store {self.name!r}: set the flush listener after init")
+        if self._cache is None:
+            return False
+        self._listener = listener
+        self._send_old_values = send_old_values
+        return True
+
+    @property
+    def position(self) -> Mapping[tuple[str, int], int]:
+        """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
+        return self._physical.position
+
+    # Reading and writing.
+
+    def get(self, key: K) -> S | None:
+        """Return the value of a key, or None."""
+        raw = self._key_bytes(self._topic, key)
+        cache = self._cache
+        if cache is None:
+            data = self._read(raw)
+            return None if data is None else self._from_disk(data)
+        entry = cache.entries.get(raw)
+        if entry is None:
+            return self._load(cache, raw)
+        cache.touch(raw)
+        value = entry.value
+        if self._shareable or value is None:
+            return value  # type: ignore[no-any-return]
+        return self._join(value)
+
+    def put(self, key: K, value: S | None) -> None:
+        """Set the value of a key; None deletes it."""
+        raw = self._key_bytes(self._topic, key)
+        cache = self._cache
+        if cache is None:
+            if value is None:
+                self._write(raw, None, self._record.timestamp, self._tombstone_headers())
+            else:
+                data, timestamp, headers = self._split(value)
+                self._write(raw, data, timestamp, headers)
+        elif value is None:
+            cache.put(raw, None, 0)
+        elif self._shareable:
+            cache.put(raw, value, self._size(value))
+        else:
+            parts = self._split(value)
+            cache.put(raw, parts, len(parts[0]) + self._prefix_size)
+
+    def put_if_absent(self, key: K, value: S | None) -> S | None:
+        """Set the value of a key that has none; return the one it had (None = it was set)."""
+        old = self.get(key)
+        if old is None:
+            self.put(key, value)
+        return old
+
+    def put_all(self, entries: Iterable[tuple[K, S | None]]) -> None:
+        """Put several pairs, in order."""
+        for key, value in entries:
+            self.put(key, value)
+
+    def delete(self, key: K) -> S | None:
+        """Delete a key, and return the value it had."""
+        old = self.get(key)
+        self.put(key, None)
+        return old
+
+    def range(self, key_from: K | None = None, key_to: K | None = None) -> Iterator[KeyValue[K, S]]:
+        """Iterate the pairs with key_from <= key <= key_to in the order of the serialised keys; None is open."""
+        return self._range(key_from, key_to, reverse=False)
+
+    def reverse_range(self, key_from: K | None = None, key_to: K | None = None) -> Iterator[KeyValue[K, S]]:
+        """Iterate as `range`, from the greatest key down."""
+        return self._range(key_from, key_to, reverse=True)
+
+    def all(self) -> Iterator[KeyValue[K, S]]:
+        """Iterate all pairs in the order of the serialised keys."""
+        return self._scan(None, None, reverse=False)
+
+    def reverse_all(self) -> Iterator[KeyValue[K, S]]:
+        """Iterate all pairs from the greatest key down."""
+        return self._scan(None, None, reverse=True)
+
+    def prefix_scan(self, prefix: Any, prefix_serde: Serde[Any] | None = None) -> Iterator[KeyValue[K, S]]:
+        """Iterate the pairs whose serialised key starts with a prefix.
+
+        Args:
+            prefix: bytes are taken as they are (unless a serde is given).
+            prefix_serde: serialises the prefix; the store's key serde if None.
+        """
+        if prefix_serde is not None:
+            raw = prefix_serde.serialize(self._topic, prefix)
+        else:
+            raw = prefix if isinstance(prefix, bytes) else self._key_bytes(self._topic, prefix)
+        return self._scan(raw, prefix_upper_bound(raw), reverse=False, upper_inclusive=False)
+
+    def approximate_num_entries(self) -> int:
+        """Return roughly how many keys there are (cached writes not counted, as in Java)."""
+        return self._physical.approximate_num_entries()
+
+    def _range(self, key_from: K | None, key_to: K | None, *, reverse: bool) -> Iterator[KeyValue[K, S]]:
+        lower = None if key_from is None else self._key_bytes(self._topic, key_from)
+        upper = None if key_to is None else self._key_bytes(self._topic, key_to)
+        if lower is not None and upper is not None and lower > upper:
+            return iter(())
+        return self._scan(lower, upper, reverse=reverse)
+
+    def _scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool, upper_inclusive: bool = True
+    ) -> Iterator[KeyValue[K, S]]:
+        rows = self._physical.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        if self._cache is not None:
+            cached = self._cache.scan(lower, upper, reverse=reverse)
+            if not upper_inclusive:
+                cached = [pair for pair in cached if pair[0] != upper]
+            if cached:
+                return self._merged(merge_cached(cached, rows, reverse=reverse))
+        return self._typed(rows)
+
+    def _typed(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue[K, S]]:
+        key_of, from_disk, topic = self._key_of, self._from_disk, self._topic
+        for key, data in rows:
+            yield KeyValue(key_of(topic, key), from_disk(data))
+
+    def _merged(self, rows: Iterator[tuple[bytes, bytes | None, Any]]) -> Iterator[KeyValue[K, S]]:
+        key_of, from_disk, topic = self._key_of, self._from_disk, self._topic
+        for key, data, cached in rows:
+            if data is not None:
+                yield KeyValue(key_of(topic, key), from_disk(data))
+            else:
+                yield KeyValue(key_of(topic, key), cached if self._shareable else self._join(cached))
+
+    # The cache's side.
+
+    def _load(self, cache: StoreCache, raw: bytes) -> S | None:
+        data = self._read(raw)
+        if data is None:
+            return None
+        value = self._from_disk(data)
+        if self._shareable:
+            cache.load(raw, value, self._size(value))
+        else:
+            cache.load(raw, self._format.from_disk(data), len(data))
+        return value
+
+    def _write_back(self, raw: bytes, entry: CacheEntry) -> None:
+        cached = entry.value
+        listener = self._listener
+        old_data: bytes | None = None
+        if listener is not None and (cached is None or self._send_old_values):
+            old_data = self._read(raw)
+            if old_data is None and cached is None:
+                return
+        if cached is None:
+            timestamp = entry.timestamp
+            self._write(raw, None, timestamp, self._tombstone_headers())
+        else:
+            data, timestamp, headers = self._split(cached) if self._shareable else cached
+            self._write(raw, data, self._log_timestamp(timestamp), headers)
+        if listener is None:
+            return
+        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
+        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        listener(self._key_of(self._topic, raw), new, old, self._log_timestamp(timestamp), entry.headers)
+
+    # What differs between plain, timestamped and header-aware stores.
+
+    _logs_evictions = False
+    _prefix_size = 8
+
+    def _disk_reader(self) -> Callable[[bytes], S]:
+        take_apart, join = self._format.from_disk, self._join
+        return lambda data: join(take_apart(data))
+
+    def _split(self, value: S) -> Parts:
+        raise NotImplementedError
+
+    def _join(self, parts: Parts) -> S:
+        raise NotImplementedError
+
+    def _bare(self, value: S) -> Any:
+        """Return the value that a flush listener is given."""
+        raise NotImplementedError
+
+    def _size(self, value: S) -> int:
+        raise NotImplementedError
+
+    def _log_timestamp(self, timestamp: int) -> int:
+        return timestamp
+
+    def _tombstone_headers(self) -> Headers:
+        return NO_HEADERS
+
+
+class KeyValueStore(TypedKeyValueStore[K, V]):
+    """A store of plain values.
+
+    >>> from millrace.state.stores import Stores
+    >>> builder = Stores.key_value_store_builder(Stores.in_memory_key_value_store("counts"), None, None)
+    """
+
+    _logs_evictions = True
+    _prefix_size = 0
+
+    def _disk_reader(self) -> Callable[[bytes], V]:
+        if self._format.name != "plain":
+            return super()._disk_reader()
+        value_of, topic = self._value_of, self._topic
+        return lambda data: cast("V", value_of(topic, data))
+
+    def _split(self, value: V) -> Parts:
+        return self._value_bytes(self._topic, value), self._record.timestamp, NO_HEADERS
+
+    def _join(self, parts: Parts) -> V:
+        return cast("V", self._value_of(self._topic, parts[0]))
+
+    def _bare(self, value: V) -> Any:
+        return value
+
+    def _size(self, value: V) -> int:
+        return value_size(value)
+
+    def _log_timestamp(self, timestamp: int) -> int:  # noqa: ARG002 (a plain value has none of its own)
+        return self._record.timestamp
+
+
+class TimestampedKeyValueStore(TypedKeyValueStore[K, ValueAndTimestamp[V]]):
+    """A store of values with the timestamp of the record that last changed them; what tables are kept in."""
+
+    def _disk_reader(self) -> Callable[[bytes], ValueAndTimestamp[V]]:
+        if self._format is not TIMESTAMPED:
+            return super()._disk_reader()
+        value_of, topic = self._value_of, self._topic
+        return lambda data: ValueAndTimestamp(value_of(topic, data[8:]), unpack_long(data))
+
+    def _split(self, value: ValueAndTimestamp[V]) -> Parts:
+        return self._value_bytes(self._topic, value[0]), value[1], NO_HEADERS
+
+    def _join(self, parts: Parts) -> ValueAndTimestamp[V]:
+        return ValueAndTimestamp(self._value_of(self._topic, parts[0]), parts[1])
+
+    def _bare(self, value: ValueAndTimestamp[V]) -> Any:
+        return value[0]
+
+    def _size(self, value: ValueAndTimestamp[V]) -> int:
+        return value_size(value[0]) + 8
+
+
+class TimestampedKeyValueStoreWithHeaders(TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
+    """A store of values with timestamp and headers (KIP-1271); the changelog records carry the headers."""
+
+    def _split(self, value: ValueTimestampHeaders[V]) -> Parts:
+        return self._value_bytes(self._topic, value[0]), value[1], value[2]
+
+    def _join(self, parts: Parts) -> ValueTimestampHeaders[V]:
+        return ValueTimestampHeaders(self._value_of(self._topic, parts[0]), parts[1], parts[2])
+
+    def _bare(self, value: ValueTimestampHeaders[V]) -> Any:
+        return value[0]
+
+    def _size(self, value: ValueTimestampHeaders[V]) -> int:
+        return value_size(value[0]) + 9
+
+    def _tombstone_headers(self) -> Headers:
+        return self._record.headers
+
+
+def value_size(value: object) -> int:
+    """Return how many bytes a value takes, without serialising it: exact for bytes and ASCII text, 8 for numbers."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return 8
+    if kind is bytes or kind is str:
+        return len(value)  # type: ignore[arg-type]
+    return 16
+
+
+def merge_cached(
+    cached: list[tuple[bytes, CacheEntry]], rows: Iterator[tuple[bytes, bytes]], *, reverse: bool
+) -> Iterator[tuple[bytes, bytes | None, Any]]:
+    """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); cached deletes hide rows."""
+    row = next(rows, None)
+    for key, entry in cached:
+        while row is not None and (row[0] > key if reverse else row[0] < key):
+            yield row[0], row[1], None
+            row = next(rows, None)
+        if row is not None and row[0] == key:
+            row = next(rows, None)
+        if entry.value is not None:
+            yield key, None, entry.value
+    while row is not None:
+        yield row[0], row[1], None
+        row = next(rows, None)

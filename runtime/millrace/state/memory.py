@@ -1,0 +1,165 @@
+"""In-memory key-value stores: a map in byte order, and one that keeps only the entries used last.
+
+They hold nothing back for `commit`: a crash takes all of it anyway, and a task that aborts drops the whole store.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+
+from millrace.records import TopicPartition
+from millrace.state.api import StoreContext
+from millrace.state.ordered_map import OrderedMap
+from millrace.state.physical import Rows
+from millrace.state.positions import Position
+
+
+class MemoryStore:
+    """What in-memory stores of every kind share: offsets and position for as long as the object lives."""
+
+    persistent = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.position: Position = {}
+        self._offsets: dict[TopicPartition, int] = {}
+        self._open = False
+
+    def open(self, context: StoreContext) -> None:  # noqa: ARG002 (memory needs nothing of the task)
+        """Make the store usable."""
+        self._open = True
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Remember the offsets."""
+        self._offsets.update(offsets)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the last commit of this object."""
+        return self._offsets.get(partition)
+
+    def uncommitted_bytes(self) -> int:
+        """Return 0: nothing waits."""
+        return 0
+
+    def is_open(self) -> bool:
+        """Tell whether `open` was called and `close` was not."""
+        return self._open
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._open = False
+        self._offsets.clear()
+
+
+class MemoryKeyValueStore(MemoryStore):
+    """All rows in a dict; the order is kept only once it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._rows: OrderedMap[bytes] = OrderedMap()
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+        return self._rows.data.get(key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write one row; None deletes it."""
+        if value is None:
+            self._rows.remove(key)
+        else:
+            self._rows.set(key, value)
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
+    ) -> Rows:
+        """Iterate rows in byte order; rows written meanwhile are not seen."""
+        keys = self._rows.keys(lower, upper, reverse=reverse)
+        if not upper_inclusive and keys:
+            edge = 0 if reverse else -1
+            if keys[edge] == upper:
+                del keys[edge]
+        data = self._rows.data
+        return ((key, data[key]) for key in keys if key in data)
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows."""
+        for key, value in rows:
+            self.put(key, value)
+        self._offsets.update(offsets)
+
+    def approximate_num_entries(self) -> int:
+        """Return the exact number of rows."""
+        return len(self._rows)
+
+    def close(self) -> None:
+        """Forget everything."""
+        super().close()
+        self._rows.clear()
+
+
+class LruKeyValueStore(MemoryStore):
+    """Keeps the `max_entries` rows read or written last.
+
+    Java logs an eviction as a delete only where its change-logging layer sees the map directly, that is in plain stores; a
+    timestamped store on top of an LRU map leaves the evicted rows in its changelog. `on_eviction` is set accordingly.
+    """
+
+    def __init__(self, name: str, max_entries: int) -> None:
+        super().__init__(name)
+        self._max_entries = max_entries
+        self._rows: OrderedDict[bytes, bytes] = OrderedDict()
+        self.on_eviction: Callable[[bytes], None] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, which makes it the one used last."""
+        value = self._rows.get(key)
+        if value is not None:
+            self._rows.move_to_end(key)
+        return value
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write one row; None deletes it. Evicts the row unused for longest when there are too many."""
+        evicted = self._put(key, value)
+        if evicted is not None and self.on_eviction is not None:
+            self.on_eviction(evicted)
+
+    def _put(self, key: bytes, value: bytes | None) -> bytes | None:
+        rows = self._rows
+        if value is None:
+            rows.pop(key, None)
+            return None
+        rows[key] = value
+        rows.move_to_end(key)
+        return rows.popitem(last=False)[0] if len(rows) > self._max_entries else None
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
+    ) -> Rows:
+        """Iterate rows in byte order; it does not count as use."""
+        keys = sorted(
+            (
+                key
+                for key in self._rows
+                if (lower is None or key >= lower)
+                and (upper is None or key < upper or (upper_inclusive and key == upper))
+            ),
+            reverse=reverse,
+        )
+        rows = self._rows
+        return ((key, rows[key]) for key in keys if key in rows)
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows; evictions are not logged."""
+        for key, value in rows:
+            self._put(key, value)
+        self._offsets.update(offsets)
+
+    def approximate_num_entries(self) -> int:
+        """Return the exact number of rows."""
+        return len(self._rows)
+
+    def close(self) -> None:
+        """Forget everything."""
+        super().close()
+        self._rows.clear()

@@ -1,0 +1,75 @@
+"""A dict of bytes that can be scanned in key order, and pays for the order only once somebody asks for it.
+
+Most stores are only ever read by key. So the sorted index is built by the first range scan and kept up from then on.
+Scans take a snapshot of the keys: a store may be written while it is iterated, as Java allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from sortedcontainers import SortedList
+
+T = TypeVar("T")
+
+
+class OrderedMap(Generic[T]):
+    """Byte strings to values; `data` may be read directly, but is written through `set` and `remove`."""
+
+    __slots__ = ("_order", "data")
+
+    def __init__(self) -> None:
+        self.data: dict[bytes, T] = {}
+        self._order: SortedList[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def set(self, key: bytes, value: T) -> None:
+        """Add or replace one entry."""
+        if self._order is not None and key not in self.data:
+            self._order.add(key)
+        self.data[key] = value
+
+    def remove(self, key: bytes) -> T | None:
+        """Remove one entry if it is there, and return it."""
+        value = self.data.pop(key, None)
+        if value is not None and self._order is not None:
+            self._order.discard(key)
+        return value
+
+    def clear(self) -> None:
+        """Remove everything, the index too."""
+        self.data.clear()
+        self._order = None
+
+    def keys(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> list[bytes]:
+        """Return the keys in [lower, upper], None being open, in byte order."""
+        if not self.data:
+            return []
+        if self._order is None:
+            self._order = SortedList(self.data)
+        return list(self._order.irange(lower, upper, reverse=reverse))
+
+    def items(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, T]]:
+        """Iterate the entries in [lower, upper]; what is removed meanwhile is skipped."""
+        return self._live(self.keys(lower, upper, reverse=reverse))
+
+    def _live(self, keys: list[bytes]) -> Iterator[tuple[bytes, T]]:
+        data = self.data
+        for key in keys:
+            try:
+                yield key, data[key]
+            except KeyError:
+                continue
+
+
+def prefix_upper_bound(prefix: bytes) -> bytes | None:
+    r"""Return the smallest byte string greater than all that start with `prefix`; None when there is none.
+
+    >>> prefix_upper_bound(b"a\xff")
+    b'b'
+    """
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None

@@ -1,0 +1,366 @@
+"""One RocksDB database whose writes wait in memory until `commit`.
+
+Invariants. Nothing reaches RocksDB but through `commit` and `restore_batch`, and each of them is one WriteBatch over the data
+and the `offsets` column family. The write-ahead log is off and flushes are atomic over the column families. So whatever a
+crash leaves behind is the state at some commit, and the recorded offset is that commit's: what is lost is replayed from there.
+
+Layout (formats §9): the data lives in the column family of its value format; families of older formats are read when a key is
+not found in the new one, and rows move over as they are written. `offsets` holds `<topic>-<partition>` → offset(8),
+`position`, and `status` → 1 while open, 0 after a clean close. Finding 1 at open means that the process died, which is
+harmless here; Java wipes such a store under exactly-once.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from rocksdict import Rdict, WriteBatch
+
+from millrace.errors import LockError, ProcessorStateError, StateDirectoryError
+from millrace.records import TopicPartition
+from millrace.state.api import StoreContext
+from millrace.state.ordered_map import OrderedMap
+from millrace.state.physical import Rows
+from millrace.state.positions import Position, decode_position, encode_position
+from millrace.state.rocksdb_options import (
+    OFFSETS_FAMILY,
+    RocksDBOptions,
+    config_setter,
+    offsets_options,
+    store_options,
+    without_wal,
+)
+from millrace.state.value_formats import PLAIN, ValueFormat, convert_from_family, pack_long, unpack_long
+
+_STATUS = b"status"
+_POSITION = b"position"
+_OPEN, _CLOSED = pack_long(1), pack_long(0)
+_ROW_OVERHEAD = 120
+"""Bytes of memory per waiting row beside key and value: two bytes objects and a dict slot."""
+
+_key_of = itemgetter(0)
+
+
+def explain(error: Exception, directory: Path) -> ProcessorStateError:
+    """Turn RocksDB's or the system's complaint into one that says what to do."""
+    text = str(error)
+    lowered = text.lower()
+    if "lock" in lowered and ("lock file" in lowered or "lock hold" in lowered or "no locks available" in lowered):
+        return LockError(
+            f"State store {directory} is in use by another process (or another instance in this one); "
+            f"give each instance its own state.dir, or stop the other one ({text})"
+        )
+    if "no space left" in lowered or "file too large" in lowered or "quota exceeded" in lowered:
+        return StateDirectoryError(
+            f"The disk of state store {directory} is full: free or add space; the store then resumes from its last "
+            f"commit ({text})"
+        )
+    if "read-only" in lowered or "permission denied" in lowered or "not permitted" in lowered:
+        return StateDirectoryError(
+            f"State store {directory} cannot be written: check owner, mode and mount of state.dir ({text})"
+        )
+    if "column families not opened" in lowered:
+        return ProcessorStateError(
+            f"State store {directory} was written with a newer value format (dsl.store.format or a header-aware store); "
+            f"downgrading is not possible: keep the newer format, or delete the directory to restore it ({text})"
+        )
+    return ProcessorStateError(f"State store {directory} failed: {text}")
+
+
+class RocksDatabase:
+    """A directory with one RocksDB, and the rows that wait for the next commit."""
+
+    def __init__(self, store_name: str, directory: Path, value_format: ValueFormat = PLAIN) -> None:
+        self.directory = directory
+        self.position: Position = {}
+        self._store_name = store_name
+        self._format = value_format
+        self._pending: OrderedMap[bytes | None] = OrderedMap()
+        self._pending_rows = self._pending.data
+        self._pending_bytes = 0
+        self._db: Rdict | None = None
+        self._data: Rdict | None = None
+        self._offsets: Rdict | None = None
+        self._older: list[tuple[Rdict, Callable[[bytes], bytes]]] = []
+        self._read: Callable[[bytes], bytes | None] = _nothing
+        self._handles: dict[str, Any] = {}
+        self._write_options = without_wal()
+        self._opened_with: RocksDBOptions | None = None
+        self._setter: Any = None
+
+    def exists(self) -> bool:
+        """Tell whether the directory holds a database."""
+        return (self.directory / "CURRENT").exists()
+
+    def open(self, context: StoreContext) -> None:
+        """Open or create the database.
+
+        Raises:
+            LockError: another process has it open.
+            StateDirectoryError: the directory cannot be written.
+            ProcessorStateError: the database was written in a newer format, or is damaged.
+        """
+        if self._db is not None:
+            return
+        self._setter = config_setter(context.config)
+        self._opened_with = store_options(self._store_name, context.config, self._setter)
+        options = self._opened_with.options
+        names = [name for name in (self._format.family, *self._format.older) if name != "default"]
+        families = dict.fromkeys(names, options) | {OFFSETS_FAMILY: offsets_options()}
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._db = Rdict(str(self.directory), options=options, column_families=families)
+            self._attach()
+            self._write_status(_OPEN)
+        except Exception as error:
+            self._release()
+            raise explain(error, self.directory) from error
+        stored = self._offsets.get(_POSITION) if self._offsets is not None else None
+        if stored is not None:
+            for partition, offset in decode_position(stored).items():
+                self.position.setdefault(partition, offset)
+
+    def _attach(self) -> None:
+        assert self._db is not None
+        db = self._db
+        family = self._format.family
+        self._data = db if family == "default" else db.get_column_family(family)
+        self._offsets = db.get_column_family(OFFSETS_FAMILY)
+        for name in (family, *self._format.older, OFFSETS_FAMILY):
+            self._handles[name] = db.get_column_family_handle(name)
+        self._older = []
+        for name in self._format.older:
+            rows = db if name == "default" else db.get_column_family(name)
+            if any(True for _ in rows.keys()):  # noqa: SIM118 (not a dict)
+                self._older.append((rows, convert_from_family(name, self._format)))
+        self._read = self._read_with_older if self._older else self._data.get
+
+    def _read_with_older(self, key: bytes) -> bytes | None:
+        assert self._data is not None
+        value: bytes | None = self._data.get(key)
+        if value is not None:
+            return value
+        for rows, convert in self._older:
+            value = rows.get(key)
+            if value is not None:
+                return convert(value)
+        return None
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a key, written or waiting."""
+        try:
+            return self._pending_rows[key]
+        except KeyError:
+            return self._read(key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Have a row wait for the next commit; None deletes it."""
+        rows = self._pending_rows
+        if key in rows:
+            old = rows[key]
+            rows[key] = value
+            self._pending_bytes += (0 if value is None else len(value)) - (0 if old is None else len(old))
+        else:
+            self._pending.set(key, value)
+            self._pending_bytes += len(key) + (0 if value is None else len(value)) + _ROW_OVERHEAD
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
+    ) -> Rows:
+        """Iterate rows in byte order as they are now; later writes are not seen."""
+        if lower is not None and upper is not None and lower > upper:
+            return iter(())
+        waiting = self._pending_rows
+        pending = [(key, waiting[key]) for key in self._pending.keys(lower, upper, reverse=reverse)]
+        if not upper_inclusive and pending and pending[0 if reverse else -1][0] == upper:
+            del pending[0 if reverse else -1]
+        sources = [
+            _bounded(source, lower, upper, reverse=reverse, upper_inclusive=upper_inclusive, convert=convert)
+            for source, convert in self._sources()
+        ]
+        if not pending and len(sources) == 1:
+            return sources[0]
+        return _merge([iter(pending), *sources], reverse=reverse)
+
+    def _sources(self) -> list[tuple[Rdict, Callable[[bytes], bytes] | None]]:
+        return [] if self._data is None else [(self._data, None), *self._older]
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put down all waiting rows, the offsets and the position in one batch.
+
+        Raises:
+            StateDirectoryError: the disk is full or read-only; nothing is lost, the call may be repeated.
+        """
+        if not self._pending_rows and not offsets:
+            return
+        self._write(self._pending_rows.items(), offsets)
+        self._pending.clear()
+        self._pending_bytes = 0
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Put restored rows straight down, with the offsets they reach."""
+        if self._pending_rows:  # written before restoration, which a later change in the changelog supersedes
+            for key, value in rows:
+                self.put(key, value)
+            self.commit(offsets)
+            return
+        self._write(rows, offsets)
+
+    def _write(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        db, handles = self._db, self._handles
+        if db is None:
+            raise ProcessorStateError(f"State store {self.directory} is closed")
+        batch = WriteBatch(raw_mode=True)
+        data = handles[self._format.family]
+        older = [handles[name] for name in self._format.older] if self._older else ()
+        put, delete = batch.put, batch.delete
+        for key, value in rows:
+            if value is None:
+                delete(key, data)
+            else:
+                put(key, value, data)
+            for handle in older:
+                delete(key, handle)
+        meta = handles[OFFSETS_FAMILY]
+        for partition, offset in offsets.items():
+            put(f"{partition.topic}-{partition.partition}".encode(), pack_long(offset), meta)
+        if self.position:
+            put(_POSITION, encode_position(self.position), meta)
+        try:
+            db.write(batch, self._write_options)
+        except Exception as error:
+            raise explain(error, self.directory) from error
+
+    def _write_status(self, status: bytes) -> None:
+        assert self._db is not None
+        batch = WriteBatch(raw_mode=True)
+        batch.put(_STATUS, status, self._handles[OFFSETS_FAMILY])
+        self._db.write(batch, self._write_options)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset recorded for a changelog partition."""
+        if self._offsets is None:
+            return None
+        stored = self._offsets.get(f"{partition.topic}-{partition.partition}".encode())
+        return None if stored is None else unpack_long(stored)
+
+    def flush(self) -> None:
+        """Have the committed rows survive a crash: data before offsets, so that these are never ahead."""
+        if self._db is None or self._data is None or self._offsets is None:
+            return
+        try:
+            for rows, _ in self._sources():
+                rows.flush(True)
+            self._offsets.flush(True)
+        except Exception as error:
+            raise explain(error, self.directory) from error
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by waiting rows."""
+        return self._pending_bytes
+
+    def approximate_num_entries(self) -> int:
+        """Return RocksDB's estimate plus the waiting rows."""
+        estimate = 0
+        for rows, _ in self._sources():
+            estimate += rows.property_int_value("rocksdb.estimate-num-keys") or 0
+        return estimate + sum(1 for value in self._pending_rows.values() if value is not None)
+
+    def is_open(self) -> bool:
+        """Tell whether the database is open."""
+        return self._db is not None
+
+    def close(self) -> None:
+        """Flush what was committed, and let go of the directory. Waiting rows are gone."""
+        self._pending.clear()
+        self._pending_bytes = 0
+        if self._db is None:
+            return
+        try:
+            self._write_status(_CLOSED)
+            self.flush()
+        except ProcessorStateError:
+            raise
+        except Exception as error:
+            raise explain(error, self.directory) from error
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        """Drop every reference to the database: RocksDB shuts down with the last one."""
+        opened = self._opened_with
+        self._read = _nothing
+        self._handles.clear()
+        for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db):
+            if rows is not None:
+                rows.close()
+        self._older = []
+        self._data = self._offsets = self._db = self._opened_with = None
+        if self._setter is not None and opened is not None:
+            self._setter.close(self._store_name, opened)
+
+
+def _nothing(_key: bytes) -> bytes | None:
+    return None
+
+
+def _bounded(
+    source: Rdict,
+    lower: bytes | None,
+    upper: bytes | None,
+    *,
+    reverse: bool,
+    upper_inclusive: bool,
+    convert: Callable[[bytes], bytes] | None,
+) -> Rows:
+    """Iterate one column family between bounds. The iterator, and with it the snapshot, is made at once."""
+    rows: Any = source.items(backwards=reverse, from_key=upper if reverse else lower)
+    return _until(rows, lower if reverse else upper, upper, reverse, upper_inclusive, convert)
+
+
+def _until(  # noqa: PLR0917 (called once, just above)
+    rows: Iterator[tuple[bytes, bytes]],
+    last: bytes | None,
+    upper: bytes | None,
+    reverse: bool,  # noqa: FBT001 (a generator's plain parameters)
+    upper_inclusive: bool,  # noqa: FBT001
+    convert: Callable[[bytes], bytes] | None,
+) -> Rows:
+    for key, value in rows:
+        if last is not None and (key < last if reverse else key > last):
+            return
+        if not upper_inclusive and key == upper:
+            if reverse:
+                continue
+            return
+        yield key, (value if convert is None else convert(value))
+
+
+def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows:
+    """Merge sorted rows; of equal keys the first source's row counts, and None hides the key."""
+    previous: bytes | None = None
+    for key, value in heapq.merge(*sources, key=_key_of, reverse=reverse):
+        if key == previous:
+            continue
+        previous = key
+        if value is not None:
+            yield key, value
+
+
+class RocksKeyValueStore(RocksDatabase):
+    """The physical layer of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
+
+    persistent = True
+
+    def __init__(self, name: str, value_format: ValueFormat = PLAIN) -> None:
+        super().__init__(name, Path(), value_format)
+        self.name = name
+
+    def open(self, context: StoreContext) -> None:
+        """Open or create the database below the task's directory."""
+        self.directory = context.state_dir / "rocksdb" / self.name
+        super().open(context)

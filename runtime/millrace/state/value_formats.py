@@ -1,0 +1,191 @@
+"""How a store's values lie on disk, and what of them goes to the changelog (formats §1, §2).
+
+| format | disk | changelog value | record timestamp |
+|---|---|---|---|
+| plain | value | value | that of the record being processed |
+| timestamped | timestamp(8) ‖ value | value | the value's timestamp |
+| headers | varint(size) ‖ headers ‖ timestamp(8) ‖ value | value | the value's timestamp |
+| session headers | varint(size) ‖ headers ‖ aggregate | aggregate | that of the record being processed |
+
+The timestamp prefix exists on disk only: on the wire it rides in the record's timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from millrace.errors import ProcessorStateError
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+
+_LONG = Struct(">q")
+pack_long = _LONG.pack
+_unpack_long_from = _LONG.unpack_from
+
+
+def unpack_long(data: bytes, offset: int = 0) -> int:
+    """Return the big-endian signed 8-byte integer at `offset`."""
+    value: int = _unpack_long_from(data, offset)[0]
+    return value
+
+
+def encode_varint(number: int) -> bytes:
+    """Return a zig-zag varint of 32 bits.
+
+    >>> encode_varint(300).hex(), encode_varint(-1).hex()
+    ('d804', '01')
+    """
+    left = ((number << 1) ^ (number >> 31)) & 0xFFFFFFFF
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def decode_varint(data: bytes, offset: int = 0) -> tuple[int, int]:
+    """Return the zig-zag varint at `offset` and the offset behind it."""
+    shift = result = 0
+    while True:
+        byte = data[offset]
+        offset += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), offset
+        shift += 7
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """Return varint(count), then per header varint(length) ‖ name ‖ varint(length, -1 null) ‖ value; empty if none."""
+    if not headers:
+        return b""
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (encode_varint(len(encoded)), encoded)
+        parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def decode_headers(data: bytes) -> Headers:
+    """Read what `encode_headers` wrote."""
+    if not data:
+        return NO_HEADERS
+    count, offset = decode_varint(data)
+    pairs: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        length, offset = decode_varint(data, offset)
+        name = data[offset : offset + length].decode()
+        length, offset = decode_varint(data, offset + length)
+        pairs.append((name, None if length < 0 else data[offset : offset + length]))
+        offset += max(length, 0)
+    return Headers(pairs)
+
+
+class StoredValue(NamedTuple):
+    """A disk value taken apart: the serde's bytes, the timestamp (-1 unknown) and the headers."""
+
+    value: bytes
+    timestamp: int
+    headers: Headers
+
+
+def _plain_to_disk(value: bytes, _timestamp: int, _headers: Headers) -> bytes:
+    return value
+
+
+def _plain_from_disk(data: bytes) -> StoredValue:
+    return StoredValue(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
+
+
+def _timestamped_to_disk(value: bytes, timestamp: int, _headers: Headers) -> bytes:
+    return pack_long(timestamp) + value
+
+
+def _timestamped_from_disk(data: bytes) -> StoredValue:
+    return StoredValue(data[8:], unpack_long(data), NO_HEADERS)
+
+
+def _headers_to_disk(value: bytes, timestamp: int, headers: Headers) -> bytes:
+    if not headers:
+        return b"\0" + pack_long(timestamp) + value
+    encoded = encode_headers(headers)
+    return encode_varint(len(encoded)) + encoded + pack_long(timestamp) + value
+
+
+def _headers_from_disk(data: bytes) -> StoredValue:
+    size, start = decode_varint(data)
+    end = start + size
+    return StoredValue(data[end + 8 :], unpack_long(data, end), decode_headers(data[start:end]))
+
+
+def _session_headers_to_disk(value: bytes, _timestamp: int, headers: Headers) -> bytes:
+    encoded = encode_headers(headers)
+    return encode_varint(len(encoded)) + encoded + value
+
+
+def _session_headers_from_disk(data: bytes) -> StoredValue:
+    size, start = decode_varint(data)
+    end = start + size
+    return StoredValue(data[end:], UNKNOWN_TIMESTAMP, decode_headers(data[start:end]))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueFormat:
+    """One disk layout: its name, the column family it lives in, and the two directions."""
+
+    name: str
+    """`plain`, `timestamped` or `headers`."""
+    family: str
+    """Column family of key-value stores and of segments in key order."""
+    to_disk: Callable[[bytes, int, Headers], bytes]
+    from_disk: Callable[[bytes], StoredValue]
+    older: tuple[str, ...] = ()
+    """Column families of older layouts that may still hold rows, newest first; they are moved over as they are written."""
+
+
+PLAIN = ValueFormat("plain", "default", _plain_to_disk, _plain_from_disk)
+TIMESTAMPED = ValueFormat(
+    "timestamped", "keyValueWithTimestamp", _timestamped_to_disk, _timestamped_from_disk, ("default",)
+)
+HEADERS = ValueFormat(
+    "headers",
+    "keyValueWithTimestampAndHeaders",
+    _headers_to_disk,
+    _headers_from_disk,
+    ("keyValueWithTimestamp", "default"),
+)
+SESSION_HEADERS = ValueFormat(
+    "headers", "sessionKeyValueWithHeaders", _session_headers_to_disk, _session_headers_from_disk, ("default",)
+)
+TIME_ORDERED_TIMESTAMPED = ValueFormat("timestamped", "default", _timestamped_to_disk, _timestamped_from_disk)
+"""Emit-on-close window stores keep timestamped values in the default family."""
+TIME_ORDERED_HEADERS = ValueFormat(
+    "headers", "windowKeyValueWithHeaders", _headers_to_disk, _headers_from_disk, ("default",)
+)
+
+_FORMATS = {"plain": PLAIN, "timestamped": TIMESTAMPED, "headers": HEADERS}
+
+
+def value_format(name: str) -> ValueFormat:
+    """Return the key-value format of that name.
+
+    Raises:
+        ProcessorStateError: there is none.
+    """
+    try:
+        return _FORMATS[name]
+    except KeyError:
+        raise ProcessorStateError(f"Unknown value format {name!r}; use one of {', '.join(_FORMATS)}") from None
+
+
+def convert_from_family(family: str, target: ValueFormat) -> Callable[[bytes], bytes]:
+    """Return how a row of an older column family becomes a row of `target` (timestamp -1 where there was none)."""
+    if family == "default" and target.family in {"sessionKeyValueWithHeaders", "keyValueWithTimestamp"}:
+        return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
+    if family == "default" and target is HEADERS:
+        return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
+    return lambda data: b"\0" + data  # timestamped → headers: only the empty header block is missing
