@@ -1,8 +1,9 @@
 """The jars of Apache Kafka, fetched without Maven: pinned, checked and cached.
 
-`kafka-4.3.1.lock.json` lists every jar with its size and SHA-256, so what runs is what was tested, wherever the bytes came
-from. A jar appears in the cache only complete and verified (it is renamed into place); an interrupted download is kept beside
-it as `.part` and resumed. One process downloads at a time, under a file lock; the others then find the jars there.
+`kafka-4.3.1.lock.json`, which `_lock` makes, lists every jar with its size and SHA-256, so what runs is what was tested,
+wherever the bytes came from. A jar appears in the cache only complete and verified (it is renamed into place); an interrupted
+download is kept beside it as `.part` and resumed. One process downloads at a time, under a file lock; the others then find
+the jars there.
 
 The repository's address is not ours to know: it comes from the `MILLRACE_MAVEN_REPOSITORY` variable, else from a mirror in
 Maven's own `settings.xml`, else from the resolver library's default. Jars already in Maven's local repository are used.
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from millrace.dev._progress import Advance
 
 KAFKA_VERSION = "4.3.1"
-_LOCK_FILE = f"kafka-{KAFKA_VERSION}.lock.json"
+LOCK_FILE = f"kafka-{KAFKA_VERSION}.lock.json"
 _CONNECTIONS = 4
 _TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
@@ -85,7 +86,7 @@ def cache_directory() -> Path:
 @cache
 def locked_jars(bundle: Bundle) -> tuple[Jar, ...]:
     """Return the pinned jars of a bundle, in class-path order."""
-    lock = json.loads(resources.files(__package__).joinpath(_LOCK_FILE).read_text())
+    lock = json.loads(resources.files(__package__).joinpath(LOCK_FILE).read_text())
     jars = []
     for coordinate in lock["bundles"][bundle]:
         group, artifact, version = coordinate.split(":")
