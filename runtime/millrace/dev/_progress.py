@@ -12,11 +12,12 @@ Advance = Callable[[int], None]
 
 
 @contextmanager
-def download_progress(title: str, total_bytes: int) -> Iterator[Advance]:
+def download_progress(title: str, source: str, total_bytes: int) -> Iterator[Advance]:
     """Show a download on standard error while the block runs.
 
     Args:
-        title: What is downloaded and from where.
+        title: What is downloaded.
+        source: How many files from where; left out of the bar, which has one line.
         total_bytes: How much will arrive.
     """
     if sys.stderr.isatty():
@@ -24,7 +25,7 @@ def download_progress(title: str, total_bytes: int) -> Iterator[Advance]:
             yield advance
         return
     started = time.monotonic()
-    print(f"Fetching {title}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)  # noqa: T201
+    print(f"Fetching {title}: {source}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)  # noqa: T201
     yield lambda _bytes: None
     print(f"Fetched {total_bytes / 1e6:.0f} MB in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
 

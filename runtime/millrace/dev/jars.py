@@ -204,7 +204,7 @@ def _download_all(jars: list[Jar], directory: Path, title: str, repository: str)
     total_bytes = sum(jar.size_bytes for jar in jars)
     with (
         _session() as session,
-        download_progress(f"{title}: {len(jars)} jars from {repository}", total_bytes) as advance,
+        download_progress(title, f"{len(jars)} jars from {repository}", total_bytes) as advance,
         ThreadPoolExecutor(_CONNECTIONS) as pool,
     ):
         downloads = [pool.submit(_download, session, repository, jar, directory, advance) for jar in jars]
