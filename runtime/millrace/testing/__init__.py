@@ -1,1 +1,16 @@
-"""The engine hosted in a test."""
+"""What tests of topologies and processors need: a driver, its topics, and a context that records what a processor does."""
+
+from millrace.testing.collector import ProducedRecord
+from millrace.testing.driver import TopologyTestDriver
+from millrace.testing.mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext
+from millrace.testing.topics import TestInputTopic, TestOutputTopic
+
+__all__ = [
+    "CapturedForward",
+    "CapturedPunctuator",
+    "MockProcessorContext",
+    "ProducedRecord",
+    "TestInputTopic",
+    "TestOutputTopic",
+    "TopologyTestDriver",
+]

@@ -1,0 +1,176 @@
+"""`GlobalStateTask`: keeps the global stores of one instance up to date, over all partitions of their topics.
+
+Every instance runs one. It has no producer, commits nothing to the group, and its stores have no changelog: the topics
+themselves are what they are restored from, always through their processors, so that a store holds the same after a restart.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from millrace.config import StreamsConfig
+from millrace.engine.compile import CompiledTopology, compile_topology
+from millrace.engine.failures import ErrorHandling
+from millrace.engine.node_runtime import CompileEnv
+from millrace.engine.record_queue import RecordQueue
+from millrace.engine.settings import default_timestamp_extractor
+from millrace.engine.task_state import IllegalTaskStateError
+from millrace.engine.times import TaskCounters, TaskTimes
+from millrace.errors import TopologyError
+from millrace.processor.api import Cancellable, PunctuationType, Punctuator
+from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, TopicPartition
+from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.api import LogChange, StateStore, StoreContext, close_all
+from millrace.topology.built import Subtopology
+
+_log = logging.getLogger(__name__)
+
+GLOBAL_TASK_ID = TaskId(-1, -1)
+
+
+class GlobalStateTask:
+    """The global stores of one instance and the processors that fill them.
+
+    Args:
+        subtopology: `BuiltTopology.global_subtopology`.
+        config: the application's settings.
+        state_dir: `<state.dir>/<application.id>/global`.
+        clock: the wall clock (ms).
+    """
+
+    def __init__(
+        self, subtopology: Subtopology, config: StreamsConfig, *, state_dir: Path, clock: Callable[[], int]
+    ) -> None:
+        self.subtopology = subtopology
+        self.config = config
+        self.record = RecordContext()
+        self.times = TaskTimes(system_time=clock())
+        self.counters = TaskCounters()
+        self.stores: Mapping[str, StateStore] = {
+            builder.name: builder.build() for builder in subtopology.store_builders
+        }
+        self._state_dir = state_dir
+        self._clock = clock
+        self._failures = ErrorHandling(GLOBAL_TASK_ID, config, self.record, None, self._drop_record)
+        self._topology: CompiledTopology | None = None
+        self._queues: dict[TopicPartition, RecordQueue] = {}
+
+    def __repr__(self) -> str:
+        return f"<GlobalStateTask of {', '.join(self.stores) or 'no stores'}>"
+
+    def initialize(self) -> dict[str, StateStore]:
+        """Open the stores and start the processors; return the stores, which tasks are given as `global_stores`."""
+        context = StoreContext(
+            application_id=self.config.application_id,
+            task_id=GLOBAL_TASK_ID,
+            config=self.config,
+            state_dir=self._state_dir,
+            record=self.record,
+            cache=None,
+            changelog_topics={},
+            send_change=_no_changelog,
+            now_ms=self._clock,
+            drop_record=self._drop_record,
+        )
+        for store in self.stores.values():
+            store.init(context)
+        self._topology = compile_topology(
+            self.subtopology.nodes,
+            CompileEnv(
+                task_id=GLOBAL_TASK_ID,
+                config=self.config,
+                state_dir=self._state_dir,
+                record=self.record,
+                times=self.times,
+                collector=None,
+                failures=self._failures,
+                stores=self.stores,
+                global_stores=self.stores,
+                schedule=_no_schedules,
+                drop_record=self._drop_record,
+                request_commit=_nothing,
+                default_key_serde=default_key_serde(self.config),
+                default_value_serde=default_value_serde(self.config),
+            ),
+        )
+        self._topology.init()
+        return dict(self.stores)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the offset of the last record of a partition that is on disk in every store fed by it, or None.
+
+        The stores of one topic are written together; the lowest wins.
+        """
+        offsets = [store.committed_offset(partition) for store in self.stores.values() if store.persistent]
+        known = [offset for offset in offsets if offset is not None]
+        return min(known) if known and all(store.persistent for store in self.stores.values()) else None
+
+    def update(self, partition: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
+        """Process records of one partition, as bytes, in offset order.
+
+        Raises:
+            SerializationError: a record cannot be read and the deserialisation handler said FAIL.
+            FailedProcessingError: a processor raised and the processing handler said FAIL.
+        """
+        queue = self._queue(partition)
+        self.times.system_time = self._clock()
+        queue.raw.extend(records)
+        self.counters.records_processed += queue.drain(len(queue))
+
+    def commit(self) -> None:
+        """Put the stores on disk with the offsets reached."""
+        offsets = {tp: queue.position - 1 for tp, queue in self._queues.items() if queue.position is not None}
+        for store in self.stores.values():
+            store.flush()
+            store.commit(offsets)
+
+    def close(self) -> None:
+        """Close processors and stores; writes since the last `commit` are gone."""
+        topology, self._topology = self._topology, None
+        try:
+            if topology is not None:
+                topology.close()
+        finally:
+            close_all(self.stores.values())
+
+    def _queue(self, partition: TopicPartition) -> RecordQueue:
+        queue = self._queues.get(partition)
+        if queue is None:
+            if self._topology is None:
+                raise IllegalTaskStateError("the global task is not initialised")
+            source = self._topology.source_for(partition.topic)
+            queue = self._queues[partition] = RecordQueue(
+                partition,
+                source,
+                source.timestamp_extractor or default_timestamp_extractor(self.config),
+                current=self.record,
+                times=self.times,
+                failures=self._failures,
+                drop_record=self._drop_record,
+            )
+        return queue
+
+    def _drop_record(self) -> None:
+        self.counters.dropped_records += 1
+
+
+def _no_changelog(partition: TopicPartition) -> LogChange:
+    def discard(_key: bytes, _value: bytes | None, _timestamp: int | None, _headers: Headers) -> None:
+        _log.debug("Change of a global store for %s is not logged", partition)
+
+    return discard
+
+
+def _no_schedules(
+    node: str, _interval_ms: int, _kind: PunctuationType, _punctuator: Punctuator, _start_ms: int | None
+) -> Cancellable:
+    raise TopologyError(f"Node {node} updates a global store and cannot schedule punctuators: nothing would drive them")
+
+
+def _nothing() -> None:
+    pass
+
+
+__all__ = ["GLOBAL_TASK_ID", "GlobalStateTask"]

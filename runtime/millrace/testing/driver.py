@@ -1,0 +1,397 @@
+"""`TopologyTestDriver`: a topology run in a test, without a broker, on the engine that production runs.
+
+As in Kafka Streams' driver the whole topology is one task over one partition of each topic, everything happens before `pipe`
+returns, the wall clock only moves when told to, and each processed record is followed by stream-time punctuation and a commit.
+What is sent to a topic the topology also reads (repartition topics among them) is read back at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from millrace.config import StreamsConfig
+from millrace.engine.global_task import GlobalStateTask
+from millrace.engine.task import StreamTask
+from millrace.engine.task_state import TaskState
+from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
+from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
+from millrace.serdes.base import Serde
+from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.cache import RecordCache
+from millrace.testing.collector import CapturingCollector, ProducedRecord
+from millrace.testing.merge import merge_subtopologies
+from millrace.testing.topics import TestInputTopic, TestOutputTopic
+from millrace.topology.topology import Topology
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_PARTITION = 0
+
+
+class TopologyTestDriver:
+    """Runs a topology record by record.
+
+    Args:
+        topology: what to run.
+        config: settings, under Kafka's names; `application.id` defaults to `test`.
+        initial_wall_clock_ms: where the driver's wall clock starts; it moves only by `advance_wall_clock_time`.
+        auto_commit: commit after every record, as Kafka's driver does; False leaves it to `commit`, which shows what record
+            caches hold back.
+
+    Example:
+        >>> from millrace.serdes import Serdes
+        >>> from millrace.topology import Topology
+        >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")
+        >>> config = {"default.key.serde": "string", "default.value.serde": "string"}
+        >>> with TopologyTestDriver(topology, config) as driver:
+        ...     driver.create_input_topic("in").pipe_input("k", "hello", timestamp=5)
+        ...     driver.create_output_topic("out").read_record()
+        Record(key='k', value='hello', timestamp=5, headers=())
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: Mapping[str, Any] | StreamsConfig | None = None,
+        *,
+        initial_wall_clock_ms: int = 0,
+        auto_commit: bool = True,
+    ) -> None:
+        settings = config if isinstance(config, StreamsConfig) else {"application.id": "test", **(config or {})}
+        self.config = StreamsConfig.of(settings)
+        self._now_ms = initial_wall_clock_ms
+        self._auto_commit = auto_commit
+        self._directory = Path(tempfile.mkdtemp(prefix="millrace-test-"))
+        self._offsets: dict[str, int] = {}
+        self._outputs: dict[str, deque[ProducedRecord]] = {}
+        self._produced: list[ProducedRecord] | None = None
+        self._topics_produced: set[str] = set()
+        self._global: GlobalStateTask | None = None
+        self._task: StreamTask | None = None
+        try:
+            self._start(topology)
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _start(self, topology: Topology) -> None:
+        built = topology.build(self.config)
+        global_stores: Mapping[str, Any] = {}
+        self._global_topics: frozenset[str] = frozenset()
+        if built.global_subtopology is not None:
+            self._global_topics = frozenset(built.global_subtopology.source_topics)
+            self._global = GlobalStateTask(
+                built.global_subtopology, self.config, state_dir=self._directory / "global", clock=self._clock
+            )
+            global_stores = self._global.initialize()
+        self._collector = CapturingCollector()
+        subtopology = merge_subtopologies(built.subtopologies)
+        self._patterns = subtopology.source_patterns
+        self._input_topics = set(subtopology.source_topics)
+        cache_bytes = self.config.statestore_cache_max_bytes
+        self._task = task = StreamTask(
+            TaskId(0, _PARTITION),
+            subtopology,
+            self.config,
+            self._collector,
+            state_dir=self._directory / f"0_{_PARTITION}",
+            cache=RecordCache(cache_bytes) if cache_bytes else None,
+            clock=self._clock,
+            input_partitions=frozenset(TopicPartition(topic, _PARTITION) for topic in subtopology.source_topics),
+            global_stores=global_stores,
+        )
+        task.open_stores()
+        task.initialize()
+        for partition in task.input_partitions:
+            task.set_lag(partition, 0)
+        self._capture()
+
+    # Topics
+
+    def create_input_topic(
+        self,
+        name: str,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        *,
+        start_timestamp_ms: int | None = None,
+        auto_advance_ms: int = 0,
+    ) -> TestInputTopic[K, V]:
+        """Return an input topic.
+
+        Args:
+            name: a topic the topology reads.
+            key_serde: None takes `default.key.serde`.
+            value_serde: None takes `default.value.serde`.
+            start_timestamp_ms: of the first record piped without a timestamp; None takes the driver's wall clock.
+            auto_advance_ms: how far each such record moves the next one's timestamp.
+        """
+        return TestInputTopic(
+            name,
+            self._serde(key_serde, "key"),
+            self._serde(value_serde, "value"),
+            self.pipe_raw,
+            start_ms=self._now_ms if start_timestamp_ms is None else start_timestamp_ms,
+            auto_advance_ms=auto_advance_ms,
+        )
+
+    def create_output_topic(
+        self, name: str, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None
+    ) -> TestOutputTopic[K, V]:
+        """Return an output topic, also for changelog and repartition topics (by full name)."""
+        return TestOutputTopic(
+            name,
+            self._serde(key_serde, "key"),
+            self._serde(value_serde, "value"),
+            self._outputs.setdefault(name, deque()),
+            self._clock,
+        )
+
+    def produced_topic_names(self) -> frozenset[str]:
+        """Return the topics something was sent to, internal ones included."""
+        return frozenset(self._topics_produced)
+
+    # Bytes in, bytes out
+
+    def pipe_raw(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Iterable[tuple[str, bytes | None]] = NO_HEADERS,
+    ) -> None:
+        """Process one record given in bytes, and all that follows from it.
+
+        Raises:
+            TopologyError: the topology does not read that topic.
+        """
+        if self.enqueue(topic, key, value, timestamp, headers):
+            self.drain()
+
+    def enqueue(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: Iterable[tuple[str, bytes | None]] = NO_HEADERS,
+    ) -> bool:
+        """Buffer one record without processing it; return whether a task waits for it (global stores take it at once)."""
+        record = self._consumed(topic, key, value, timestamp, Headers(headers))
+        waits = self._reads(topic)
+        if waits:
+            self._running_task().add_records(TopicPartition(topic, _PARTITION), [record])
+        if topic in self._global_topics:
+            self._update_global(record)
+        elif not waits:
+            known = ", ".join(sorted(self._input_topics | self._global_topics)) or "none"
+            raise TopologyError(f"The topology does not read topic {topic!r}; its input topics: {known}")
+        return waits
+
+    def drain(self) -> None:
+        """Process what is buffered, in the order a task chooses, and what follows from it."""
+        task = self._running_task()
+        self._capture()
+        while task.process(self._now_ms, 1):
+            task.punctuate_stream_time()
+            if self._auto_commit:
+                self._commit()
+            self._capture()
+
+    def record_produced(self) -> list[ProducedRecord]:
+        """Start keeping every record sent, to any topic, in one list; return that live list."""
+        if self._produced is None:
+            self._produced = []
+        return self._produced
+
+    # Time and commits
+
+    @property
+    def wall_clock_ms(self) -> int:
+        """The driver's wall clock."""
+        return self._now_ms
+
+    def advance_wall_clock_time(self, by_ms: int) -> None:
+        """Move the wall clock and call the punctuators that it makes due."""
+        self._now_ms += by_ms
+        task = self._running_task()
+        task.punctuate_wall_clock(self._now_ms)
+        if self._auto_commit:
+            self._commit()
+        self.drain()
+
+    def commit(self) -> None:
+        """Commit now: flush record caches and buffers, and process what comes of it."""
+        self._commit()
+        self.drain()
+
+    # Stores
+
+    def get_state_store(self, name: str) -> Any:
+        """Return a store, local or global, or None when the topology has none of that name."""
+        task = self._running_task()
+        found: Any = task.stores.get(name)
+        return self._global.stores.get(name) if found is None and self._global is not None else found
+
+    def get_all_state_stores(self) -> dict[str, Any]:
+        """Return every store by name."""
+        stores: dict[str, Any] = dict(self._running_task().stores)
+        if self._global is not None:
+            stores.update(self._global.stores)
+        return stores
+
+    def get_key_value_store(self, name: str) -> Any:
+        """Return a key-value store (plain, timestamped or with headers).
+
+        Raises:
+            InvalidStateStoreError: there is none of that name, or it is of another kind.
+        """
+        return self._store_with(name, "key-value", ("get", "range"))
+
+    def get_window_store(self, name: str) -> Any:
+        """Return a window store."""
+        return self._store_with(name, "window", ("fetch", "fetch_all"))
+
+    def get_session_store(self, name: str) -> Any:
+        """Return a session store."""
+        return self._store_with(name, "session", ("find_sessions",))
+
+    def get_versioned_key_value_store(self, name: str) -> Any:
+        """Return a versioned key-value store."""
+        return self._store_with(name, "versioned", ("get", "delete"))
+
+    # Looking inside
+
+    @property
+    def task(self) -> StreamTask:
+        """The task that hosts the topology."""
+        return self._running_task()
+
+    @property
+    def dropped_records(self) -> int:
+        """Records dropped so far (`dropped-records-total`), without those of global stores."""
+        return self._running_task().dropped_records
+
+    # The end
+
+    def close(self) -> None:
+        """Commit, close stores and processors, and delete the state directory."""
+        task, self._task = self._task, None
+        global_task, self._global = self._global, None
+        try:
+            if task is not None and task.state is TaskState.RUNNING:
+                task.suspend()
+                task.prepare_commit()
+                task.post_commit(self._collector.changelog_offsets())
+                task.close_clean()
+            if global_task is not None:
+                global_task.close()
+        finally:
+            if task is not None:
+                task.close_dirty()
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._abandon()
+
+    def __repr__(self) -> str:
+        if self._task is None:
+            return "<TopologyTestDriver, closed>"
+        waiting = ", ".join(f"{name} ({len(queue)})" for name, queue in sorted(self._outputs.items()) if queue)
+        return (
+            f"<TopologyTestDriver of {self.config.application_id}: wall clock {self._now_ms} ms, stream time "
+            f"{self._task.stream_time} ms, stores {', '.join(self.get_all_state_stores()) or 'none'}, "
+            f"to read: {waiting or 'nothing'}>"
+        )
+
+    # Inside
+
+    def _clock(self) -> int:
+        return self._now_ms
+
+    def _serde(self, serde: Serde[Any] | None, which: str) -> Serde[Any]:
+        if serde is not None:
+            return serde
+        default = default_key_serde(self.config) if which == "key" else default_value_serde(self.config)
+        if default is None:
+            raise ConfigError(f"Give the topic a {which} serde, or set default.{which}.serde")
+        return default
+
+    def _reads(self, topic: str) -> bool:
+        if topic in self._input_topics:
+            return True
+        if any(pattern.fullmatch(topic) for pattern in self._patterns):
+            raise TopologyError(f"Topic {topic!r} is read by a pattern; the driver only knows topics that were named")
+        return False
+
+    def _consumed(
+        self, topic: str, key: bytes | None, value: bytes | None, timestamp: int, headers: Headers
+    ) -> ConsumedRecord:
+        offset = self._offsets.get(topic, 0)
+        self._offsets[topic] = offset + 1
+        return ConsumedRecord(topic, _PARTITION, offset, timestamp, key, value, headers)
+
+    def _capture(self) -> None:
+        """File what was sent, and feed back what goes to topics that are read here."""
+        while sent := self._collector.take():
+            if self._produced is not None:
+                self._produced.extend(sent)
+            for produced in sent:
+                topic = produced.topic
+                self._topics_produced.add(topic)
+                self._outputs.setdefault(topic, deque()).append(produced)
+                if topic in self._input_topics or topic in self._global_topics:
+                    timestamp = self._now_ms if produced.timestamp is None else produced.timestamp
+                    self.enqueue(topic, produced.key, produced.value, timestamp, produced.headers)
+
+    def _commit(self) -> None:
+        task = self._running_task()
+        if task.commit_needed:
+            task.prepare_commit()
+            task.post_commit(self._collector.changelog_offsets())
+
+    def _update_global(self, record: ConsumedRecord) -> None:
+        assert self._global is not None
+        self._global.update(TopicPartition(record.topic, _PARTITION), [record])
+
+    def _store_with(self, name: str, kind: str, methods: tuple[str, ...]) -> Any:
+        store = self.get_state_store(name)
+        if store is None:
+            raise InvalidStateStoreError(
+                f"There is no store {name!r}; the topology's stores: {', '.join(self.get_all_state_stores()) or 'none'}"
+            )
+        if not all(callable(getattr(store, method, None)) for method in methods):
+            raise InvalidStateStoreError(f"Store {name!r} is a {type(store).__name__}, not a {kind} store")
+        return store
+
+    def _running_task(self) -> StreamTask:
+        if self._task is None:
+            raise TopologyError("This test driver is closed")
+        return self._task
+
+    def _abandon(self) -> None:
+        task, self._task = self._task, None
+        global_task, self._global = self._global, None
+        if task is not None:
+            task.close_dirty()
+        if global_task is not None:
+            global_task.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
