@@ -1,0 +1,115 @@
+"""An application changes its language half-way, keeping its id: topics, changelogs and offsets are all that is handed over."""
+
+import base64
+import struct
+from collections import Counter, defaultdict
+
+import pytest
+
+from millrace.records import Windowed
+from millrace.serdes import Serdes
+
+pytestmark = [pytest.mark.java, pytest.mark.broker, pytest.mark.slow]
+
+LINES = 6_000
+WINDOW_MS = 10_000
+STRING, LONG = Serdes.string(), Serdes.long()
+WINDOWED = Serdes.time_windowed(STRING, WINDOW_MS)
+WINDOWED_CHANGELOG = Serdes.time_windowed(STRING, WINDOW_MS, for_changelog=True)
+
+
+def _latest(records, key_serde):
+    """Last value per key, and the partitions each key was seen in."""
+    values, partitions = {}, defaultdict(set)
+    for record in records:
+        key = key_serde.deserialize("", record.key())
+        values[key] = LONG.deserialize("", record.value())
+        partitions[key].add(record.partition())
+    return values, partitions
+
+
+def _plain_windows(values):
+    return {(key.key, key.window.start) if isinstance(key, Windowed) else key: value for key, value in values.items()}
+
+
+def _partition_time(metadata):
+    magic, timestamp = struct.unpack_from(">bq", base64.b64decode(metadata))
+    assert magic == 2
+    return timestamp
+
+
+def _run_to_end(application, wait_until, app):
+    expected = sum(application.words.values())
+    tail = application.tail(application.output)
+
+    def complete():
+        values, _ = _latest(tail.read_to_end(), STRING)
+        return sum(values.values()) >= expected
+
+    wait_until(complete, "the end of the input", check=app.check)
+    wait_until(lambda: application.progress() >= application.lines, "the last commit", check=app.check)
+    app.stop()
+    tail.read_to_end()
+    tail.close()
+
+
+def _check_results(application):
+    """Counts in outputs and changelogs are exact, and every key kept its partition."""
+    app_id = application.application_id
+    for topic, serde, expected in [
+        (application.output, STRING, application.words),
+        (f"{app_id}-counts-changelog", STRING, application.words),
+        (f"{application.output}-windowed", WINDOWED, application.windowed),
+        (f"{app_id}-windowed-counts-changelog", WINDOWED_CHANGELOG, application.windowed),
+    ]:
+        records = application.read(topic)
+        values, partitions = _latest(records, serde)
+        assert _plain_windows(values) == dict(expected), topic
+        assert all(len(seen) == 1 for seen in partitions.values()), topic
+        if topic.endswith("-changelog"):
+            assert not any(record.headers() for record in records), topic
+
+
+def _check_partition_times(application):
+    """The committed metadata of each input partition says the largest timestamp read from it."""
+    times = {
+        key: _partition_time(metadata)
+        for key, (_, metadata) in application.committed().items()
+        if key[0] == application.input
+    }
+    assert times == dict(application.max_timestamps)
+
+
+def _check_every_count_appears_once(application):
+    """With the cache off, exactly-once output counts each word 1, 2, 3 … without a gap or a repetition."""
+    seen = Counter()
+    for record in application.read(application.output):
+        key, value = STRING.deserialize("", record.key()), LONG.deserialize("", record.value())
+        assert value == seen[key] + 1, f"{key} went from {seen[key]} to {value}"
+        seen[key] = value
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    ("first", "second"), [("java", "java"), ("java", "python"), ("python", "java"), ("python", "python")]
+)
+def test_another_program_takes_over(word_count, wait_until, first, second, guarantee):
+    """The first program is stopped half-way, the second goes on with an empty disk: all counts are exact."""
+    application = word_count(**{"processing.guarantee": guarantee, "statestore.cache.max.bytes": "0"})
+    application.produce(LINES, seed=1)
+    app = application.start(first).wait_running()
+    wait_until(lambda: application.progress() > 0, "the first commit", check=app.check)
+    app.stop()
+    handed_over, topics = application.progress(), application.topics()
+    assert 0 < handed_over <= LINES
+    application.produce(LINES, seed=2)
+
+    app = application.start(second)
+    _run_to_end(application, wait_until, app)
+
+    assert application.progress() >= 2 * LINES
+    assert application.topics() == topics
+    _check_results(application)
+    _check_partition_times(application)
+    if guarantee == "exactly_once_v2":
+        _check_every_count_appears_once(application)
