@@ -43,7 +43,6 @@ MIGRATED: Final = frozenset(
         KafkaError.FENCED_INSTANCE_ID,
         KafkaError.STALE_MEMBER_EPOCH,
         KafkaError.FENCED_MEMBER_EPOCH,
-        KafkaError.REBALANCE_IN_PROGRESS,
         KafkaError.INVALID_PRODUCER_EPOCH,
         KafkaError.INVALID_PRODUCER_ID_MAPPING,
         KafkaError.INVALID_TXN_STATE,

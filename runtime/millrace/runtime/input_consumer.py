@@ -1,0 +1,206 @@
+"""The consumer that feeds a stream thread: given partitions and offsets, it never joins the group and never resets itself.
+
+`poll` is the path of every input record, so a record is converted with as few calls as possible and in runs per partition.
+`Consumer.consume(n, timeout)` waits for the whole time-out unless it gets n records; so what is there is taken without
+waiting, and only an empty hand waits, for one record.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaError, Message
+from confluent_kafka import TopicPartition as ClientTopicPartition
+
+from millrace.errors import MissingSourceTopicError, StreamsError
+from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TopicPartition
+
+__all__ = ["InputConsumer"]
+
+_log = logging.getLogger(__name__)
+_GONE: Final = frozenset(
+    {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART}  # noqa: SLF001
+)
+_OUT_OF_RANGE: Final = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
+_REFUSED: Final = frozenset({KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED})
+
+
+class InputConsumer:
+    """Reads the input partitions of a thread's running tasks.
+
+    Args:
+        client: opened with `enable.partition.eof` and `auto.offset.reset=error`.
+        reset: gives the offset to go on from when a partition no longer has the one asked for.
+    """
+
+    def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int]) -> None:
+        self._client = client
+        self._reset = reset
+        self._partitions: dict[tuple[str, int], TopicPartition] = {}
+        self._paused: set[TopicPartition] = set()
+        self.at_end: dict[TopicPartition, int] = {}
+        """Partitions read to their end since the last `poll` began, with the offset of the end."""
+        self.positions: dict[TopicPartition, int] = {}
+        """Offset of the next record to be fetched."""
+
+    @property
+    def partitions(self) -> Collection[TopicPartition]:
+        """What is assigned."""
+        return self._partitions.values()
+
+    def assign(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Begin to read partitions at offsets."""
+        if starts:
+            self._client.incremental_assign([ClientTopicPartition(*tp, offset) for tp, offset in starts.items()])
+            self._partitions.update((partition, partition) for partition in starts)
+            self.positions.update(starts)
+
+    def unassign(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop reading partitions; records of them that were fetched but not polled are gone."""
+        ours = [partition for partition in partitions if self._partitions.pop(partition, None) is not None]
+        if ours:
+            self._client.incremental_unassign([ClientTopicPartition(*partition) for partition in ours])
+            self._paused.difference_update(ours)
+            for partition in ours:
+                self.at_end.pop(partition, None)
+                self.positions.pop(partition, None)
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Stop fetching partitions until `resume`. What librdkafka has fetched ahead is fetched again later."""
+        new = [partition for partition in partitions if partition not in self._paused and partition in self._partitions]
+        if new:
+            self._client.pause([ClientTopicPartition(*partition) for partition in new])
+            self._paused.update(new)
+
+    def resume(self, partitions: Collection[TopicPartition]) -> None:
+        """Go on fetching paused partitions."""
+        back = [partition for partition in partitions if partition in self._paused]
+        if back:
+            self._client.resume([ClientTopicPartition(*partition) for partition in back])
+            self._paused.difference_update(back)
+
+    @property
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are not fetched at present."""
+        return frozenset(self._paused)
+
+    def poll(self, max_records: int, timeout_s: float) -> dict[TopicPartition, list[ConsumedRecord]]:
+        """Return records per partition, in offset order.
+
+        Args:
+            max_records: how many at most.
+            timeout_s: how long to wait when there is none.
+
+        Raises:
+            MissingSourceTopicError: an assigned topic is gone.
+            StreamsError: the brokers refuse.
+        """
+        self.at_end.clear()
+        messages = self._client.consume(max_records, 0)
+        if not messages and timeout_s > 0:
+            first = self._client.poll(timeout_s)
+            if first is None:
+                return {}
+            messages = [first, *self._client.consume(max_records, 0)]
+        batches: dict[TopicPartition, list[ConsumedRecord]] = {}
+        topic: str | None = None
+        number: int | None = -1
+        partition: TopicPartition | None = None
+        append: Callable[[ConsumedRecord], None] = list[ConsumedRecord]().append
+        new = tuple.__new__
+        for message in messages:
+            if message.error() is not None:
+                self._on_event(message)
+                continue
+            if message.partition() != number or message.topic() != topic:
+                self._note_position(partition, batches)
+                topic, number = message.topic(), message.partition()
+                partition = self._partitions.get((topic, number))  # type: ignore[arg-type]
+                if partition is None:  # unassigned after it was fetched
+                    topic = None
+                    continue
+                topic = partition.topic
+                append = batches.setdefault(partition, []).append
+            headers = message.headers()
+            append(
+                new(
+                    ConsumedRecord,
+                    (
+                        topic,
+                        number,
+                        message.offset(),
+                        message.timestamp()[1],
+                        message.key(),
+                        message.value(),
+                        Headers(headers) if headers else NO_HEADERS,  # type: ignore[arg-type]
+                    ),
+                )
+            )
+        self._note_position(partition, batches)
+        return batches
+
+    def lag(self, partition: TopicPartition) -> int | None:
+        """Return how many offsets are on the broker beyond what was polled, as far as known without asking; None = not known."""
+        position = self.positions.get(partition)
+        if position is None:
+            return None
+        watermarks = self._client.get_watermark_offsets(ClientTopicPartition(*partition), cached=True)
+        if watermarks is None or watermarks[1] < 0:
+            return None
+        return max(0, int(watermarks[1]) - position)
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+    def _note_position(
+        self, partition: TopicPartition | None, batches: Mapping[TopicPartition, list[ConsumedRecord]]
+    ) -> None:
+        records = None if partition is None else batches.get(partition)
+        if partition is not None and records:
+            self.positions[partition] = records[-1].offset + 1
+
+    def _on_event(self, message: Message) -> None:
+        error = message.error()
+        assert error is not None
+        code = error.code()
+        where = (message.topic() or "", -1 if message.partition() is None else message.partition())
+        partition = self._partitions.get(where)  # type: ignore[arg-type]
+        if code == KafkaError._PARTITION_EOF:  # noqa: SLF001
+            offset = message.offset()
+            if partition is not None and offset is not None:
+                self.at_end[partition] = offset
+                self.positions[partition] = max(offset, self.positions.get(partition, 0))
+        elif code in _OUT_OF_RANGE and partition is not None:
+            self._begin_again(partition, error)
+        elif code in _GONE:
+            if partition is not None or not where[0]:
+                raise MissingSourceTopicError(
+                    f"Input topic {where[0] or '?'} (partition {where[1]}) does not exist: {error.str()}. Was it deleted while "
+                    "the application ran? Create it again, and reset the application if its records are gone"
+                )
+        elif code in _REFUSED:
+            raise StreamsError(
+                f"Cannot read {where[0]}: {error.str()}. Grant this application's user READ on the topic"
+            )
+        elif error.fatal():
+            raise StreamsError(f"The consumer failed: {error.str()}")
+        else:
+            _log.info("Consumer: %s", error.str())
+
+    def _begin_again(self, partition: TopicPartition, error: KafkaError) -> None:
+        lost = self.positions.get(partition)
+        offset = self._reset(partition)
+        _log.warning(
+            "%s no longer has offset %s (%s): going on at %d; what was between is not processed",
+            partition,
+            lost,
+            error.str(),
+            offset,
+        )
+        client_partition = ClientTopicPartition(*partition)
+        self._client.incremental_unassign([client_partition])
+        self._client.incremental_assign([ClientTopicPartition(*partition, offset)])
+        self.positions[partition] = offset

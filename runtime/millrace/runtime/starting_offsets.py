@@ -1,0 +1,116 @@
+"""Where a task begins to read a partition: the committed offset, else what the source's reset policy says (KIP-1106).
+
+Policies are always resolved to numbers, so that the consumer never resets by itself. Repartition topics begin at the earliest
+record whatever the default is: a record that was written to one must be processed.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.errors import ConfigError, StreamsError
+from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.runtime.offsets import beginning_offsets, end_offsets, offsets_for_time
+from millrace.topology.built import BuiltTopology
+from millrace.topology.nodes import SourceNode
+
+__all__ = ["StartingOffsets", "parse_duration_ms"]
+
+_ISO_DURATION = re.compile(
+    r"^P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?$",
+    re.IGNORECASE,
+)
+
+
+def parse_duration_ms(text: str) -> int:
+    """Read a duration: milliseconds, or ISO 8601 as Kafka's `auto.offset.reset=by_duration:PT1H` has it.
+
+    >>> parse_duration_ms("P1DT2H")
+    93600000
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if text.isdigit():
+        return int(text)
+    match = _ISO_DURATION.match(text)
+    if match is None or not any(match.groups()):
+        raise ConfigError(f"auto.offset.reset=by_duration:{text}: not a duration; write ISO 8601, for example PT12H")
+    return int(
+        timedelta(**{unit: float(value) for unit, value in match.groupdict().items() if value})
+        / timedelta(milliseconds=1)
+    )
+
+
+class StartingOffsets:
+    """The reset policies of one topology.
+
+    Args:
+        topology: whose sources may have policies of their own.
+        admin: asked for offsets.
+        default_policy: the consumer's `auto.offset.reset`.
+        timeout_s: how long to go on asking.
+    """
+
+    def __init__(self, topology: BuiltTopology, admin: AdminClient, default_policy: str, timeout_s: float) -> None:
+        self._admin = admin
+        self._default = default_policy
+        self._timeout_s = timeout_s
+        self._by_topic: dict[str, str] = {}
+        self._by_pattern: list[tuple[re.Pattern[str], str]] = []
+        for subtopology in topology.subtopologies:
+            for node in subtopology.nodes:
+                if isinstance(node, SourceNode) and node.offset_reset is not None:
+                    self._by_topic.update(dict.fromkeys(node.topics, node.offset_reset))
+                    if node.pattern is not None:
+                        self._by_pattern.append((node.pattern, node.offset_reset))
+            self._by_topic.update(dict.fromkeys(subtopology.repartition_topics, "earliest"))
+
+    def policy(self, topic: str) -> str:
+        """Return the reset policy of a topic."""
+        known = self._by_topic.get(topic)
+        if known is not None:
+            return known
+        return next((policy for pattern, policy in self._by_pattern if pattern.fullmatch(topic)), self._default)
+
+    def resolve(
+        self, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, OffsetAndMetadata]
+    ) -> dict[TopicPartition, int]:
+        """Return where to begin each partition.
+
+        Raises:
+            StreamsError: a policy is `none` and there is no committed offset.
+            StreamsTimeoutError: the brokers did not answer in time.
+        """
+        starts = {tp: committed[tp].offset for tp in partitions if tp in committed}
+        by_policy: dict[str, list[TopicPartition]] = {}
+        for partition in partitions:
+            if partition not in starts:
+                by_policy.setdefault(self.policy(partition.topic), []).append(partition)
+        for policy, members in by_policy.items():
+            starts.update(self.reset(policy, members))
+        return starts
+
+    def reset(self, policy: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return where a policy begins partitions.
+
+        Raises:
+            StreamsError: the policy is `none`.
+        """
+        if policy == "earliest":
+            return beginning_offsets(self._admin, partitions, self._timeout_s)
+        if policy == "latest":
+            return end_offsets(self._admin, partitions, self._timeout_s)
+        if policy.startswith("by_duration:"):
+            since = int(time.time() * 1000) - parse_duration_ms(policy.removeprefix("by_duration:"))
+            return offsets_for_time(self._admin, partitions, since, self._timeout_s)
+        names = ", ".join(map(str, sorted(partitions)))
+        raise StreamsError(
+            f"No usable offset for {names}, and auto.offset.reset={policy}: reset the application's offsets "
+            "(millrace reset), or give the source a reset policy"
+        )

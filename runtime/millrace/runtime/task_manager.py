@@ -1,0 +1,391 @@
+"""The tasks of one stream thread: which it has, what state they are in, and committing them.
+
+A task moves through three places: *pending* (its directory is still owned by another thread of this process), *restoring*
+(owned by the state updater) and *running*. Input partitions are read only while their task runs. Closing is *clean* after a
+commit, or *dirty*, which loses nothing: what was not committed is not on disk, and is processed again by whoever has the
+task next.
+
+Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends are taken, so
+that state and offsets are of the same point or state is ahead by aborted records only.
+
+All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from millrace.config import StreamsConfig
+from millrace.engine.task import StreamTask
+from millrace.engine.task_state import TaskState
+from millrace.errors import RebalanceInProgressError, StreamsError, StreamsTimeoutError, TaskCorruptedError
+from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
+from millrace.runtime.input_consumer import InputConsumer
+from millrace.runtime.producer import StreamsProducer
+from millrace.runtime.record_collector import KafkaRecordCollector
+from millrace.runtime.starting_offsets import StartingOffsets
+from millrace.runtime.state_directory import StateDirectory
+from millrace.runtime.state_updater import FailedTask, StateUpdater
+from millrace.runtime.task_inputs import TaskInputs
+from millrace.state.api import CacheBudget
+
+__all__ = ["GroupOffsets", "TaskManager", "ThreadResources"]
+
+_log = logging.getLogger(__name__)
+_UPDATER_ANSWER_S = 300.0
+
+
+class GroupOffsets(Protocol):
+    """The part of a group member that reads and commits offsets."""
+
+    def committed(
+        self, partitions: Collection[TopicPartition], *, require_stable: bool = True
+    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return committed offsets, once no transaction is pending on them."""
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit with the member's generation."""
+
+    def group_metadata(self) -> bytes:
+        """Return what `send_offsets_to_transaction` takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadResources:
+    """What a thread gives its task manager."""
+
+    thread: str
+    config: StreamsConfig
+    inputs: TaskInputs
+    directory: StateDirectory
+    consumer: InputConsumer
+    starting_offsets: StartingOffsets
+    producer: StreamsProducer
+    collector: KafkaRecordCollector
+    updater: StateUpdater
+    offsets: GroupOffsets
+    cache: CacheBudget | None
+    clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    global_stores: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskManager:
+    """Creates, runs, commits and closes the tasks of one thread; used by that thread only."""
+
+    def __init__(self, resources: ThreadResources) -> None:
+        self._resources = resources
+        self._thread = resources.thread
+        self._exactly_once = resources.config.exactly_once
+        self.running: dict[TaskId, StreamTask] = {}
+        self.restoring: dict[TaskId, StreamTask] = {}
+        self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
+        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._by_partition: dict[TopicPartition, StreamTask] = {}
+        self.commits_total = 0
+        self.records_total = 0
+        self.closed_records_total = 0
+
+    @property
+    def all_running(self) -> bool:
+        """Whether no task waits for its directory or its state."""
+        return not (self.pending or self.restoring)
+
+    @property
+    def task_ids(self) -> frozenset[TaskId]:
+        """Every task this thread has, in whatever state."""
+        return frozenset((*self.running, *self.restoring, *self.pending))
+
+    # What the group says
+
+    def handle_assignment(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keep the tasks of these partitions, close others, and create those that are new."""
+        wanted = self._resources.inputs.tasks(partitions)
+        for task_id in self.task_ids - wanted.keys():
+            _log.warning("Task %s is no longer assigned to %s; closing it", task_id, self._thread)
+            self._drop(task_id)
+        for task_id, inputs in wanted.items():
+            present = self.running.get(task_id) or self.restoring.get(task_id)
+            if present is not None and present.input_partitions != inputs:
+                _log.info("The inputs of task %s changed; it starts anew", task_id)
+                self.commit()
+                self._drop(task_id)
+                present = None
+            if present is None:
+                self.pending[task_id] = inputs
+        self.open_pending()
+
+    def handle_revocation(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit, then close the tasks of these partitions.
+
+        Raises:
+            TaskMigratedError: the commit was refused; the tasks are still there, to be dropped.
+        """
+        gone = self._resources.inputs.tasks(partitions).keys()
+        if any(task_id in self.running and self.running[task_id].commit_needed for task_id in gone):
+            try:
+                self.commit()
+            except RebalanceInProgressError as error:
+                _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, gone)))
+        for task_id in gone:
+            self._drop(task_id)
+
+    def handle_lost(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Drop tasks without committing, because others may have them already: those of these partitions, or all."""
+        gone = self.task_ids if partitions is None else self._resources.inputs.tasks(partitions).keys() & self.task_ids
+        if not gone:
+            return
+        others = [task_id for task_id in self.running if task_id not in gone]
+        self._abort()
+        for task_id in gone:
+            self._drop(task_id, dirty=True)
+        if self._exactly_once and others:
+            self.revive(others)  # their records were in the same transaction
+
+    # From assigned to running
+
+    def open_pending(self) -> None:
+        """Open the tasks whose directories are free, and hand them to the updater.
+
+        Raises:
+            StreamsTimeoutError: the committed offsets cannot be read; the tasks stay pending.
+        """
+        directory = self._resources.directory
+        free = [task_id for task_id in self.pending if directory.own_task(task_id, self._thread) is not None]
+        if not free:
+            return
+        wanted = {partition for task_id in free for partition in self.pending[task_id]}
+        committed = self._resources.offsets.committed(wanted)
+        for partition in wanted:
+            self._committed.pop(partition, None)
+        self._committed.update(committed)
+        for task_id in free:
+            inputs = self.pending.pop(task_id)
+            task = self._open(task_id, inputs)
+            limits = {
+                partition: committed[partition].offset if partition in committed else 0
+                for partition in task.changelogs
+                if partition in inputs
+            }
+            self.restoring[task_id] = task
+            self._resources.updater.add(task, limits)
+            _log.info("%s opened task %s", self._thread, task_id)
+
+    def _open(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
+        directory = self._resources.directory
+        for attempt in range(2):
+            task = self._new_task(task_id, inputs)
+            try:
+                task.open_stores()
+            except TaskCorruptedError as error:
+                task.close_dirty()
+                if attempt:
+                    directory.disown_task(task_id, self._thread)
+                    raise
+                _log.warning("%s", error)
+                directory.wipe_task(task_id)
+            except BaseException:
+                task.close_dirty()
+                directory.disown_task(task_id, self._thread)
+                raise
+            else:
+                break
+        return task
+
+    def _new_task(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
+        resources = self._resources
+        return StreamTask(
+            task_id,
+            resources.inputs.topology.subtopology(task_id.subtopology),
+            resources.config,
+            resources.collector,
+            state_dir=resources.directory.task_path(task_id),
+            cache=resources.cache,
+            clock=resources.clock,
+            input_partitions=inputs,
+            global_stores=resources.global_stores,
+        )
+
+    def check_updater(self) -> bool:
+        """Start the tasks whose state is complete, deal with those that failed; return whether anything changed.
+
+        Raises:
+            Exception: what a task failed to restore with, unless wiping its state may help.
+        """
+        updater = self._resources.updater
+        restored, failed = updater.drain_restored(), updater.drain_failed()
+        for failure in failed:
+            self._handle_failed(failure)
+        for task in restored:
+            if self.restoring.get(task.task_id) is task:
+                self._start(task)
+        return bool(restored or failed)
+
+    def _start(self, task: StreamTask) -> None:
+        committed = {tp: self._committed[tp] for tp in task.input_partitions if tp in self._committed}
+        starts = self._resources.starting_offsets.resolve(task.input_partitions, committed)
+        task.initialize(committed)
+        del self.restoring[task.task_id]
+        self.running[task.task_id] = task
+        for partition, offset in starts.items():
+            self._by_partition[partition] = task
+            self._committed.setdefault(partition, OffsetAndMetadata(offset))
+        self._resources.consumer.assign(starts)
+        _log.info("Task %s runs in %s", task.task_id, self._thread)
+
+    def _handle_failed(self, failure: FailedTask) -> None:
+        task_id = failure.task.task_id
+        if self.restoring.get(task_id) is not failure.task:
+            return
+        if isinstance(failure.error, TaskCorruptedError):
+            _log.warning("%s", failure.error)
+            self.revive([task_id], wipe=True)
+        elif isinstance(failure.error, StreamsTimeoutError):
+            _log.warning("Task %s: %s; trying again", task_id, failure.error)
+            self.revive([task_id])
+        else:
+            raise failure.error
+
+    # Processing
+
+    def add_records(self, batches: Mapping[TopicPartition, list[ConsumedRecord]]) -> None:
+        """Give polled records to their tasks."""
+        for partition, records in batches.items():
+            self._by_partition[partition].add_records(partition, records)
+
+    def task_of(self, partition: TopicPartition) -> StreamTask | None:
+        """Return the running task that reads a partition."""
+        return self._by_partition.get(partition)
+
+    def needs_commit(self) -> bool:
+        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        limit = self._resources.config.uncommitted_max_bytes
+        return any(
+            task.commit_requested or (task.commit_needed and task.uncommitted_bytes() >= limit)
+            for task in self.running.values()
+        )
+
+    # Commits
+
+    def commit(self) -> int:
+        """Commit every task that has something to commit; return how many.
+
+        Raises:
+            TaskMigratedError: the group has gone on without this member.
+            TransactionAbortedError: revive all running tasks.
+            ProductionError: a record was refused.
+            RebalanceInProgressError: commit again when it is over (at-least-once only).
+        """
+        tasks = [task for task in self.running.values() if task.commit_needed]
+        if not tasks:
+            return 0
+        resources = self._resources
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for task in tasks:
+            offsets.update(task.prepare_commit())
+        resources.collector.flush()
+        changelog_offsets = resources.collector.changelog_offsets()
+        if self._exactly_once:
+            if offsets or resources.producer.in_transaction:
+                resources.producer.commit(offsets or self._any_committed(tasks), resources.offsets.group_metadata())
+        elif offsets:
+            resources.offsets.commit_offsets(offsets)
+        self._committed.update(offsets)
+        for task in tasks:
+            task.post_commit(changelog_offsets)
+        resources.collector.committed()
+        self.commits_total += 1
+        return len(tasks)
+
+    def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """A transaction without input (punctuation) commits an offset again: the generation check comes with it."""
+        for task in tasks:
+            for partition in task.input_partitions:
+                if partition in self._committed:
+                    return {partition: self._committed[partition]}
+        raise StreamsError("A transaction has no input partition to commit: this is an error in Millrace")
+
+    # The end of tasks
+
+    def revive(self, task_ids: Collection[TaskId], *, wipe: bool = False) -> None:
+        """Close tasks dirty and begin them again from their last commit.
+
+        Args:
+            task_ids: which.
+            wipe: whether to delete their state, so that it is restored from the beginning.
+        """
+        for task_id in list(task_ids):
+            task = self.running.get(task_id) or self.restoring.get(task_id)
+            if task is None:
+                continue
+            inputs = task.input_partitions
+            self._drop(task_id, dirty=True)
+            if wipe and self._resources.directory.own_task(task_id, self._thread) is not None:
+                self._resources.directory.wipe_task(task_id)
+            self.pending[task_id] = inputs
+        self.open_pending()
+
+    def abort_and_revive(self, wipe: Collection[TaskId] = ()) -> None:
+        """Give up what was processed since the last commit and begin again from there.
+
+        Args:
+            wipe: tasks whose state is deleted besides.
+        """
+        self._abort()
+        running = set(self.running) if self._exactly_once else set()
+        self.revive(running - set(wipe))
+        self.revive(set(wipe), wipe=True)
+
+    def close(self, *, clean: bool) -> None:
+        """Close every task.
+
+        Args:
+            clean: commit before; when that fails, tasks are closed dirty and the failure is raised at the end.
+        """
+        failure: Exception | None = None
+        if clean:
+            try:
+                self.commit()
+            except Exception as error:
+                failure = error
+                clean = False
+        if not clean:
+            self._abort()
+        for task_id in self.task_ids:
+            try:
+                self._drop(task_id, dirty=not clean)
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _abort(self) -> None:
+        self._resources.collector.discard()
+        self._resources.producer.abort()
+
+    def _drop(self, task_id: TaskId, *, dirty: bool = False) -> None:
+        self.pending.pop(task_id, None)
+        task = self.running.pop(task_id, None)
+        if task is None and task_id in self.restoring:
+            task = self.restoring.pop(task_id)
+            self._resources.updater.remove(task_id).result(_UPDATER_ANSWER_S)
+        if task is None:
+            return
+        mine = [partition for partition in task.input_partitions if self._by_partition.pop(partition, None) is not None]
+        self._resources.consumer.unassign(mine)
+        self.closed_records_total += task.counters.records_processed
+        try:
+            if dirty or task.commit_needed:
+                task.close_dirty()
+            else:
+                if task.state is TaskState.RUNNING:
+                    task.suspend()
+                task.close_clean()
+        finally:
+            for partition in task.changelogs:
+                self._resources.collector.forget(partition)
+            self._resources.directory.disown_task(task_id, self._thread)
+        _log.info("%s closed task %s%s", self._thread, task_id, " without committing" if dirty else "")
