@@ -25,7 +25,7 @@ from millrace.state.change_log import Write, change_sender, compile_write, disk_
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.physical import PhysicalKeyValueStore
-from millrace.state.serde_binding import changelog_topic, resolve_serde
+from millrace.state.serde_binding import changelog_topic, store_serdes
 from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long
 
 K = TypeVar("K")
@@ -72,9 +72,7 @@ class TypedKeyValueStore(Generic[K, S]):
         self._context = context
         self._record = context.record
         self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
-        config = context.config
-        keys = resolve_serde(self._key_serde, config.default_key_serde, store_name=self.name, part="key")
-        values = resolve_serde(self._value_serde, config.default_value_serde, store_name=self.name, part="value")
+        keys, values = store_serdes(self.name, self._key_serde, self._value_serde, context.config)
         self._key_bytes: Callable[[str, K], bytes] = keys.serialize
         self._key_of: Callable[[str, bytes], K] = keys.deserialize
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize

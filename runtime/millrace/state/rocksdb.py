@@ -12,6 +12,7 @@ harmless here; Java wipes such a store under exactly-once.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
@@ -295,9 +296,13 @@ class RocksDatabase:
         opened = self._opened_with
         self._read = _nothing
         self._handles.clear()
-        for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db):
+        families = {
+            id(rows): rows for rows in (*(rows for rows, _ in self._older), self._data, self._offsets, self._db)
+        }
+        for rows in families.values():
             if rows is not None:
-                rows.close()
+                with contextlib.suppress(Exception):  # it flushes once more; `close` has reported what fails there
+                    rows.close()
         self._older = []
         self._data = self._offsets = self._db = self._opened_with = None
         if self._setter is not None and opened is not None:

@@ -1,43 +1,32 @@
-"""Which serde a store uses: its own, else the configured default; bound to functions when the store is opened."""
+"""Which serde a store uses: its own, else the configured default."""
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.serdes.base import Serde
+from millrace.serdes.resolve import default_key_serde, default_value_serde
 
 
-def resolve_serde(own: Serde[Any] | None, default: Any, *, store_name: str, part: str) -> Serde[Any]:
-    """Return a store's serde.
-
-    Args:
-        own: the serde given to the builder.
-        default: `default.key.serde` or `default.value.serde`: a serde, its class, or `module:Class`.
-        store_name: for the message.
-        part: `key` or `value`.
+def store_serdes(
+    store_name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, config: StreamsConfig
+) -> tuple[Serde[Any], Serde[Any]]:
+    """Return the key and the value serde of a store.
 
     Raises:
-        ConfigError: neither is given, or the default cannot be imported.
+        ConfigError: one is neither given nor configured; the message names the store.
     """
-    if own is not None:
-        return own
-    if default is None:
+    keys = key_serde or default_key_serde(config)
+    values = value_serde or default_value_serde(config)
+    if keys is None or values is None:
+        part = "key" if keys is None else "value"
         raise ConfigError(
             f"State store {store_name!r} has no {part} serde: give one to the operator or the store's builder, "
             f"or set default.{part}.serde"
         )
-    if isinstance(default, str):
-        module, _, name = default.replace(":", ".").rpartition(".")
-        try:
-            default = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(f"default.{part}.serde={default!r} cannot be imported: {error}") from None
-    serde = default() if isinstance(default, type) else default
-    if not isinstance(serde, Serde):
-        raise ConfigError(f"default.{part}.serde={default!r} is not a Serde")
-    return serde
+    return keys, values
 
 
 def changelog_topic(application_id: str, store_name: str) -> str:

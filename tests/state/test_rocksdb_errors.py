@@ -1,0 +1,156 @@
+"""What a user is told when a store's directory cannot be used."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millrace.errors import ConfigError, LockError, ProcessorStateError, StateDirectoryError
+from millrace.records import TopicPartition, ValueAndTimestamp
+from millrace.serdes.primitives import StringSerde
+from millrace.state import Stores
+from millrace.state.rocksdb import explain
+
+S = StringSerde()
+CHANGELOG = TopicPartition("app-s-changelog", 0)
+
+
+def plain(name="s"):
+    return Stores.key_value_store_builder(Stores.persistent_key_value_store(name), S, S)
+
+
+def test_second_process_is_refused_with_the_directory(task):
+    """A store that another process holds open is a LockError that names the directory and the way out."""
+    task.open(plain())
+    code = (
+        "import sys; sys.path[:0]=[sys.argv[2]]\n"
+        "from crash_writer import open_store\n"
+        "from pathlib import Path\n"
+        "from millrace.errors import LockError\n"
+        "try: open_store(Path(sys.argv[1]))\n"
+        "except LockError as error: print(error)\n"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, str(task.state_dir), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    ).stdout
+    assert str(task.state_dir / "rocksdb" / "s") in out
+    assert "state.dir" in out
+
+
+def test_second_store_in_the_process_is_refused(make_task):
+    """The same directory twice in one process is a LockError as well."""
+    make_task().open(plain())
+    with pytest.raises(LockError, match="in use"):
+        make_task().open(plain())
+
+
+def test_path_that_cannot_be_made_is_explained(make_task, tmp_path):
+    """When the directory cannot be created the message names it."""
+    (tmp_path / "0_0").write_text("a file where the directory should be")
+    with pytest.raises(ProcessorStateError, match="0_0"):
+        make_task().open(plain())
+
+
+def test_read_only_directory_is_explained(tmp_path):
+    """A directory without write permission is a StateDirectoryError that points at owner, mode and mount."""
+    directory = tmp_path / "0_0"
+    directory.mkdir()
+    directory.chmod(0o555)
+    for parent in directory.parents[:3]:
+        parent.chmod(0o755)
+    code = (
+        "import os, sys; sys.path[:0]=[sys.argv[2]]\n"
+        "from crash_writer import open_store\n"
+        "from pathlib import Path\n"
+        "from millrace.errors import StateDirectoryError\n"
+        "if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
+        "try: open_store(Path(sys.argv[1]))\n"
+        "except StateDirectoryError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(directory), str(Path(__file__).parent)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert "cannot be written: check owner, mode and mount" in done.stdout, done.stderr
+
+
+def test_full_disk_is_explained_and_leaves_the_last_commit(make_task):
+    """When the disk is full, commit says so; once there is space, the store reopens at an earlier commit, whole."""
+    owner = make_task(settings={"rocksdb.config.setter": TinyBuffers()})
+    store = owner.open(plain())
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
+    written: list[tuple[str, str]] = []
+    try:
+        with pytest.raises(StateDirectoryError, match=r"full: free or add space"):
+            for offset in range(5_000):
+                written.append((f"k{offset}", os.urandom(10_000).hex()))
+                store.put(*written[-1])
+                store.commit({CHANGELOG: offset})
+        assert store.get(written[-1][0]) == written[-1][1]
+        with pytest.raises(StateDirectoryError, match="full"):
+            store.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    store = owner.open(plain())
+    recorded = store.committed_offset(CHANGELOG)
+    assert dict(store.all()) == dict(written[: 0 if recorded is None else recorded + 1])
+
+
+def test_downgrade_is_refused(make_task):
+    """A database with a newer value format is not opened by an older one, and the message says what can be done."""
+    newer = make_task().open(
+        Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("s"), S, S)
+    )
+    newer.put("a", ValueAndTimestamp("x", 1))
+    newer.commit({CHANGELOG: 0})
+    newer.close()
+    with pytest.raises(ProcessorStateError, match="newer value format"):
+        make_task().open(plain())
+
+
+def test_missing_serde_names_the_store(task):
+    """A store without a serde, and without a default one, is a ConfigError that names store and key."""
+    with pytest.raises(ConfigError, match=r"'s'.*default\.key\.serde"):
+        task.open(Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), None, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("IO error: No space left on device: While appending to file: /x/1.sst", StateDirectoryError),
+        ("IO error: While open a file for lock: /x/LOCK: Read-only file system", StateDirectoryError),
+        ("IO error: While open a file for lock: /x/LOCK: Permission denied", StateDirectoryError),
+        ("IO error: While lock file: /x/LOCK: Resource temporarily unavailable", LockError),
+        ("Corruption: bad magic", ProcessorStateError),
+    ],
+)
+def test_rocksdb_messages_are_recognised(text, kind):
+    """Each complaint of RocksDB becomes the error class that a runbook would look for, with the directory in it."""
+    error = explain(Exception(text), Path("/state/0_0/rocksdb/s"))
+    assert type(error) is kind
+    assert "/state/0_0/rocksdb/s" in str(error)
+
+
+class TinyBuffers:
+    """Makes RocksDB write files early."""
+
+    def set_config(self, store_name, options, config):
+        options.options.set_write_buffer_size(64 * 1024)
+
+    def close(self, store_name, options): ...
