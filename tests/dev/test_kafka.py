@@ -291,18 +291,20 @@ def run_python(program, *arguments):
 
 
 def test_broker_ends_when_its_owner_is_killed():
-    """A SIGKILL of the process that started the broker ends the broker too."""
+    """A SIGKILL of the process that started the broker ends the broker too, and removes its temporary directory."""
     program = (
         "from millrace.dev.kafka import EmbeddedKafka; import time\n"
-        "print(EmbeddedKafka().start().pids[0], flush=True); time.sleep(60)"
+        "kafka = EmbeddedKafka().start(); print(kafka.pids[0], kafka.directory, flush=True); time.sleep(60)"
     )
-    owner, pid = run_python(program)
+    owner, line = run_python(program)
+    pid, directory = line.split()
     assert is_running(int(pid), "")
 
     owner.kill()
     owner.communicate()
 
     wait_until(lambda: pid_is_gone(int(pid)), "the broker's end")
+    wait_until(lambda: not Path(directory).exists(), "the directory's removal")
 
 
 def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):

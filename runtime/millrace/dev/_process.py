@@ -37,7 +37,9 @@ class BrokerProcess:
         self._watchdog: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def start(cls, command: Sequence[str], directory: Path, log: Path, owner_pid: int | None) -> Self:
+    def start(
+        cls, command: Sequence[str], directory: Path, log: Path, owner_pid: int | None, *, temporary: bool = False
+    ) -> Self:
         """Start a JVM.
 
         Args:
@@ -45,6 +47,7 @@ class BrokerProcess:
             directory: Its working directory.
             log: Gets standard output and error, appended.
             owner_pid: The process with whose end the JVM is killed; none leaves it running on its own.
+            temporary: Whether the directory is removed too when the owner ends.
         """
         with log.open("ab") as output:
             child = subprocess.Popen(  # noqa: S603 (our command)
@@ -58,7 +61,10 @@ class BrokerProcess:
         process = cls(child.pid, _start_time(child.pid), child)
         if owner_pid is not None:
             process._watchdog = subprocess.Popen(  # noqa: S603 (our command)
-                [sys.executable, "-I", "-S", _watchdog.__file__, str(owner_pid), str(child.pid)],
+                [
+                    *(sys.executable, "-I", "-S", _watchdog.__file__, str(owner_pid), str(child.pid)),
+                    *([str(directory)] if temporary else []),
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

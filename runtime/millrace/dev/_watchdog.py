@@ -1,18 +1,19 @@
-"""Ends a broker when the process it was started for is gone: `python -I -S _watchdog.py OWNER_PID BROKER_PID`.
+"""Ends a broker when the process it was started for is gone: `python -I -S _watchdog.py OWNER_PID BROKER_PID [DIRECTORY]`.
 
 Run as a script beside every broker that is not detached. It holds a pidfd of each process, so that a reused process id can
-never be mistaken for either, and sleeps in the kernel until one of them ends.
+never be mistaken for either, and sleeps in the kernel until one of them ends. A temporary directory goes with the broker.
 """
 
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
 
 
-def main(owner_pid: int, broker_pid: int) -> None:
-    """Wait until either process ends; if it was the owner, kill the broker."""
+def main(owner_pid: int, broker_pid: int, temporary_directory: str | None = None) -> None:
+    """Wait until either process ends; if it was the owner, kill the broker and remove its temporary directory."""
     try:
         broker = os.pidfd_open(broker_pid)
     except ProcessLookupError:
@@ -29,7 +30,12 @@ def main(owner_pid: int, broker_pid: int) -> None:
             return
     with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(broker, signal.SIGKILL)
+    if temporary_directory:
+        end = select.poll()
+        end.register(broker, select.POLLIN)
+        end.poll()
+        shutil.rmtree(temporary_directory, ignore_errors=True)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

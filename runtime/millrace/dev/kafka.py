@@ -367,7 +367,9 @@ class EmbeddedKafka:
         log4j.write_text(log4j_configuration(self._log_level))
         command = [str(java.executable), *self._jvm_options, *self._archive.options()]
         command += [f"-Dlog4j2.configurationFile={log4j}", "-cp", join_class_path(jars), "kafka.Kafka", str(properties)]
-        self._processes[node] = BrokerProcess.start(command, directory, self._log_path(node), self._owner_pid)
+        self._processes[node] = BrokerProcess.start(
+            command, directory, self._log_path(node), self._owner_pid, temporary=self._temporary
+        )
 
     def _wait_until_serving(self, started: Iterable[int]) -> None:
         deadline = time.monotonic() + self._start_timeout_s
