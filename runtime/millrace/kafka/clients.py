@@ -77,6 +77,11 @@ class ClientSettings:
         self._process_id = process_id
         self._client_prefix = config.client_id or f"{config.application_id}-{process_id}"
 
+    @property
+    def config(self) -> StreamsConfig:
+        """The settings these are derived from."""
+        return self._config
+
     # Names
 
     def thread_name(self, thread: int) -> str:

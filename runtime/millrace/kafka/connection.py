@@ -1,0 +1,69 @@
+"""kafka-python's networking, wrapped: one IO thread and one connection manager per user of it.
+
+Only group membership goes this way (librdkafka has no custom assignors). These are internals of kafka-python 3.0.12, which is why
+it is pinned; this module, `check` and `membership.coordinator` are the only ones that know them. One manager per group member: a
+broker answers one request per connection at a time, and it answers a JoinGroup only when the whole group has joined.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import kafka.errors as kafka_errors
+from kafka.future import Future
+from kafka.net import KafkaConnectionManager, NetworkSelector
+
+log = logging.getLogger("millrace.kafka.connection")
+
+_T = TypeVar("_T")
+
+# The library logs each step of each connection as INFO and each failed attempt as ERROR; what matters of it is reported by us.
+logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+class Connection:
+    """A connection manager on an IO thread of its own; closed once, by `close`."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """Start the IO thread; nothing is connected yet.
+
+        Args:
+            settings: kafka-python's, as `ClientSettings.kafka_python` gives them.
+        """
+        self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
+        self.net.start()
+        self.manager = KafkaConnectionManager(self.net, **settings)
+
+    def run(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
+        """Run a coroutine function on the IO thread and wait for its result."""
+        result: _T = self.net.run(function, *args)
+        return result
+
+    def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Future:
+        """Start a coroutine function on the IO thread and return its future."""
+        return self.net.call_soon_with_future(function, *args)
+
+    async def send(self, request: Any, node_id: int | str, timeout_ms: int | None = None) -> Any:
+        """Send a request to a node and return its answer.
+
+        Raises:
+            kafka.errors.KafkaError: The node cannot be reached, closed the connection, or did not answer in time.
+        """
+        try:
+            return await self.manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
+        except kafka_errors.KafkaError:
+            raise
+        except (OSError, RuntimeError) as error:  # what the transport and a closed selector raise
+            raise kafka_errors.KafkaConnectionError(str(error)) from error
+
+    async def sleep(self, seconds: float) -> None:
+        """Let the IO thread do other work for a while."""
+        await self.net.sleep(seconds)
+
+    def close(self) -> None:
+        """Close all connections and end the IO thread."""
+        self.manager.close()
+        self.net.stop(timeout_ms=5_000)
+        self.net.close()

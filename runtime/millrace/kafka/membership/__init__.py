@@ -1,0 +1,31 @@
+"""Group membership: who of an application's stream threads works on which partitions."""
+
+from millrace.kafka.membership.api import (
+    Assigned,
+    GroupEvent,
+    LeaderAssignor,
+    Lost,
+    MemberAssignment,
+    MemberSubscription,
+    Revoked,
+    TopicSubscription,
+    UserDataProvider,
+)
+from millrace.kafka.membership.classic import GroupMember, MemberState
+from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
+
+__all__ = [
+    "Assigned",
+    "GroupEvent",
+    "GroupMember",
+    "LeaderAssignor",
+    "Lost",
+    "MemberAssignment",
+    "MemberState",
+    "MemberSubscription",
+    "Revoked",
+    "TopicSubscription",
+    "UserDataProvider",
+    "check_layout",
+    "encode_group_metadata",
+]

@@ -1,0 +1,79 @@
+"""What a stream thread and a group member say to each other; the same for every group protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from millrace.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class MemberSubscription:
+    """What the leader knows of a member: its topics, its user data (SubscriptionInfo, formats §10) and what it owns."""
+
+    topics: tuple[str, ...]
+    user_data: bytes
+    owned: frozenset[TopicPartition] = frozenset()
+    generation: int = -1
+    """The generation in which the member got what it owns; -1 when it does not say."""
+    instance_id: str | None = None
+    rack_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAssignment:
+    """What the leader gives a member: partitions, sorted by topic and number, and user data (AssignmentInfo)."""
+
+    partitions: tuple[TopicPartition, ...]
+    user_data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Revoked:
+    """These partitions go to another member: commit and close their tasks before the next `poll`, which rejoins."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """These partitions are no longer this member's, and may be another's already: drop their tasks, commit nothing."""
+
+    partitions: frozenset[TopicPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """A rebalance is over: all partitions of this member, sorted, with the leader's user data.
+
+    Comes after every rebalance, also when nothing changed, as standbys or the host map in the user data may have.
+    """
+
+    partitions: tuple[TopicPartition, ...]
+    added: frozenset[TopicPartition]
+    user_data: bytes
+    generation: int
+
+
+GroupEvent: TypeAlias = Revoked | Lost | Assigned
+
+UserDataProvider: TypeAlias = Callable[[], bytes]
+"""Gives this member's user data; called in `poll`, on the stream thread, each time the member joins."""
+
+LeaderAssignor: TypeAlias = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
+"""Assigns by member id; called in `poll`, on the stream thread, when this member leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSubscription:
+    """The topics a group reads: by name, and by regular expression that matches a whole name."""
+
+    topics: frozenset[str]
+    patterns: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, topics: Collection[str], patterns: Collection[str] = ()) -> TopicSubscription:
+        """Return a subscription to these topics and patterns."""
+        return cls(frozenset(topics), tuple(patterns))

@@ -1,0 +1,151 @@
+"""Requests to the broker that coordinates the group, and finding that broker.
+
+Two connections to it: JoinGroup and SyncGroup are answered only when the whole group has sent theirs, and a broker answers the
+requests of one connection in turn; so heartbeats, commits and offset fetches go over another one.
+
+All coroutines run on the member's IO thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
+from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
+
+from millrace.errors import AuthorizationError
+from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.connection import Connection
+
+log = logging.getLogger("millrace.kafka.membership")
+
+_REBOOTSTRAP_AFTER_S = 20.0
+NOT_HERE = (14, 15, 16)
+"""Error codes COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again, maybe elsewhere."""
+
+
+class Coordinator:
+    """The group's coordinator as one member sees it."""
+
+    def __init__(self, connection: Connection, settings: MembershipSettings, closed: Callable[[], bool]) -> None:
+        """Describe the coordinator; `find` looks for it."""
+        self._connection = connection
+        self._settings = settings
+        self._closed = closed
+        self._node: int | None = None
+        self._parking_node: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the coordinator was found and has not failed since."""
+        return self._node is not None
+
+    def forget(self, reason: object) -> None:
+        """Look for the coordinator again before the next request."""
+        if self._node is not None:
+            log.info("Group %s looks for its coordinator again: %s", self._settings.group_id, reason)
+        self._node = self._parking_node = None
+
+    async def send(self, request: Any, timeout_ms: int | None = None, deadline: float | None = None) -> Any:
+        """Send a request to the coordinator, finding it first where needed; returns its answer.
+
+        Args:
+            request: Any group request.
+            timeout_ms: How long the answer may take.
+            deadline: Until when (monotonic seconds) to look for the coordinator; None = until it is found.
+
+        Raises:
+            kafka.errors.KafkaError: It cannot be reached or did not answer; it will be looked for again.
+        """
+        if self._node is None:
+            await self.find(deadline)
+        parks = isinstance(request, JoinGroupRequest | SyncGroupRequest)
+        node = self._parking_node if parks else self._node
+        if node is None:
+            raise kafka_errors.CoordinatorNotAvailableError
+        try:
+            return await self._connection.send(request, node, timeout_ms)
+        except (kafka_errors.KafkaError, KeyError) as error:
+            if node in {self._node, self._parking_node}:
+                self.forget(error)
+            if isinstance(error, KeyError):
+                raise kafka_errors.NodeNotReadyError(str(error)) from error
+            raise
+
+    async def find(self, deadline: float | None = None) -> None:
+        """Find the coordinator; retries with back-off until it is found, the deadline has passed or the member closes.
+
+        Raises:
+            AuthorizationError: The principal may not use this group.
+            kafka.errors.CoordinatorNotAvailableError: The deadline has passed.
+            kafka.errors.Cancelled: The member was closed.
+        """
+        backoff_ms, began = self._settings.retry_backoff_ms, time.monotonic()
+        while not self._closed():
+            try:
+                await self._find_once()
+            except kafka_errors.GroupAuthorizationFailedError:
+                raise AuthorizationError(
+                    f"The principal may not read group {self._settings.group_id}: allow READ and DESCRIBE on that group"
+                ) from None
+            except (kafka_errors.KafkaError, OSError) as error:
+                log.debug("Coordinator of group %s not found yet: %s", self._settings.group_id, error)
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise kafka_errors.CoordinatorNotAvailableError(str(error)) from error
+                if time.monotonic() - began > _REBOOTSTRAP_AFTER_S:
+                    began = time.monotonic()
+                    await self._bootstrap_again()
+                await self._connection.sleep(backoff_ms / 1000)
+                backoff_ms = min(backoff_ms * 2, self._settings.retry_backoff_max_ms)
+            else:
+                return
+        raise kafka_errors.Cancelled
+
+    async def _find_once(self) -> None:
+        manager, group = self._connection.manager, self._settings.group_id
+        node_id = manager.least_loaded_node()
+        if node_id is None:
+            raise kafka_errors.NodeNotReadyError("any broker")
+        request = FindCoordinatorRequest(key=group, key_type=0, coordinator_keys=[group])
+        response = await self._connection.send(request, node_id)
+        found = response.coordinators[0] if response.coordinators else response
+        if found.error_code:
+            error = kafka_errors.for_code(found.error_code)
+            raise error
+        if manager.cluster.broker_metadata(found.node_id) is None:
+            await manager.cluster.refresh_metadata()
+        self._parking_node = manager.cluster.add_coordinator(found, CoordinatorType.GROUP, group)
+        self._node = found.node_id
+        log.debug("Group %s is coordinated by broker %s at %s:%s", group, found.node_id, found.host, found.port)
+
+    async def _bootstrap_again(self) -> None:
+        try:
+            await self._connection.manager.bootstrap_async(5_000)
+        except (kafka_errors.KafkaError, OSError) as error:
+            log.warning("No broker of bootstrap.servers answers: %s", error)
+
+    async def partition_counts(self, topics: Collection[str] | None) -> dict[str, int]:
+        """Return how many partitions topics have; those that do not exist are left out.
+
+        Args:
+            topics: Names, or None for all topics that are not internal to Kafka.
+
+        Raises:
+            kafka.errors.KafkaError: No broker answered.
+        """
+        node_id = self._connection.manager.least_loaded_node()
+        if node_id is None:
+            raise kafka_errors.NodeNotReadyError("any broker")
+        item = MetadataRequest.MetadataRequestTopic
+        wanted = None if topics is None else [item(name=topic) for topic in sorted(topics)]
+        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=False, max_version=9)
+        response = await self._connection.send(request, node_id)
+        return {
+            topic.name: len(topic.partitions)
+            for topic in response.topics
+            if topic.error_code == 0 and topic.partitions and (topics is not None or not topic.is_internal)
+        }

@@ -1,0 +1,145 @@
+"""Heartbeats: what keeps a member in its group while its stream thread processes records.
+
+They run on the member's IO thread, so a long batch does not cost the membership; but a thread that has not polled for
+`max.poll.interval.ms` is taken for stuck, and the member leaves so that others can have its tasks.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable
+from typing import Protocol
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import HeartbeatRequest
+
+from millrace.errors import AuthorizationError, FencedInstanceIdError, StreamsError
+from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.connection import Connection
+from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
+
+log = logging.getLogger("millrace.kafka.membership")
+
+
+class Beating(Protocol):
+    """What heartbeats need of the member."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member was closed."""
+
+    def beating_as(self) -> tuple[int, str] | None:
+        """Return generation and member id, or None while no heartbeats are due (not joined, or joining)."""
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again at the next poll."""
+
+    def reset(self, reason: str, *, keep_member_id: bool) -> None:
+        """Forget the generation, and what was owned in it."""
+
+    def fail(self, error: StreamsError) -> None:
+        """End the membership with an error."""
+
+    def leave_stuck(self) -> Awaitable[None]:
+        """Leave, as the stream thread does not poll."""
+
+
+class Heartbeats:
+    """The heartbeat loop of one member."""
+
+    def __init__(
+        self, connection: Connection, coordinator: Coordinator, settings: MembershipSettings, member: Beating
+    ) -> None:
+        """Describe the loop; `run` is the coroutine to start on the IO thread."""
+        self._connection = connection
+        self._coordinator = coordinator
+        self._settings = settings
+        self._member = member
+        self._interval_s = settings.heartbeat_interval_ms / 1000
+        self._tick_s = min(self._interval_s / 2, 1.0)
+        self.last_poll_s = time.monotonic()
+        self.last_success_s = time.monotonic()
+
+    def polled(self) -> None:
+        """Note that the stream thread is alive."""
+        self.last_poll_s = time.monotonic()
+
+    async def run(self) -> None:
+        """Send heartbeats until the member closes."""
+        next_s = 0.0
+        while not self._member.closed:
+            await self._connection.sleep(self._tick_s)
+            identity = self._member.beating_as()
+            now = time.monotonic()
+            if identity is None:
+                next_s = now + self._interval_s
+                self.last_success_s = now
+            elif now - self.last_poll_s > self._settings.max_poll_interval_ms / 1000:
+                log.warning(
+                    "Member %s has not polled for %.1f s (max.poll.interval.ms=%d): it leaves group %s, so that others get "
+                    "its tasks. Lower max.poll.records or raise max.poll.interval.ms if processing is that slow",
+                    *(
+                        identity[1],
+                        now - self.last_poll_s,
+                        self._settings.max_poll_interval_ms,
+                        self._settings.group_id,
+                    ),
+                )
+                await self._member.leave_stuck()
+            elif now >= next_s:
+                next_s = now + (self._interval_s if await self._beat(*identity) else self._retry_s)
+
+    @property
+    def _retry_s(self) -> float:
+        return min(self._settings.retry_backoff_ms / 1000, self._interval_s)
+
+    async def _beat(self, generation: int, member_id: str) -> bool:
+        """Send one heartbeat and act on the answer; returns whether the coordinator answered."""
+        request = HeartbeatRequest(
+            group_id=self._settings.group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=self._settings.instance_id,
+        )
+        timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
+        try:
+            deadline = time.monotonic() + self._interval_s
+            code = (await self._coordinator.send(request, timeout_ms, deadline)).error_code
+        except AuthorizationError as error:
+            self._member.fail(error)
+            return False
+        except kafka_errors.KafkaError as error:
+            log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
+            return False
+        if self._member.beating_as() != (generation, member_id):
+            return True  # the answer is about a membership that is over
+        self._act(code)
+        if code in {0, 27}:
+            self.last_success_s = time.monotonic()
+        return code not in NOT_HERE
+
+    def _act(self, code: int) -> None:
+        group = self._settings.group_id
+        if code == 27:  # REBALANCE_IN_PROGRESS
+            self._member.request_rejoin("the group is rebalancing")
+        elif code == 22:  # ILLEGAL_GENERATION
+            self._member.reset("the group has gone on to another generation", keep_member_id=True)
+        elif code == 25:  # UNKNOWN_MEMBER_ID
+            self._member.reset("the group has removed this member", keep_member_id=False)
+        elif code == 82:  # FENCED_INSTANCE_ID
+            self._member.fail(fenced(self._settings))
+        elif code == 30:  # GROUP_AUTHORIZATION_FAILED
+            self._member.fail(AuthorizationError(f"The principal may not read group {group}: allow READ on that group"))
+        elif code in NOT_HERE:
+            self._coordinator.forget(f"error {code}")
+        elif code:
+            log.warning("Heartbeat of group %s was answered with error %d; it will be repeated", group, code)
+
+
+def fenced(settings: MembershipSettings) -> FencedInstanceIdError:
+    """Return the error of a static member that was replaced."""
+    return FencedInstanceIdError(
+        f"Another member of group {settings.group_id} has joined with group.instance.id={settings.instance_id}: give each "
+        "process an id of its own, and make sure the former process has ended"
+    )

@@ -1,0 +1,203 @@
+"""Committing and reading a group's offsets with the member's own generation, so that a stale member is refused."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import kafka.errors as kafka_errors
+from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
+
+from millrace.errors import (
+    AuthorizationError,
+    RebalanceInProgressError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+)
+from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.connection import Connection
+from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
+from millrace.records import OffsetAndMetadata, TopicPartition
+
+log = logging.getLogger("millrace.kafka.membership")
+
+MIGRATED: Final = {
+    22: "ILLEGAL_GENERATION",
+    25: "UNKNOWN_MEMBER_ID",
+    82: "FENCED_INSTANCE_ID",
+    113: "STALE_MEMBER_EPOCH",
+}
+"""Error codes that say: the group gave this member's tasks to another."""
+
+_REBALANCE_IN_PROGRESS = 27
+_FORBIDDEN = {29: "READ on the topic", 30: "READ on the group"}
+_RETRIABLE = {*NOT_HERE, 3, 7, 88}  # and UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, UNSTABLE_OFFSET_COMMIT
+_COMMIT_VERSION = 9  # version 10 names topics by id
+_FETCH_VERSION = 9
+
+
+class MigratedCommitError(TaskMigratedError):
+    """A commit was refused because the group has gone on without this member; carries the broker's error code."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class GroupOffsets:
+    """Offset requests of one member; coroutines of its IO thread."""
+
+    def __init__(self, connection: Connection, coordinator: Coordinator, settings: MembershipSettings) -> None:
+        """Use the member's connection and coordinator."""
+        self._connection = connection
+        self._coordinator = coordinator
+        self._settings = settings
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        generation: int,
+        member_id: str,
+        timeout_s: float,
+    ) -> None:
+        """Commit offsets; retries what may pass until the time-out.
+
+        Raises:
+            MigratedCommitError: The generation or member is no longer the group's.
+            RebalanceInProgressError: The group is assigning right now.
+            AuthorizationError: A topic or the group may not be read.
+            StreamsTimeoutError: The coordinator did not take the commit in time.
+            StreamsError: The broker refused it for good.
+        """
+        topics: defaultdict[str, list[Any]] = defaultdict(list)
+        for (topic, partition), (offset, metadata) in offsets.items():
+            topics[topic].append(
+                OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition(
+                    partition_index=partition,
+                    committed_offset=offset,
+                    committed_leader_epoch=-1,
+                    committed_metadata=metadata,
+                )
+            )
+        item = OffsetCommitRequest.OffsetCommitRequestTopic
+        deadline = time.monotonic() + timeout_s
+        while True:
+            request = OffsetCommitRequest(
+                group_id=self._settings.group_id,
+                generation_id_or_member_epoch=generation,
+                member_id=member_id,
+                group_instance_id=self._settings.instance_id,
+                topics=[item(name=topic, partitions=parts) for topic, parts in topics.items()],
+                max_version=_COMMIT_VERSION,
+            )
+            problem: object
+            try:
+                response = await self._coordinator.send(request, deadline=deadline)
+            except kafka_errors.KafkaError as error:
+                problem = error
+            else:
+                errors = {
+                    TopicPartition(topic.name, part.partition_index): part.error_code
+                    for topic in response.topics
+                    for part in topic.partitions
+                    if part.error_code
+                }
+                if not errors:
+                    return
+                self._raise_final(errors, "commit the offsets of")
+                problem = _describe(errors)
+                if any(code in NOT_HERE[1:] for code in errors.values()):
+                    self._coordinator.forget(problem)
+            await self._pause(deadline, f"Offsets of {len(offsets)} partitions could not be committed", problem)
+
+    async def fetch(
+        self, partitions: Collection[TopicPartition], timeout_s: float
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets, once no transaction is pending on them; partitions without one are left out.
+
+        Raises:
+            AuthorizationError: A topic or the group may not be read.
+            StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
+            StreamsError: The broker refused for good.
+        """
+        wanted: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, partition in sorted(partitions):
+            wanted[topic].append(partition)
+        if not wanted:
+            return {}
+        group = OffsetFetchRequest.OffsetFetchRequestGroup
+        item = group.OffsetFetchRequestTopics
+        deadline = time.monotonic() + timeout_s
+        while True:
+            request = OffsetFetchRequest(
+                groups=[
+                    group(
+                        group_id=self._settings.group_id,
+                        topics=[item(name=topic, partition_indexes=numbers) for topic, numbers in wanted.items()],
+                    )
+                ],
+                require_stable=True,
+                max_version=_FETCH_VERSION,
+            )
+            problem: object
+            try:
+                answer = (await self._coordinator.send(request, deadline=deadline)).groups[0]
+            except kafka_errors.KafkaError as error:
+                problem = error
+            else:
+                found = {
+                    TopicPartition(topic.name, part.partition_index): part
+                    for topic in answer.topics
+                    for part in topic.partitions
+                }
+                errors = {partition: part.error_code for partition, part in found.items() if part.error_code}
+                if answer.error_code:
+                    errors = dict.fromkeys(partitions, answer.error_code)
+                if not errors:
+                    return {
+                        partition: OffsetAndMetadata(part.committed_offset, part.metadata or "")
+                        for partition, part in found.items()
+                        if part.committed_offset >= 0
+                    }
+                self._raise_final(errors, "read the committed offsets of")
+                problem = _describe(errors)
+                if any(code in NOT_HERE[1:] for code in errors.values()):
+                    self._coordinator.forget(problem)
+            await self._pause(deadline, f"Committed offsets of {len(partitions)} partitions could not be read", problem)
+
+    async def _pause(self, deadline: float, what: str, problem: object) -> None:
+        if time.monotonic() >= deadline:
+            raise StreamsTimeoutError(
+                f"{what} in group {self._settings.group_id} in time; the last problem was: {problem}"
+            )
+        await self._connection.sleep(self._settings.retry_backoff_ms / 1000)
+
+    def _raise_final(self, errors: Mapping[TopicPartition, int], what: str) -> None:
+        codes = set(errors.values())
+        group = self._settings.group_id
+        for code in codes & MIGRATED.keys():
+            raise MigratedCommitError(
+                code, f"Group {group} went on without this member ({MIGRATED[code]}): its tasks belong to others now"
+            )
+        if _REBALANCE_IN_PROGRESS in codes:
+            raise RebalanceInProgressError(f"Group {group} is rebalancing: offsets are committed when it is over")
+        for partition, code in errors.items():
+            if code in _FORBIDDEN:
+                raise AuthorizationError(
+                    f"The principal may not {what} {partition} in group {group}: allow {_FORBIDDEN[code]}"
+                )
+            if code not in _RETRIABLE:
+                raise StreamsError(f"The broker refused to {what} {partition} in group {group}: {_name(code)}")
+
+
+def _name(code: int) -> str:
+    error = kafka_errors.for_code(code)
+    return f"{getattr(error, 'message', error.__name__)} ({code})"
+
+
+def _describe(errors: Mapping[TopicPartition, int]) -> str:
+    return ", ".join(f"{partition}: {_name(code)}" for partition, code in sorted(errors.items())[:3])
