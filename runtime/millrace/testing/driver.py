@@ -80,7 +80,7 @@ class TopologyTestDriver:
         try:
             self._start(topology)
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
 
     def _start(self, topology: Topology) -> None:
@@ -301,6 +301,16 @@ class TopologyTestDriver:
                 task.close_dirty()
             shutil.rmtree(self._directory, ignore_errors=True)
 
+    def abandon(self) -> None:
+        """Close without committing, as after a failure."""
+        task, self._task = self._task, None
+        global_task, self._global = self._global, None
+        if task is not None:
+            task.close_dirty()
+        if global_task is not None:
+            global_task.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
     def __enter__(self) -> Self:
         return self
 
@@ -310,7 +320,7 @@ class TopologyTestDriver:
         if kind is None:
             self.close()
         else:
-            self._abandon()
+            self.abandon()
 
     def __repr__(self) -> str:
         if self._task is None:
@@ -386,12 +396,3 @@ class TopologyTestDriver:
         if self._task is None:
             raise TopologyError("This test driver is closed")
         return self._task
-
-    def _abandon(self) -> None:
-        task, self._task = self._task, None
-        global_task, self._global = self._global, None
-        if task is not None:
-            task.close_dirty()
-        if global_task is not None:
-            global_task.close()
-        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,70 @@
+"""Renders the final content of stores as the recorder of the golden cases did, and compares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.golden.cases import Case
+
+from millrace.records import ValueAndTimestamp, Windowed
+from millrace.testing import TopologyTestDriver
+
+_KEYS = ("k1", "k2", "k3", "k4", "k5")
+"""Keys that were looked up in stores without a full scan."""
+
+
+def compare_stores(case: Case, driver: TopologyTestDriver) -> list[str]:
+    """Return one line per store whose content differs."""
+    problems = []
+    for name, rows in case.stores.items():
+        kind = rows[0]["kind"]
+        store = driver.get_state_store(name)
+        if store is None:
+            problems.append(f"store {name} does not exist")
+            continue
+        if kind == "other":
+            continue
+        want = [_expected(row) for row in rows]
+        have = _content(store, kind)
+        if want != have:
+            problems.append(f"store {name}: expected {want}, got {have}")
+    return problems
+
+
+def _expected(row: dict[str, Any]) -> tuple[Any, ...]:
+    timestamp = row.get("ts")
+    bounds = (row["start"], row["end"]) if "start" in row else ()
+    return row["key"], *bounds, row["value"], None if timestamp == -1 else timestamp
+
+
+def _content(store: Any, kind: str) -> list[tuple[Any, ...]]:
+    rows: list[tuple[Any, ...]] = []
+    if kind == "versioned":
+        for key in _KEYS:
+            record = store.get(key)
+            if record is not None:
+                rows.append((key, _text(record.value), record.timestamp))
+    elif kind == "session":
+        for key in _KEYS:
+            for (inner, window), value in store.fetch(key):
+                rows.append((_text(inner), window.start, window.end, *_valued(value)))
+    elif kind == "window":
+        for (inner, window), value in store.all():
+            rows.append((_text(inner), window.start, window.end, *_valued(value)))
+    else:
+        for key, value in store.all():
+            rows.append((_text(key), *_valued(value)))
+    return rows
+
+
+def _valued(value: Any) -> tuple[str, int | None]:
+    timestamp = getattr(value, "timestamp", None)
+    if isinstance(value, ValueAndTimestamp) or (timestamp is not None and hasattr(value, "value")):
+        return _text(value.value), timestamp
+    return _text(value), None
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Windowed):
+        return f"[{_text(value.key)}@{value.window.start}/{value.window.end}]"
+    return str(value)
