@@ -6,6 +6,7 @@ prints each mismatch, one line per informational difference, and last `N passed,
 Compared are: per operation and topic the order, keys, values, timestamps, headers and (where the sender fixed one) partitions
 of all records sent, internal topics included; the final contents of stores; the dropped records; and the operation that fails.
 """
+# ruff: noqa: T201 (a command-line tool)
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _general_sink(
                 context.headers = headers
                 topic = extractor(key, value, context)
             if not isinstance(topic, str):
-                raise TypeError(f"the topic extractor returned {topic!r}, which is no topic name")
+                raise TypeError(f"the topic extractor returned {topic!r}, which is no topic name")  # noqa: TRY301
         except Exception as error:
             failures.processing_failed(name, error, key, value, timestamp, headers)
             return

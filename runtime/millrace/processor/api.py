@@ -28,7 +28,8 @@ class PunctuationType(Enum):
 class Cancellable(Protocol):
     """The handle of a schedule."""
 
-    def cancel(self) -> None: ...
+    def cancel(self) -> None:
+        """Never call the punctuator again."""
 
 
 Punctuator = Callable[[int], None]
@@ -40,28 +41,45 @@ class RecordMetadata(Protocol):
     """Where the record being processed came from."""
 
     @property
-    def topic(self) -> str | None: ...
+    def topic(self) -> str | None:
+        """Topic of the input record; None in a punctuation."""
+
     @property
-    def partition(self) -> int: ...
+    def partition(self) -> int:
+        """Partition of the input record; -1 in a punctuation."""
+
     @property
-    def offset(self) -> int: ...
+    def offset(self) -> int:
+        """Offset of the input record; -1 in a punctuation."""
 
 
 class ProcessingContext(Protocol):
     """What every processor may ask of its task."""
 
     @property
-    def application_id(self) -> str: ...
+    def application_id(self) -> str:
+        """The application's id."""
+
     @property
-    def task_id(self) -> TaskId: ...
+    def task_id(self) -> TaskId:
+        """The task this processor runs in."""
+
     @property
-    def config(self) -> StreamsConfig: ...
+    def config(self) -> StreamsConfig:
+        """The application's settings."""
+
     @property
-    def state_dir(self) -> Path: ...
+    def state_dir(self) -> Path:
+        """The task's own directory."""
+
     @property
-    def key_serde(self) -> Serde[Any]: ...
+    def key_serde(self) -> Serde[Any]:
+        """The default key serde."""
+
     @property
-    def value_serde(self) -> Serde[Any]: ...
+    def value_serde(self) -> Serde[Any]:
+        """The default value serde."""
+
     @property
     def record_metadata(self) -> RecordMetadata | None:
         """Position of the record being processed; None while punctuating."""
@@ -81,8 +99,11 @@ class ProcessingContext(Protocol):
     def commit(self) -> None:
         """Ask for a commit as soon as the current record is done."""
 
-    def current_system_time_ms(self) -> int: ...
-    def current_stream_time_ms(self) -> int: ...
+    def current_system_time_ms(self) -> int:
+        """Return the wall clock's time, fixed while one record or punctuation is processed."""
+
+    def current_stream_time_ms(self) -> int:
+        """Return the largest timestamp the task has seen; -1 before the first record."""
 
 
 class ProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
@@ -95,7 +116,8 @@ class ProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
 class FixedKeyProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
     """A fixed-key processor's context: the key of a forwarded record must be that of the record it got."""
 
-    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None: ...
+    def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
+        """Process a record in every child node, or in the one named; its key must be the one received."""
 
 
 class Processor(Generic[KIn, VIn, KOut, VOut]):
@@ -121,12 +143,15 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
     context: FixedKeyProcessorContext[KIn, VOut]
 
     def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
+        """Keep the context, fetch stores, schedule punctuators. Call super().init when overriding."""
         self.context = context
 
     def process(self, record: Record[KIn, VIn]) -> None:
+        """Handle one record."""
         raise NotImplementedError
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what `init` acquired. Stores are closed by the task."""
 
 
 ProcessorSupplier = Callable[[], Processor[KIn, VIn, KOut, VOut]]
@@ -138,7 +163,8 @@ FixedKeyProcessorSupplier = Callable[[], FixedKeyProcessor[KIn, VIn, VOut]]
 class ConnectedStoreProvider(Protocol):
     """A supplier that brings the stores its processor uses."""
 
-    def stores(self) -> Iterable[StoreBuilder]: ...
+    def stores(self) -> Iterable[StoreBuilder]:
+        """Return the builders of the stores; they are added to the topology and connected."""
 
 
 TimestampExtractor = Callable[[ConsumedRecord, int], int]

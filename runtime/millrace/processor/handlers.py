@@ -89,7 +89,8 @@ class ErrorContext:
 class DeserializationExceptionHandler(Protocol):
     """Decides about input records whose bytes cannot be read."""
 
-    def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse: ...
+    def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse:
+        """Decide about a record, given as it was consumed, in bytes."""
 
 
 class ProcessingExceptionHandler(Protocol):
@@ -97,7 +98,8 @@ class ProcessingExceptionHandler(Protocol):
 
     def handle_error(
         self, context: ErrorContext, record: Record[Any, Any] | None, exception: Exception
-    ) -> HandlerResponse: ...
+    ) -> HandlerResponse:
+        """Decide about the record a node was given."""
 
 
 class ProductionExceptionHandler(Protocol):

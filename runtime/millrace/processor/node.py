@@ -60,8 +60,11 @@ class NodeContext(Protocol):
     ) -> Cancellable:
         """Register a punctuator; while it runs, `record` has no topic and the punctuation's timestamp."""
 
-    def on_init(self, callback: Callable[[], None]) -> None: ...
-    def on_close(self, callback: Callable[[], None]) -> None: ...
+    def on_init(self, callback: Callable[[], None]) -> None:
+        """Run `callback` when the task starts; stores are open, parents first."""
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Run `callback` when the task closes; stores are still open."""
 
     def sensor(self, name: str, amount: float = 1.0) -> None:
         """Record into one of the node's metrics (inventory I), for events, never per record."""
