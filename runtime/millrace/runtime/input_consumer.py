@@ -41,7 +41,7 @@ class InputConsumer:
         self._partitions: dict[tuple[str, int], TopicPartition] = {}
         self._paused: set[TopicPartition] = set()
         self.at_end: dict[TopicPartition, int] = {}
-        """Partitions read to their end since the last `poll` began, with the offset of the end."""
+        """Partitions of which nothing was left on the broker when last fetched, with the offset of their end."""
         self.positions: dict[TopicPartition, int] = {}
         """Offset of the next record to be fetched."""
 
@@ -97,7 +97,6 @@ class InputConsumer:
             MissingSourceTopicError: an assigned topic is gone.
             StreamsError: the brokers refuse.
         """
-        self.at_end.clear()
         messages = self._client.consume(max_records, 0)
         if not messages and timeout_s > 0:
             first = self._client.poll(timeout_s)
@@ -142,7 +141,9 @@ class InputConsumer:
         return batches
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return how many offsets are on the broker beyond what was polled, as far as known without asking; None = not known."""
+        """Return how many offsets are on the broker beyond what was polled, without asking; None = not known."""
+        if partition in self.at_end:
+            return 0
         position = self.positions.get(partition)
         if position is None:
             return None
@@ -161,6 +162,8 @@ class InputConsumer:
         records = None if partition is None else batches.get(partition)
         if partition is not None and records:
             self.positions[partition] = records[-1].offset + 1
+            if self.at_end.get(partition, 0) < self.positions[partition]:
+                self.at_end.pop(partition, None)
 
     def _on_event(self, message: Message) -> None:
         error = message.error()

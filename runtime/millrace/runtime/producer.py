@@ -80,15 +80,14 @@ class StreamsProducer:
     Args:
         settings: librdkafka's, as `ClientSettings.producer` makes them.
         task_timeout_ms: how long to retry what may pass (`task.timeout.ms`).
-        on_failure: called, from `poll` or `flush`, for each record that could not be delivered.
     """
 
-    def __init__(
-        self, settings: Mapping[str, Any], task_timeout_ms: int, on_failure: Callable[[KafkaError, Message], None]
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any], task_timeout_ms: int) -> None:
         self.transactional = "transactional.id" in settings
         self.in_transaction = False
-        self._settings = {**settings, "on_delivery": on_failure, "delivery.report.only.error": True}
+        self.on_failure: Callable[[KafkaError, Message], None] | None = None
+        """Called, in `poll` or `flush`, for each record that could not be delivered."""
+        self._settings = {**settings, "on_delivery": self._on_delivery, "delivery.report.only.error": True}
         self._task_timeout_s = task_timeout_ms / 1000
         self._client: Producer = open_producer(self._settings)
 
@@ -175,6 +174,10 @@ class StreamsProducer:
         """Forget what is not sent. Flush or commit first to keep it."""
         self._client.purge()
         self._client.flush(1.0)
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.on_failure is not None:
+            self.on_failure(error, message)
 
     def _retry(self, doing: str, call: Callable[[], object]) -> None:
         deadline = time.monotonic() + self._task_timeout_s

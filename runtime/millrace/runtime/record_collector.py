@@ -71,6 +71,7 @@ class KafkaRecordCollector:
         tracer: RecordTracer | None = None,
     ) -> None:
         self._producer = producer
+        producer.on_failure = self.on_failure
         self._admin = admin
         self._handler = handler
         self._tracer = tracer
@@ -82,7 +83,7 @@ class KafkaRecordCollector:
         self.dropped_total = 0
         """Records that the production exception handler let go."""
 
-    def send(  # noqa: PLR0917 (positional: it is called per record)
+    def send(
         self,
         topic: str,
         key: bytes | None,
@@ -210,7 +211,7 @@ class KafkaRecordCollector:
 
         return send_change, written
 
-    def _send_again(  # noqa: PLR0917
+    def _send_again(
         self,
         error: BufferError | KafkaException,
         topic: str,

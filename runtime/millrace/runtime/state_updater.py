@@ -264,7 +264,7 @@ class StateUpdater:
                 self._consumer = self._open_consumer()
             self._consumer.incremental_assign(begun)
 
-    def _begin_changelog(  # noqa: PLR0917
+    def _begin_changelog(
         self,
         restoring: _Restoring,
         partition: TopicPartition,

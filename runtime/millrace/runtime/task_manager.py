@@ -33,7 +33,7 @@ from millrace.runtime.state_updater import FailedTask, StateUpdater
 from millrace.runtime.task_inputs import TaskInputs
 from millrace.state.api import CacheBudget
 
-__all__ = ["GroupOffsets", "TaskManager", "ThreadResources"]
+__all__ = ["GroupOffsets", "TaskManager", "TaskResources"]
 
 _log = logging.getLogger(__name__)
 _UPDATER_ANSWER_S = 300.0
@@ -42,9 +42,7 @@ _UPDATER_ANSWER_S = 300.0
 class GroupOffsets(Protocol):
     """The part of a group member that reads and commits offsets."""
 
-    def committed(
-        self, partitions: Collection[TopicPartition], *, require_stable: bool = True
-    ) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return committed offsets, once no transaction is pending on them."""
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -55,7 +53,7 @@ class GroupOffsets(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadResources:
+class TaskResources:
     """What a thread gives its task manager."""
 
     thread: str
@@ -76,7 +74,7 @@ class ThreadResources:
 class TaskManager:
     """Creates, runs, commits and closes the tasks of one thread; used by that thread only."""
 
-    def __init__(self, resources: ThreadResources) -> None:
+    def __init__(self, resources: TaskResources) -> None:
         self._resources = resources
         self._thread = resources.thread
         self._exactly_once = resources.config.exactly_once
@@ -260,6 +258,17 @@ class TaskManager:
         """Return the running task that reads a partition."""
         return self._by_partition.get(partition)
 
+    def buffered(self, partition: TopicPartition) -> int:
+        """Return how many records of a partition wait for their task."""
+        task = self._by_partition.get(partition)
+        return 0 if task is None else task.buffered(partition)
+
+    def committed_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the committed offsets of what the running tasks read."""
+        return {
+            partition: self._committed[partition] for partition in self._by_partition if partition in self._committed
+        }
+
     def needs_commit(self) -> bool:
         """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
         limit = self._resources.config.uncommitted_max_bytes
@@ -285,6 +294,8 @@ class TaskManager:
         resources = self._resources
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
+            for partition in task.input_partitions & resources.consumer.at_end.keys():
+                task.set_position(partition, resources.consumer.at_end[partition])
             offsets.update(task.prepare_commit())
         resources.collector.flush()
         changelog_offsets = resources.collector.changelog_offsets()

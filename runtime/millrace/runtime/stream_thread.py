@@ -1,0 +1,328 @@
+"""A stream thread: polls, processes, punctuates and commits for its tasks, in one loop.
+
+A round is: group events → restored tasks → poll → process → punctuate → commit if due. Nothing in it spins: with nothing to
+process it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
+
+*How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams
+adapts a record count for the same end), and a round processes for at most 100 ms before it polls again, so that slow user
+code delays heartbeats, commits and other tasks by one turn only. The consumer is not polled while enough is
+buffered; a partition is paused only if it is full while its task waits for another partition.
+
+*What goes wrong* is sorted by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction
+aborted → begin again from the last commit; everything else ends the thread, and the uncaught exception handler decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from millrace.errors import RebalanceInProgressError, StreamsTimeoutError, TaskCorruptedError, TaskMigratedError
+from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
+from millrace.runtime.producer import TransactionAbortedError
+from millrace.runtime.purge import RepartitionPurge
+from millrace.runtime.states import THREAD_TRANSITIONS, ThreadState
+from millrace.runtime.task_manager import TaskManager
+from millrace.runtime.thread_resources import ThreadContext, ThreadResources, open_resources
+
+__all__ = ["StreamThread"]
+
+_log = logging.getLogger(__name__)
+_TURN_S: Final = 0.05
+_ROUND_S: Final = 0.1
+_MAX_TURN_RECORDS: Final = 1_000
+_RESTORING_POLL_S: Final = 0.02
+
+
+class StreamThread:
+    """One stream thread of a client.
+
+    Args:
+        number: counted from 1; part of its name and of its transactional id.
+        context: what it shares with the client's other threads.
+        on_state: called with (thread, new state, old state), in this thread.
+        on_death: called with (thread, exception) when the loop has failed; in this thread, before anything is closed.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        context: ThreadContext,
+        on_state: Callable[[StreamThread, ThreadState, ThreadState], None],
+        on_death: Callable[[StreamThread, Exception], None],
+    ) -> None:
+        self.number = number
+        self.name = context.settings.thread_name(number)
+        self.state = ThreadState.CREATED
+        self.error: Exception | None = None
+        self.leave_group: bool | None = None
+        """Whether to leave the group on shutdown; None = dynamic members do, static ones stay."""
+        self.rounds_total = 0
+        self._context = context
+        self._on_state = on_state
+        self._on_death = on_death
+        self._state_lock = threading.RLock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._resources: ThreadResources | None = None
+        self._turn_records = 64
+        self._last_commit = time.monotonic()
+        self._busy = False
+        config = context.config
+        self._poll_s = config.poll_ms / 1000
+        self._commit_every_s = config.commit_interval_ms / 1000
+        self._max_poll_records = context.settings.max_poll_records()
+        self._buffer_limit = config.buffered_records_per_partition
+        self._round_s = min(_ROUND_S, config.max_poll_interval_ms / 2000)
+        self._purge: RepartitionPurge | None = None
+
+    def __repr__(self) -> str:
+        return f"<StreamThread {self.name} {self.state.value}>"
+
+    # From outside
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def shutdown(self, *, leave_group: bool | None = None) -> None:
+        """Ask the thread to commit, close its tasks and end; returns at once."""
+        self.leave_group = leave_group
+        self._stop.set()
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the thread has ended; return whether it has."""
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    @property
+    def tasks(self) -> TaskManager | None:
+        """The thread's tasks, None before it has started. To look at, not to use: it belongs to the thread."""
+        return None if self._resources is None else self._resources.tasks
+
+    @property
+    def resources(self) -> ThreadResources | None:
+        """The thread's clients, None before it has started. To look at."""
+        return self._resources
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            self._set_state(ThreadState.STARTING)
+            self._resources = open_resources(self.number, self._context)
+            self._purge = RepartitionPurge(self._resources, self._context)
+            self._resources.updater.start()
+            self._resources.producer.start()
+            self._resources.member.start()
+            while not self._stop.is_set():
+                self._guarded_round()
+        except Exception as error:
+            self.error = error
+            _log.debug("%s failed", self.name, exc_info=True)
+            self._on_death(self, error)
+        finally:
+            self._set_state(ThreadState.PENDING_SHUTDOWN)
+            self._close()
+            self._set_state(ThreadState.DEAD)
+
+    def _guarded_round(self) -> None:
+        assert self._resources is not None
+        tasks, member = self._resources.tasks, self._resources.member
+        try:
+            self._round()
+        except TaskMigratedError as error:
+            _log.warning("%s: %s", self.name, error)
+            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.handle_lost()
+            member.reset(str(error), keep_member_id=True)
+        except TaskCorruptedError as error:
+            _log.warning("%s: %s", self.name, error)
+            tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
+            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+        except TransactionAbortedError as error:
+            _log.warning("%s: %s", self.name, error)
+            tasks.abort_and_revive()
+            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+
+    def _round(self) -> None:
+        assert self._resources is not None
+        resources, tasks = self._resources, self._resources.tasks
+        self.rounds_total += 1
+        for event in resources.member.poll():
+            self._handle(event)
+        if not tasks.all_running:
+            self._advance_tasks()
+        self._fetch()
+        self._process()
+        resources.collector.poll()
+        self._punctuate()
+        now = time.monotonic()
+        if (
+            now - self._last_commit >= self._commit_every_s or tasks.needs_commit()
+        ) and not resources.member.rebalancing:
+            self._commit()
+        if self._purge is not None:
+            self._purge.run_if_due(now)
+
+    def _handle(self, event: GroupEvent) -> None:
+        assert self._resources is not None
+        tasks = self._resources.tasks
+        _log.debug("%s: %s", self.name, event)
+        if isinstance(event, Revoked):
+            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.handle_revocation(event.partitions)
+        elif isinstance(event, Lost):
+            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.handle_lost(event.partitions)
+        elif isinstance(event, Assigned):
+            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+            tasks.handle_assignment(event.partitions)
+
+    def _advance_tasks(self) -> None:
+        assert self._resources is not None
+        tasks = self._resources.tasks
+        try:
+            tasks.open_pending()
+        except StreamsTimeoutError as error:
+            _log.warning("%s: %s; trying again", self.name, error)
+        tasks.check_updater()
+
+    def _settle_state(self) -> None:
+        assert self._resources is not None
+        if self.state is ThreadState.PARTITIONS_ASSIGNED and self._resources.tasks.all_running:
+            self._set_state(ThreadState.RUNNING)
+
+    def _fetch(self) -> None:
+        assert self._resources is not None
+        self._settle_state()
+        resources, tasks = self._resources, self._resources.tasks
+        consumer, limit = resources.consumer, self._buffer_limit
+        if self._busy and sum(task.buffered() for task in tasks.running.values()) >= self._max_poll_records:
+            return
+        tracer = self._context.instrumentation
+        timeout_s = 0.0 if self._busy else self._wait_s()
+        if tracer is None:
+            batches = consumer.poll(self._max_poll_records, timeout_s)
+        else:
+            with tracer.poll(self.name):
+                batches = consumer.poll(self._max_poll_records, timeout_s)
+        tasks.add_records(batches)
+        full = [partition for partition in batches if tasks.buffered(partition) > limit]
+        if full:
+            consumer.pause(full)
+        for task in tasks.running.values():
+            if len(task.input_partitions) > 1:
+                for partition in task.input_partitions:
+                    task.set_lag(partition, consumer.lag(partition))
+
+    def _wait_s(self) -> float:
+        assert self._resources is not None
+        tasks = self._resources.tasks
+        if not tasks.all_running:
+            return min(_RESTORING_POLL_S, self._poll_s)
+        now_ms = self._context.clock()
+        due = min((task.next_wall_clock_punctuation_ms for task in tasks.running.values()), default=None)
+        wait_s = self._poll_s
+        if due is not None:
+            wait_s = min(wait_s, max(0.0, (due - now_ms) / 1000))
+        if any(task.commit_needed for task in tasks.running.values()):
+            wait_s = min(wait_s, max(0.0, self._last_commit + self._commit_every_s - time.monotonic()))
+        return wait_s
+
+    def _process(self) -> None:
+        assert self._resources is not None
+        tasks, tracer = self._resources.tasks, self._context.instrumentation
+        running = list(tasks.running.values())
+        began = time.perf_counter()
+        processed = 0
+        while running:
+            done = 0
+            now_ms = self._context.clock()
+            for task in running:
+                turn_began = time.perf_counter()
+                if tracer is None:
+                    taken = task.process(now_ms, self._turn_records)
+                else:
+                    with tracer.process_batch(self.name, task.task_id, self._turn_records):
+                        taken = task.process(now_ms, self._turn_records)
+                if taken:
+                    self._adapt(taken, time.perf_counter() - turn_began)
+                    done += taken
+                    task.punctuate_stream_time()
+            processed += done
+            if not done or time.perf_counter() - began >= self._round_s or self._stop.is_set():
+                break
+            if any(task.commit_requested for task in running):
+                break
+        self._busy = processed > 0
+        tasks.records_total += processed
+        consumer = self._resources.consumer
+        if consumer.paused:
+            consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._buffer_limit])
+
+    def _adapt(self, taken: int, took_s: float) -> None:
+        fitting = int(taken * _TURN_S / took_s) if took_s > 0 else _MAX_TURN_RECORDS
+        self._turn_records = max(1, min(_MAX_TURN_RECORDS, fitting, 2 * self._turn_records))
+
+    def _punctuate(self) -> None:
+        assert self._resources is not None
+        now_ms = self._context.clock()
+        for task in self._resources.tasks.running.values():
+            task.punctuate_wall_clock(now_ms)
+
+    def _commit(self) -> None:
+        assert self._resources is not None
+        self._last_commit = time.monotonic()
+        try:
+            self._resources.tasks.commit()
+        except RebalanceInProgressError as error:
+            _log.info("%s: %s", self.name, error)
+
+    def _close(self) -> None:
+        if self._resources is None:
+            return
+        resources = self._resources
+        try:
+            resources.tasks.close(clean=self.error is None)
+        except Exception as error:
+            _log.warning(
+                "%s could not commit while closing (%s): the records since the last commit are processed again",
+                self.name,
+                error,
+            )
+            _log.debug("Closing failed", exc_info=True)
+        steps: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("state updater", resources.updater.shutdown),
+            ("group member", lambda: resources.member.close(leave_group=self.leave_group)),
+            ("consumer", resources.consumer.close),
+            ("producer", resources.producer.close),
+        )
+        for what, step in steps:
+            try:
+                step()
+            except Exception:
+                _log.warning("%s could not close its %s", self.name, what, exc_info=True)
+        self._context.directory.disown_all(self.name)
+
+    def _set_state(self, new: ThreadState) -> None:
+        with self._state_lock:
+            old = self.state
+            if old is new and new is not ThreadState.PARTITIONS_ASSIGNED:
+                return
+            if new not in THREAD_TRANSITIONS[old]:
+                _log.debug("%s stays %s (not %s)", self.name, old.value, new.value)
+                return
+            self.state = new
+        if old is not new:
+            _log.info("%s: %s → %s", self.name, old.value, new.value)
+            self._on_state(self, new, old)
