@@ -61,7 +61,7 @@ bench: $(READY) ## Measure the engine's CPU per record
 lock: ## Resolve and lock the dependencies anew
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra operator --extra dev-kafka --group dev --universal --python-version 3.11 \
+	@$(BIN)/uv pip compile pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --group dev --universal --python-version 3.11 \
 		--generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-dev.lock
 
 .PHONY: clean

@@ -1,0 +1,261 @@
+"""Serdes with a schema registry, against a registry that serves the subject and version API on loopback."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+pytest.importorskip("fastavro", reason="needs millrace[schema-registry]")
+
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from millrace.errors import SerializationError
+from millrace.serdes.schema_registry import AvroSerde, JsonSchemaSerde, ProtobufSerde
+
+AVRO = json.dumps(
+    {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}]}
+)
+AVRO_NEXT = json.dumps(
+    {
+        "type": "record",
+        "name": "Order",
+        "fields": [
+            {"name": "id", "type": "long"},
+            {"name": "note", "type": "string"},
+            {"name": "paid", "type": "boolean", "default": False},
+        ],
+    }
+)
+JSON_SCHEMA = json.dumps(
+    {
+        "title": "Order",
+        "type": "object",
+        "properties": {"id": {"type": "integer"}, "note": {"type": "string"}},
+        "required": ["id"],
+    }
+)
+
+
+@dataclass
+class Order:
+    """What the schemas describe."""
+
+    id: int
+    note: str = ""
+
+
+class Registry:
+    """Schemas by subject and version; ids are global, the same schema has one id."""
+
+    def __init__(self):
+        self.schemas = []
+        self.subjects = {}
+        self.requests = Counter()
+
+    def answer(self, method, path, body):
+        """Return status and document of one request."""
+        self.requests[method, path] += 1
+        match [unquote(part) for part in path.strip("/").split("/")], method:
+            case (["subjects", subject, "versions"], "POST"):
+                return 200, {**body, "id": self._register(subject, body), **self._version(subject, body)}
+            case (["subjects", subject], "POST"):
+                if body not in self.subjects.get(subject, []):
+                    return 404, {"error_code": 40403, "message": "Schema not found"}
+                return 200, {**body, "id": self.schemas.index(body) + 1, **self._version(subject, body)}
+            case (["subjects", subject, "versions", "latest"], "GET"):
+                if subject not in self.subjects:
+                    return 404, {"error_code": 40401, "message": f"Subject '{subject}' not found."}
+                schema = self.subjects[subject][-1]
+                return 200, {**schema, "id": self.schemas.index(schema) + 1, **self._version(subject, schema)}
+            case (["schemas", "ids", number], "GET"):
+                if int(number) > len(self.schemas):
+                    return 404, {"error_code": 40403, "message": f"Schema {number} not found"}
+                return 200, self.schemas[int(number) - 1]
+        return 404, {"error_code": 404, "message": f"no such resource: {method} {path}"}
+
+    def _register(self, subject, schema):
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        versions = self.subjects.setdefault(subject, [])
+        if schema not in versions:
+            versions.append(schema)
+        return self.schemas.index(schema) + 1
+
+    def _version(self, subject, schema):
+        return {"subject": subject, "version": self.subjects[subject].index(schema) + 1}
+
+
+@pytest.fixture
+def registry():
+    """A registry of its own, reachable through `registry.client`."""
+    registry = Registry()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _answer(self):
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            status, document = registry.answer(self.command, urlsplit(self.path).path, body)
+            data = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = _answer  # noqa: N815 (the standard library's names)
+
+        def log_message(self, *_args):
+            """Keep quiet."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        registry.url = f"http://127.0.0.1:{server.server_port}"
+        registry.client = SchemaRegistryClient({"url": registry.url})
+        yield registry
+        registry.client.close()
+        server.shutdown()
+        thread.join()
+
+
+def test_avro_survives_and_carries_its_schemas_id(registry):
+    """Zero byte, schema id and Avro's own bytes; what was written is read back."""
+    serde = AvroSerde(registry.client, AVRO)
+    data = serde.serialize("orders", {"id": 7, "note": "hi"})
+    assert data.hex() == "00" + "00000001" + "0e" + "046869"
+    assert serde.deserialize("orders", data) == {"id": 7, "note": "hi"}
+    assert set(registry.subjects) == {"orders-value"}
+
+
+def test_objects_are_converted_on_both_ways(registry):
+    """`to_dict` and `from_dict` let a topology work with its own classes."""
+    for make, schema in ((AvroSerde, AVRO), (JsonSchemaSerde, JSON_SCHEMA)):
+        serde = make(registry.client, schema, to_dict=asdict, from_dict=lambda fields: Order(**fields))
+        topic = make.__name__
+        assert serde.deserialize(topic, serde.serialize(topic, Order(7, "hi"))) == Order(7, "hi")
+
+
+def test_keys_and_internal_topics_have_subjects_of_their_own(registry):
+    """Subjects are named after the topic the bytes are for, as Java names them."""
+    AvroSerde(registry.client, AVRO, is_key=True).serialize("orders", {"id": 7, "note": ""})
+    AvroSerde(registry.client, AVRO).serialize("app-totals-changelog", {"id": 7, "note": ""})
+    assert set(registry.subjects) == {"orders-key", "app-totals-changelog-value"}
+
+
+def test_old_data_is_read_with_a_newer_schema(registry):
+    """Data is decoded with the schema it was written with, then resolved: a new field has its default."""
+    data = AvroSerde(registry.client, AVRO).serialize("orders", {"id": 7, "note": "hi"})
+    assert AvroSerde(registry.client, AVRO_NEXT).deserialize("orders", data) == {"id": 7, "note": "hi", "paid": False}
+
+
+def test_the_registry_is_not_asked_per_record(registry):
+    """A thousand records cost a handful of requests."""
+    writer, reader = AvroSerde(registry.client, AVRO), AvroSerde(registry.client, AVRO)
+    for number in range(1000):
+        reader.deserialize("orders", writer.serialize("orders", {"id": number, "note": ""}))
+    assert registry.requests.total() < 10
+
+
+def test_json_is_validated_on_both_ways(registry):
+    """What the schema forbids is neither written nor read."""
+    serde = JsonSchemaSerde(registry.client, JSON_SCHEMA)
+    data = serde.serialize("orders", {"id": 7})
+    assert serde.deserialize("orders", data) == {"id": 7}
+    with pytest.raises(SerializationError, match=r"'orders-value'.*'seven'"):
+        serde.serialize("orders", {"id": "seven"})
+    with pytest.raises(SerializationError, match="'id' is a required property"):
+        serde.deserialize("orders", data[:5] + b"{}")
+
+
+@pytest.fixture(scope="module")
+def message_types():
+    """Two message classes of one file that imports another, as protoc would generate them."""
+    file = descriptor_pb2.FileDescriptorProto(
+        name="shop.proto", package="shop", syntax="proto3", dependency=["google/protobuf/timestamp.proto"]
+    )
+    field = descriptor_pb2.FieldDescriptorProto
+    file.message_type.add(name="Parcel").field.add(name="id", number=1, type=field.TYPE_INT64, label=1)
+    order = file.message_type.add(name="Order")
+    order.field.add(name="id", number=1, type=field.TYPE_INT64, label=1)
+    order.field.add(
+        name="at", number=2, type=field.TYPE_MESSAGE, label=1, type_name=".google.protobuf.Timestamp", json_name="at"
+    )
+    pool = descriptor_pool.Default()
+    pool.Add(file)
+    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shop.{n}")) for n in ("Parcel", "Order")]
+
+
+def test_protobuf_survives(registry, message_types):
+    """Messages are read back equal; the index of the type in its file stands after the schema's id."""
+    parcel_type, order_type = message_types
+    parcels, orders = (ProtobufSerde(registry.client, kind) for kind in message_types)
+    parcel, order = parcel_type(id=7), order_type(id=8, at=Timestamp(seconds=9))
+    first, second = parcels.serialize("parcels", parcel), orders.serialize("orders", order)
+    assert (first[5:].hex(), second[5:7].hex()) == ("00" + "0807", "0202")
+    assert parcels.deserialize("parcels", first) == parcel
+    assert orders.deserialize("orders", second) == order
+
+
+def test_a_message_of_another_type_is_refused(registry, message_types):
+    """The message names both types."""
+    parcel_type, order_type = message_types
+    with pytest.raises(SerializationError, match="writes Parcel, but was given Order"):
+        ProtobufSerde(registry.client, parcel_type).serialize("parcels", order_type(id=1))
+
+
+def test_the_registry_may_be_given_as_url_or_settings(registry):
+    """A URL, settings or a client all lead to the registry."""
+    for given in (registry.url, {"url": registry.url}):
+        serde = AvroSerde(given, AVRO)
+        assert serde.serialize("orders", {"id": 7, "note": ""})[:5] == b"\0\0\0\0\1"
+        serde.client.close()
+
+
+@pytest.mark.parametrize("data", ["", "00", "0000000001", "ff0000000107", "000000000a07"])
+def test_bytes_of_another_format_are_refused(registry, data):
+    """Truncated data, another magic byte and an unknown schema id are errors that name the topic."""
+    serde = AvroSerde(registry.client, AVRO)
+    serde.serialize("orders", {"id": 1, "note": ""})
+    with pytest.raises(SerializationError, match="'orders'"):
+        serde.deserialize("orders", bytes.fromhex(data))
+
+
+def test_schemas_are_registered_only_if_allowed(registry):
+    """With auto.register.schemas off and nothing registered, writing is an error that names the subject."""
+    serde = AvroSerde(registry.client, AVRO, settings={"auto.register.schemas": False})
+    with pytest.raises(SerializationError, match="'orders-value'"):
+        serde.serialize("orders", {"id": 1, "note": ""})
+    assert not registry.subjects
+
+
+def test_a_registry_that_is_away_is_an_error_not_a_hang(registry):
+    """Without an answer the error says which subject was asked for."""
+    settings = {"url": "http://127.0.0.1:9", "max.retries": 0}
+    with pytest.raises(SerializationError, match="'orders-value'"):
+        AvroSerde(settings, AVRO).serialize("orders", {"id": 1, "note": ""})
+
+
+def test_missing_packages_are_named():
+    """Without the extra, importing the module says which one to install; the other serdes need none of it."""
+    program = (
+        "import sys; sys.modules['fastavro'] = None\n"
+        "import millrace.serdes\n"
+        "try:\n    import millrace.serdes.schema_registry\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert "fastavro" in result.stdout
+    assert "millrace[schema-registry]" in result.stdout
