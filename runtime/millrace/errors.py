@@ -151,5 +151,9 @@ class JavaCompileError(DevKafkaError):
     """A Java source does not compile; the message is the compiler's."""
 
 
+class LocalHostError(StreamsError):
+    """A manifest cannot be run on this machine: its folder is in use, its replicas do not start, or none runs."""
+
+
 class BrokerStartError(DevKafkaError):
     """An embedded broker ended or did not serve in time; the message carries the end of its log."""

@@ -1,0 +1,235 @@
+"""Runs a `StreamsApp` manifest on this machine, by the steps with which the operator runs it on a cluster.
+
+Validate, have a Kafka, ask the program for its plan, provide the topics, run the replicas. Each step is a method, so that a
+program (such as the demo) can do something of its own between them; `poll` keeps the replicas running and must be called
+often. Whatever is started here ends with `stop`, or with this process, and the data stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.dev.kafka import EmbeddedKafka
+from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
+from millrace.dev.local_replica import Replica, ReplicaState
+from millrace.dev.local_status import InstanceStatus, RateMeter, read_status
+from millrace.dev.local_topics import ask_for_plan, command, provide_topics
+from millrace.errors import DevKafkaError, LocalHostError
+from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
+
+if TYPE_CHECKING:
+    from millrace.topology.plan import TopologyPlan
+
+STOP_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class HostOptions:
+    """What to run, and how it differs from the manifest."""
+
+    manifest: Path
+    directory: Path | None = None
+    """Where data is kept, if not in the user's data directory."""
+    bootstrap: str | None = None
+    """Brokers to use in place of an embedded Kafka."""
+    topics: Mapping[str, int | None] = field(default_factory=dict)
+    """Topics to create if they are missing, with their partition counts."""
+    create_topics: bool = True
+    """Whether missing input and output topics are created without being named."""
+
+
+class LocalHost:
+    """One manifest on this machine. Use it in a `with` block, which stops everything at its end."""
+
+    def __init__(self, options: HostOptions, *, report: Callable[[str], None]) -> None:
+        """Read the manifest and take the folder; nothing is started yet.
+
+        Args:
+            options: What to run.
+            report: Gets a line for each step.
+
+        Raises:
+            ManifestError: The manifest is wrong.
+        """
+        self.app: StreamsApp = load(options.manifest)
+        self.directory = LocalDirectory.of(self.app.metadata.name, options.directory)
+        self.plan: TopologyPlan | None = None
+        self.replicas: tuple[Replica, ...] = ()
+        self._options = options
+        self._report = report
+        self._kafka: EmbeddedKafka | None = None
+        self._kafka_is_ours = False
+        self._bootstrap = options.bootstrap
+        self._cleanup = ExitStack()
+        self._note: HostNote | None = None
+        self._rates: dict[str, RateMeter] = {}
+
+    def __enter__(self) -> Self:
+        self._note = self._cleanup.enter_context(self.directory.host(self._options.manifest))
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where Kafka is."""
+        assert self._bootstrap, "start_kafka() comes first"
+        return self._bootstrap
+
+    def start_kafka(self) -> None:
+        """Have a Kafka: the named one, the one that runs in the folder already, or a new one on the folder's data.
+
+        Raises:
+            BrokerUnreachableError: The named one does not answer.
+            DevKafkaError: The embedded one cannot be fetched or started.
+        """
+        if self._options.bootstrap:
+            from millrace.kafka.check import check_connection  # noqa: PLC0415 (only needed for a Kafka that is not ours)
+
+            check_connection(StreamsConfig.of(self._settings()))
+            self._report(f"Using Kafka at {self.bootstrap_servers}")
+        else:
+            self._kafka, self._kafka_is_ours = _running_or_new(self.directory.kafka)
+            self._bootstrap = self._kafka.bootstrap_servers
+            self._report(f"Kafka serves at {self.bootstrap_servers}")
+        if self._note:
+            self._note.serves(self.bootstrap_servers)
+
+    def provide_topics(self) -> None:
+        """Ask the program for its plan, create missing topics of the user's where wanted, and the internal ones.
+
+        Raises:
+            LocalHostError: The program cannot say what it needs.
+            MissingSourceTopicError: Topics are missing that may not be created.
+            MisconfiguredInternalTopicError: An internal topic exists and does not fit.
+        """
+        from millrace.kafka.internal_topics import provision  # noqa: PLC0415
+
+        self.plan = ask_for_plan(self._options.manifest)
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        provide_topics(
+            admin,
+            self.plan,
+            wanted=self._options.topics,
+            create_missing=self._options.create_topics,
+            report=self._report,
+        )
+        provision(self.plan, admin)
+
+    def start_replicas(self) -> None:
+        """Start as many processes as the manifest wants replicas."""
+        self.replicas = tuple(self._replica(number) for number in range(self.app.spec.replicas))
+        self.poll()
+        self.publish()
+
+    def poll(self) -> bool:
+        """Start again what has died and is due; returns whether anything has changed.
+
+        Raises:
+            LocalHostError: All replicas have failed for good, or the embedded Kafka has ended.
+        """
+        changed = [replica.poll() for replica in self.replicas]
+        if self._kafka and not self._kafka.pids:
+            raise LocalHostError(f"The embedded Kafka ended by itself. {self._kafka.log_tails()}")
+        if self.replicas and all(replica.state is ReplicaState.FAILED for replica in self.replicas):
+            words = self.replicas[0].last_words().removeprefix("Error: ")
+            raise LocalHostError(f"No replica can run: {words} (see {self.directory.log(self.replicas[0].name)})")
+        return any(changed)
+
+    def view(self) -> tuple[ReplicaView, ...]:
+        """Return what every replica does at this moment."""
+        return tuple(self._view(replica) for replica in self.replicas)
+
+    def publish(self) -> tuple[ReplicaView, ...]:
+        """Let `millrace dev status` see what the replicas do now, and return it."""
+        views = self.view()
+        if self._note:
+            self._note.runs(views)
+        return views
+
+    def stop(self) -> None:
+        """Stop the replicas, which commit, then the embedded Kafka; all data stays."""
+        running = [replica for replica in self.replicas if replica.pid]
+        if running:
+            self._report(f"Stopping {len(running)} replica{'s' if len(running) > 1 else ''} …")
+        for replica in self.replicas:
+            replica.stop()
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while any(replica.pid for replica in self.replicas):
+            if time.monotonic() > deadline:
+                self.kill()
+            for replica in self.replicas:
+                replica.poll()
+            time.sleep(_POLL_S)
+        if self._kafka and self._kafka_is_ours:
+            self._kafka.stop()
+        self._kafka = None
+        self._cleanup.close()
+
+    def kill(self) -> None:
+        """End the replicas at once, without a commit."""
+        for replica in self.replicas:
+            replica.kill()
+
+    def _replica(self, number: int) -> Replica:
+        name = replica_name(self.app, number)
+        self.directory.status(name).unlink(missing_ok=True)
+        arguments = command(
+            "run",
+            *("--file", str(self._options.manifest)),
+            *("--replica", str(number)),
+            *("--bootstrap", self.bootstrap_servers),
+            *("--state-dir", str(self.directory.state(name))),
+            *("--status-file", str(self.directory.status(name))),
+            "--stop-with-parent",
+        )
+        return Replica(name, arguments, self.directory.log(name), clock=time.monotonic)
+
+    def _view(self, replica: Replica) -> ReplicaView:
+        status = read_status(self.directory.status(replica.name)) if replica.pid else None
+        if status and status.pid != replica.pid:
+            status = None
+        rate = self._rate(replica.name, status)
+        return ReplicaView(
+            name=replica.name,
+            pid=replica.pid,
+            state=status.state if status and replica.state is ReplicaState.RUNNING else replica.state.value,
+            tasks=status.tasks if status else None,
+            lag=status.lag if status else None,
+            records_per_s=rate,
+            restarts=replica.restarts,
+            note=self._remark(replica),
+        )
+
+    def _rate(self, name: str, status: InstanceStatus | None) -> float | None:
+        if status is None:
+            self._rates.pop(name, None)
+            return None
+        return self._rates.setdefault(name, RateMeter()).add(status.written_at, status.records)
+
+    def _remark(self, replica: Replica) -> str:
+        if replica.state is ReplicaState.FAILED:
+            return replica.last_words()
+        if replica.state is ReplicaState.WAITING and replica.restarts:
+            return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s"
+        return ""
+
+    def _settings(self) -> dict[str, Any]:
+        return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
+
+
+def _running_or_new(directory: Path) -> tuple[EmbeddedKafka, bool]:
+    try:
+        return EmbeddedKafka.attach(directory), False
+    except DevKafkaError:
+        return EmbeddedKafka(directory=directory).start(), True

@@ -1,0 +1,242 @@
+"""`millrace dev up`, `down` and `status`: a local host in the foreground with a live table, or in the background.
+
+A host in the background is the same command in a process of its own; `down` asks it to stop (SIGTERM) and waits. So there is
+always exactly one process that owns everything, and whatever ends it ends Kafka and the replicas with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
+from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost
+from millrace.dev.local_topics import command
+from millrace.errors import LocalHostError
+from millrace.manifest import StreamsApp, load
+
+DETACH_TIMEOUT_S = 300.0
+"""The first start downloads Kafka."""
+_REFRESH_S = 0.5
+_POLL_S = 0.1
+_KAFKA_STOP_S = 20.0
+_COLOURS = {"running": "green", "failed": "bold red", "waiting": "yellow", "error": "bold red"}
+
+
+class _StopRequested(BaseException):
+    """SIGINT or SIGTERM arrived; not an Exception, so that nothing on the way takes it for a failure."""
+
+
+def supervise(options: HostOptions, console: Console | None = None) -> None:
+    """Run a manifest in the foreground until SIGINT or SIGTERM; call it in the main thread.
+
+    Raises:
+        StreamsError: A step failed, or no replica can run.
+    """
+    console = console or Console(highlight=False)
+    with _stop_signals():
+        host = LocalHost(options, report=lambda line: console.print(line, markup=False))
+        with host:
+            try:
+                host.start_kafka()
+                host.provide_topics()
+                host.start_replicas()
+                _watch(host, console)
+            except _StopRequested:
+                _second_signal_kills(host)
+
+
+def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
+    """Run a manifest in the background and return once its replicas have been started.
+
+    Raises:
+        LocalHostError: It could not be started; the message is its own.
+    """
+    app = load(options.manifest)
+    directory = LocalDirectory.of(app.metadata.name, options.directory)
+    if (running := directory.running_host()) is not None:
+        raise LocalHostError(f"{app.metadata.name} runs already (pid {running.pid}): stop it with `millrace dev down`")
+    directory.root.mkdir(parents=True, exist_ok=True)
+    with directory.host_log.open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 (the arguments are ours)
+            command("dev", "up", *_arguments(options)),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    record = _wait_until_serving(process, directory)
+    report(f"{app.metadata.name} runs in the background (pid {process.pid}), Kafka at {record.bootstrap_servers}")
+
+
+def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None]) -> None:
+    """Stop the host that runs a manifest and wait until it has; its data stays.
+
+    Raises:
+        LocalHostError: It does not stop.
+    """
+    app, place = _place(manifest, directory)
+    record = place.running_host()
+    if record is None:
+        report(f"{app.metadata.name} does not run")
+        return
+    os.kill(record.pid, signal.SIGTERM)
+    deadline = time.monotonic() + STOP_TIMEOUT_S + _KAFKA_STOP_S
+    while place.running_host() is not None:
+        if time.monotonic() > deadline:
+            raise LocalHostError(
+                f"The host of {app.metadata.name} (pid {record.pid}) does not stop; see {place.host_log}"
+            )
+        time.sleep(_POLL_S)
+    report(f"{app.metadata.name} is stopped; its data stays in {place.root}")
+
+
+def show(manifest: Path, directory: Path | None, *, as_json: bool) -> bool:
+    """Print what the replicas of a manifest do, and return whether they run."""
+    app, place = _place(manifest, directory)
+    record = place.running_host()
+    if as_json:
+        replicas = [asdict(view) for view in record.replicas] if record else []
+        data = {"name": app.metadata.name, "running": record is not None, "directory": str(place.root)}
+        if record:
+            data |= {"pid": record.pid, "bootstrapServers": record.bootstrap_servers}
+        sys.stdout.write(json.dumps({**data, "replicas": replicas}, indent=2) + "\n")
+    elif record:
+        console = Console(highlight=False)
+        console.print(f"{app.metadata.name} (pid {record.pid}), Kafka at {record.bootstrap_servers}", markup=False)
+        console.print(table(record.replicas))
+    else:
+        sys.stdout.write(f"{app.metadata.name} does not run\n")
+    return record is not None
+
+
+def table(views: Sequence[ReplicaView]) -> Table:
+    """Return the replicas as a table."""
+    result = Table(expand=False)
+    for name in ("replica", "pid", "state"):
+        result.add_column(name)
+    for name in ("tasks", "lag", "records/s", "restarts"):
+        result.add_column(name, justify="right")
+    result.add_column("", overflow="fold")
+    for view in views:
+        colour = _COLOURS.get(view.state.lower(), "cyan")
+        result.add_row(
+            view.name,
+            _number(view.pid, plain=True),
+            f"[{colour}]{view.state}[/]",
+            _number(view.tasks),
+            _number(view.lag),
+            _number(view.records_per_s),
+            str(view.restarts),
+            view.note,
+        )
+    return result
+
+
+def _watch(host: LocalHost, console: Console) -> NoReturn:
+    show_views = _live_table if console.is_terminal else _lines
+    with show_views(console) as update:
+        while True:
+            host.poll()
+            update(host.publish())
+            time.sleep(_REFRESH_S)
+
+
+@contextmanager
+def _live_table(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], None]]:
+    with Live(console=console, auto_refresh=False) as live:
+        yield lambda views: live.update(table(views), refresh=True)
+
+
+@contextmanager
+def _lines(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], None]]:
+    """Print a line whenever something other than lag and rate has changed."""
+    before: dict[str, object] = {}
+
+    def update(views: Sequence[ReplicaView]) -> None:
+        for view in views:
+            shape = (view.pid, view.state, view.tasks, view.restarts)
+            if before.get(view.name) != shape:
+                before[view.name] = shape
+                tasks = "" if view.tasks is None else f", tasks: {view.tasks}"
+                note = f" ({view.note})" if view.note else ""
+                console.print(
+                    f"{view.name}: {view.state}, pid {view.pid or '-'}{tasks}, restarts: {view.restarts}{note}",
+                    markup=False,
+                    soft_wrap=True,
+                )
+
+    yield update
+
+
+@contextmanager
+def _stop_signals() -> Iterator[None]:
+    def request(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise _StopRequested
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {number: signal.signal(number, request) for number in numbers}
+    try:
+        yield
+    except _StopRequested:
+        pass
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _second_signal_kills(host: LocalHost) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: host.kill())
+
+
+def _arguments(options: HostOptions) -> list[str]:
+    arguments = ["--file", str(options.manifest), "--create-topics" if options.create_topics else "--no-create-topics"]
+    if options.directory:
+        arguments += ["--dir", str(options.directory.absolute())]
+    if options.bootstrap:
+        arguments += ["--bootstrap", options.bootstrap]
+    for name, count in options.topics.items():
+        arguments += ["--topic", name if count is None else f"{name}:{count}"]
+    return arguments
+
+
+def _wait_until_serving(process: subprocess.Popen[bytes], directory: LocalDirectory) -> HostRecord:
+    deadline = time.monotonic() + DETACH_TIMEOUT_S
+    while True:
+        record = directory.running_host()
+        if record and record.pid == process.pid and record.serving:
+            return record
+        if process.poll() is not None:
+            lines = directory.host_log.read_text(errors="replace").splitlines()
+            told = [line for line in lines if line.startswith("Error:")] or lines[-1:] or ["it said nothing"]
+            raise LocalHostError(f"It did not start: {told[-1].removeprefix('Error: ')} (see {directory.host_log})")
+        if time.monotonic() > deadline:
+            process.terminate()
+            raise LocalHostError(f"It did not start within {DETACH_TIMEOUT_S:.0f} s; see {directory.host_log}")
+        time.sleep(_POLL_S)
+
+
+def _place(manifest: Path, directory: Path | None) -> tuple[StreamsApp, LocalDirectory]:
+    app = load(manifest)
+    return app, LocalDirectory.of(app.metadata.name, directory)
+
+
+def _number(value: float | None, *, plain: bool = False) -> str:
+    if value is None:
+        return "-"
+    return str(value) if plain else f"{value:,.0f}"
