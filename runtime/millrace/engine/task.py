@@ -27,6 +27,7 @@ from millrace.engine.record_queue import RecordQueue
 from millrace.engine.settings import default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskState, check_transition
 from millrace.engine.times import TaskCounters, TaskTimes
+from millrace.engine.tracing import TraceRecord, traced
 from millrace.errors import TopologyError
 from millrace.processor.adapter import PASS_THROUGH
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
@@ -59,6 +60,7 @@ class StreamTask:
         clock: the wall clock (ms), for stores; nodes see the time given to `process` and `punctuate_wall_clock`.
         input_partitions: the partitions it reads.
         global_stores: name → global store, shared by all tasks of the instance.
+        trace_record: brackets the processing of each record; None costs nothing.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class StreamTask:
         clock: Callable[[], int],
         input_partitions: frozenset[TopicPartition],
         global_stores: Mapping[str, Any] = MappingProxyType({}),
+        trace_record: TraceRecord | None = None,
     ) -> None:
         self.task_id = task_id
         self.subtopology = subtopology
@@ -100,6 +103,7 @@ class StreamTask:
         self._cache = cache
         self._clock = clock
         self._global_stores = global_stores
+        self._trace_record = trace_record
         self._stream_time_schedules = PunctuationQueue()
         self._wall_clock_schedules = PunctuationQueue()
         self._failures: ErrorHandling | None = None
@@ -167,6 +171,8 @@ class StreamTask:
         queues = []
         for partition in self.input_partitions:
             source = topology.source_for(partition.topic)
+            if self._trace_record is not None:
+                source = traced(source, self.task_id, self.record, self._trace_record)
             queue = RecordQueue(
                 partition,
                 source,

@@ -214,8 +214,9 @@ class StreamThread:
         if tracer is None:
             batches = consumer.poll(self._max_poll_records, timeout_s)
         else:
-            with tracer.poll(self.name):
+            with tracer.poll(self.name) as fetch:
                 batches = consumer.poll(self._max_poll_records, timeout_s)
+                fetch.received(sum(map(len, batches.values())))
         tasks.add_records(batches)
         full = [partition for partition in batches if tasks.buffered(partition) > limit]
         if full:

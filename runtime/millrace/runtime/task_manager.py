@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, StreamsTimeoutError, TaskCorruptedError
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
+from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector
 from millrace.runtime.starting_offsets import StartingOffsets
@@ -69,6 +71,7 @@ class TaskResources:
     cache: CacheBudget | None
     clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     global_stores: Mapping[str, Any] = field(default_factory=dict)
+    instrumentation: Instrumentation | None = None
 
 
 class TaskManager:
@@ -205,6 +208,7 @@ class TaskManager:
             clock=resources.clock,
             input_partitions=inputs,
             global_stores=resources.global_stores,
+            trace_record=None if resources.instrumentation is None else resources.instrumentation.record,
         )
 
     def check_updater(self) -> bool:
@@ -291,13 +295,21 @@ class TaskManager:
         tasks = [task for task in self.running.values() if task.commit_needed]
         if not tasks:
             return 0
+        tracer = self._resources.instrumentation
+        if tracer is None:
+            return self._commit(tasks)
+        with tracer.commit(self._thread, [task.task_id for task in tasks], exactly_once=self._exactly_once):
+            return self._commit(tasks)
+
+    def _commit(self, tasks: list[StreamTask]) -> int:
         resources = self._resources
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in tasks:
             for partition in task.input_partitions & resources.consumer.at_end.keys():
                 task.set_position(partition, resources.consumer.at_end[partition])
             offsets.update(task.prepare_commit())
-        resources.collector.flush()
+        with nullcontext() if resources.instrumentation is None else resources.instrumentation.send(self._thread):
+            resources.collector.flush()
         changelog_offsets = resources.collector.changelog_offsets()
         if self._exactly_once:
             if offsets or resources.producer.in_transaction:

@@ -142,6 +142,7 @@ def open_resources(number: int, context: ThreadContext) -> ThreadResources:
             cache=RecordCache(context.cache_max_bytes) if context.cache_max_bytes > 0 else None,
             clock=context.clock,
             global_stores=context.global_stores,
+            instrumentation=context.instrumentation,
         )
     )
     return ThreadResources(consumer, producer, collector, updater, member, tasks)
