@@ -70,13 +70,19 @@ def explain(error: OSError, path: Path, doing: str) -> StateDirectoryError:
 class StateDirectory:
     """The state directory of one application instance.
 
+    Args:
+        config: gives `state.dir`, the application id and the clean-up settings.
+        persistent: whether the topology keeps anything on disk. If not, nothing is created or locked, and the process
+            id is new each time, so that stateless instances may share a machine.
+
     Example:
         >>> directory = StateDirectory(StreamsConfig.of({"application.id": "wc", "state.dir": "/data"}))
         >>> str(directory.path)
         '/data/wc'
     """
 
-    def __init__(self, config: StreamsConfig) -> None:
+    def __init__(self, config: StreamsConfig, *, persistent: bool = True) -> None:
+        self._persistent = persistent
         self.path = Path(config.state_dir).absolute() / config.application_id
         self._config = config
         self._mode = _MODE_GROUP_WRITE if config.allow_os_group_write_access else _MODE
@@ -104,6 +110,9 @@ class StateDirectory:
             LockError: another process, or another instance in this one, holds the lock.
             StateDirectoryError: the directory cannot be created or written to.
         """
+        if not self._persistent:
+            self._process_id = uuid.uuid4()
+            return
         self._create()
         with _held_guard:
             if self.path in _held:
@@ -147,7 +156,8 @@ class StateDirectory:
                 return None
             path = self.task_path(task_id)
             try:
-                path.mkdir(mode=self._mode, exist_ok=True)
+                if self._persistent:
+                    path.mkdir(mode=self._mode, exist_ok=True)
             except OSError as error:
                 del self._owners[task_id]
                 raise explain(error, path, "create the task directory") from error
@@ -184,7 +194,8 @@ class StateDirectory:
         try:
             if path.exists():
                 shutil.rmtree(path)
-            path.mkdir(mode=self._mode, exist_ok=True)
+            if self._persistent:
+                path.mkdir(mode=self._mode, exist_ok=True)
         except OSError as error:
             raise explain(error, path, "delete the state in") from error
 

@@ -175,6 +175,10 @@ class StateUpdater:
         """Return how many offsets are left per changelog partition; approximate while the thread runs."""
         return {changelog.partition: changelog.remaining for changelog in list(self._active.values())}
 
+    def progress(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return (next offset, end offset) of each changelog partition that is being restored."""
+        return {item.partition: (item.next_offset, item.end_offset) for item in list(self._active.values())}
+
     @property
     def idle(self) -> bool:
         """Whether nothing is being restored and nothing waits to be."""

@@ -1,0 +1,327 @@
+"""`KafkaStreams`: an application instance, from `start` to `close`.
+
+The client owns what its threads share (state directory, admin client) and decides what becomes of a thread that dies. Its
+state is derived from its threads': RUNNING when all of them are, REBALANCING while any is on its way there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Self
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.errors import StreamsError
+from millrace.kafka.check import check_connection
+from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.runtime.instrumentation import Instrumentation
+from millrace.runtime.member_factory import MemberFactory
+from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
+from millrace.runtime.preflight import check_input_topics, check_served, provision_internal_topics
+from millrace.runtime.state_directory import StateDirectory
+from millrace.runtime.state_updater import RestoreListener
+from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
+from millrace.runtime.status import StreamsStatus, take_status, write_status
+from millrace.runtime.stream_thread import StreamThread
+from millrace.runtime.thread_resources import ThreadContext
+from millrace.topology import Topology
+
+__all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
+
+_log = logging.getLogger(__name__)
+_STATUS_EVERY_S = 1.0
+
+
+class UncaughtExceptionResponse(Enum):
+    """What to do when a stream thread died (KIP-671)."""
+
+    REPLACE_THREAD = "replace thread"
+    SHUTDOWN_CLIENT = "shut down client"
+    SHUTDOWN_APPLICATION = "shut down application"
+
+
+UncaughtExceptionHandler = Callable[[Exception], UncaughtExceptionResponse]
+
+
+class KafkaStreams:
+    """One instance of a Streams application.
+
+    Args:
+        topology: what to run.
+        config: a `StreamsConfig`, or settings under Kafka's dotted names.
+        instrumentation: traces what the threads do; None costs nothing.
+
+    Raises:
+        ConfigError: a setting is wrong, or `bootstrap.servers` is missing.
+        TopologyError: the topology cannot be built.
+        UnsupportedFeatureError: a setting is not served by this version.
+
+    Example:
+        >>> with KafkaStreams(topology, {"application.id": "wc", "bootstrap.servers": "…"}) as streams:  # doctest: +SKIP
+        ...     streams.wait()
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: StreamsConfig | Mapping[str, Any],
+        *,
+        instrumentation: Instrumentation | None = None,
+    ) -> None:
+        self.config = StreamsConfig.of(config)
+        self.topology = topology.build(self.config)
+        check_served(self.config, ClientSettings(self.config, "check"))
+        self._instrumentation = instrumentation
+        persistent = any(builder.persistent for part in self.topology.subtopologies for builder in part.store_builders)
+        self._directory = StateDirectory(self.config, persistent=persistent)
+        self._state = State.CREATED
+        self._lock = threading.RLock()
+        self._ended = threading.Condition(self._lock)
+        self._threads: dict[int, StreamThread] = {}
+        self._to_replace: set[StreamThread] = set()
+        self._state_listener: StateListener | None = None
+        self._restore_listener: RestoreListener | None = None
+        self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
+        self._context: ThreadContext | None = None
+        self._admin: AdminClient | None = None
+        self._stop_housekeeping = threading.Event()
+        self._status_file = self.config.internal("__status.file__", "")
+        self._process_id = ""
+        self.error: Exception | None = None
+        """What ended the instance, or None."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<KafkaStreams {self.config.application_id} {self._state.value}>"
+
+    # Settings that must come before start
+
+    def set_state_listener(self, listener: StateListener | None) -> None:
+        """Have a function called with (new, old) on every change of state, in whichever thread made it."""
+        self._require_created("set a state listener")
+        self._state_listener = listener
+
+    def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
+        """Have a function decide what to do when a stream thread died; the default shuts the client down."""
+        self._require_created("set an uncaught exception handler")
+        self._exception_handler = handler
+
+    def set_restore_listener(self, listener: RestoreListener | None) -> None:
+        """Have an object told how restoration goes (Java: setGlobalStateRestoreListener)."""
+        self._require_created("set a restore listener")
+        self._restore_listener = listener
+
+    # Life cycle
+
+    @property
+    def state(self) -> State:
+        """Where the client is in its life."""
+        return self._state
+
+    def start(self) -> None:
+        """Check everything, then start the stream threads; returns without waiting for them to run.
+
+        Raises:
+            LockError: another process uses the state directory.
+            StateDirectoryError: the state directory cannot be written to.
+            BrokerUnreachableError: no broker answered.
+            AuthenticationError: the brokers refused the credentials.
+            MissingSourceTopicError: an input topic does not exist.
+            MisconfiguredInternalTopicError: an internal topic has a wrong partition count.
+        """
+        self._require_created("start")
+        self._directory.lock()
+        try:
+            self._process_id = str(self._directory.process_id)
+            settings = ClientSettings(self.config, self._process_id)
+            check_connection(self.config)
+            self._admin = open_admin(settings.admin())
+            check_input_topics(self.topology, self._admin)
+            provision_internal_topics(self.topology, self.config, settings)
+        except BaseException:
+            self._directory.unlock()
+            raise
+        self._context = ThreadContext(
+            topology=self.topology,
+            config=self.config,
+            settings=settings,
+            directory=self._directory,
+            admin=self._admin,
+            new_member=MemberFactory(self.topology, settings, self._admin),
+            cache_max_bytes=self.config.statestore_cache_max_bytes // self.config.num_stream_threads,
+            instrumentation=self._instrumentation,
+            restore_listener=self._restore_listener,
+        )
+        self._set_state(State.REBALANCING)
+        threading.Thread(target=self._keep_house, name="millrace-housekeeping", daemon=True).start()
+        for number in range(1, self.config.num_stream_threads + 1):
+            self._start_thread(number)
+
+    def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
+        """Commit, close all tasks and stop; may be called from any thread, and more than once.
+
+        Args:
+            timeout_s: how long to wait for the threads; None = until they have ended, 0 = not at all.
+            leave_group: whether to give the tasks to others at once. None: dynamic members leave, static members keep their
+                place until their session times out.
+
+        Returns:
+            Whether everything has ended.
+        """
+        with self._lock:
+            if self._state is State.NOT_RUNNING:
+                return True
+            begun = self._state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR)
+            if not begun:
+                self._set_state(State.PENDING_SHUTDOWN)
+        if not begun:
+            self._begin_shutdown(leave_group, State.NOT_RUNNING)
+        return self.wait(timeout_s)
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the client has ended (closed, or failed); return whether it has."""
+        with self._ended:
+            return self._ended.wait_for(lambda: self._state.has_ended, timeout_s)
+
+    def clean_up(self) -> None:
+        """Delete this instance's local state; it is restored from the changelogs at the next start.
+
+        Raises:
+            StreamsError: the instance runs.
+            LockError: another process uses the directory.
+        """
+        if self._state not in (State.CREATED, State.NOT_RUNNING):
+            raise StreamsError(f"Cannot clean up while the application is {self._state.value}: close it first")
+        self._directory.lock()
+        try:
+            self._directory.delete_all()
+        finally:
+            self._directory.unlock()
+
+    # What it does
+
+    def metadata_for_local_threads(self) -> frozenset[ThreadMetadata]:
+        """Return what each stream thread does."""
+        return frozenset(thread_metadata(thread) for thread in self._live_threads())
+
+    def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
+        """Return, per store and partition here, how far it is behind its changelog."""
+        return store_lags(self._live_threads())
+
+    def status(self) -> StreamsStatus:
+        """Return a snapshot of the instance; cheap."""
+        return take_status(self.config.application_id, self._process_id, self._state, self._live_threads(), self.error)
+
+    # Threads
+
+    def _live_threads(self) -> list[StreamThread]:
+        with self._lock:
+            return list(self._threads.values())
+
+    def _start_thread(self, number: int) -> None:
+        assert self._context is not None
+        thread = StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
+        with self._lock:
+            self._threads[number] = thread
+        thread.start()
+
+    def _on_thread_state(self, thread: StreamThread, new: ThreadState, _old: ThreadState) -> None:
+        with self._lock:
+            if new is ThreadState.DEAD:
+                if thread in self._to_replace and self._state.is_running_or_rebalancing:
+                    self._to_replace.discard(thread)
+                    self._start_thread(thread.number)
+                return
+            if not self._state.is_running_or_rebalancing:
+                return
+            if new in (ThreadState.PARTITIONS_REVOKED, ThreadState.PARTITIONS_ASSIGNED):
+                self._set_state(State.REBALANCING)
+            elif new is ThreadState.RUNNING and all(
+                other.state is ThreadState.RUNNING for other in self._threads.values()
+            ):
+                self._set_state(State.RUNNING)
+
+    def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
+        try:
+            response = self._exception_handler(error)
+        except Exception:
+            _log.exception("The uncaught exception handler failed: shutting the client down")
+            response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
+        _log.error("%s died: %s; to do: %s", thread.name, error, response.value)
+        with self._lock:
+            self.error = error
+            if response is UncaughtExceptionResponse.REPLACE_THREAD:
+                self.error = None
+                self._to_replace.add(thread)
+                self._set_state(State.REBALANCING)
+                return
+            if not self._state.is_running_or_rebalancing:
+                return
+            self._set_state(State.PENDING_ERROR)
+        self._begin_shutdown(None, State.ERROR)
+
+    def _begin_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
+        for thread in self._live_threads():
+            thread.shutdown(leave_group=leave_group)
+        threading.Thread(target=self._finish_shutdown, args=(end,), name="millrace-shutdown", daemon=True).start()
+
+    def _finish_shutdown(self, end: State) -> None:
+        for thread in self._live_threads():
+            thread.join()
+        self._stop_housekeeping.set()
+        self._directory.unlock()
+        self._set_state(end)
+        self._write_status()
+
+    def _keep_house(self) -> None:
+        cleaned = time.monotonic()
+        delay_s = max(1.0, self.config.state_cleanup_delay_ms / 1000)
+        while not self._stop_housekeeping.wait(_STATUS_EVERY_S):
+            try:
+                self._write_status()
+                if time.monotonic() - cleaned >= delay_s:
+                    cleaned = time.monotonic()
+                    self._directory.clean_idle()
+            except Exception as error:
+                _log.warning("Housekeeping failed: %s", error)
+
+    def _write_status(self) -> None:
+        if self._status_file:
+            try:
+                write_status(self.status(), Path(self._status_file))
+            except OSError as error:
+                _log.warning("Cannot write the status file %s: %s", self._status_file, error)
+
+    # State
+
+    def _set_state(self, new: State) -> None:
+        with self._ended:
+            old = self._state
+            if old is new or new not in CLIENT_TRANSITIONS[old]:
+                return
+            self._state = new
+            self._ended.notify_all()
+        _log.info("%s: %s → %s", self.config.application_id, old.value, new.value)
+        if self._state_listener is not None:
+            try:
+                self._state_listener(new, old)
+            except Exception:
+                _log.exception("The state listener failed")
+
+    def _require_created(self, what: str) -> None:
+        if self._state is not State.CREATED:
+            raise StreamsError(
+                f"Cannot {what} while {self._state.value}: only before start, and each client starts once"
+            )
