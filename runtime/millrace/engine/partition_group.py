@@ -57,26 +57,33 @@ class PartitionGroup:
             return queues[0].drain(max_records)
         done = 0
         while done < max_records:
-            best: RecordQueue | None = None
-            best_at = others_at = 0
-            alone = True
-            for queue in queues:
-                timestamp = queue.peek()
-                if timestamp is None:
-                    continue
-                if best is None:
-                    best, best_at = queue, timestamp
-                elif timestamp < best_at:
-                    best, best_at, others_at, alone = queue, timestamp, best_at, False
-                elif alone or timestamp < others_at:
-                    others_at, alone = timestamp, False
+            best, until = self._choose()
             if best is None or not self._may_process(now_ms):
                 break
-            if alone:
+            if any(queue.idle_deadline_ms is not None for queue in queues):
+                self._counters.enforced_processing += 1
+            if until is None:
                 done += best.drain(max_records - done)
-                continue
-            done += self._run(best, others_at, max_records - done)
+            else:
+                done += self._run(best, until, max_records - done)
         return done
+
+    def _choose(self) -> tuple[RecordQueue | None, int | None]:
+        """Return the queue whose head is earliest, and the timestamp of the next earliest head (None: there is no other)."""
+        best: RecordQueue | None = None
+        best_at = 0
+        until: int | None = None
+        for queue in self._list:
+            timestamp = queue.peek()
+            if timestamp is None:
+                continue
+            if best is None:
+                best, best_at = queue, timestamp
+            elif timestamp < best_at:
+                best, best_at, until = queue, timestamp, best_at
+            elif until is None or timestamp < until:
+                until = timestamp
+        return best, until
 
     @staticmethod
     def _run(queue: RecordQueue, until: int, max_records: int) -> int:
@@ -94,7 +101,6 @@ class PartitionGroup:
         max_idle_ms = self._max_idle_ms
         if max_idle_ms == IDLING_DISABLED:
             return True
-        enforced = False
         for queue in self._list:
             if queue.raw or queue.head is not None:
                 queue.idle_deadline_ms = None
@@ -106,7 +112,4 @@ class PartitionGroup:
                     queue.idle_deadline_ms = now_ms + max_idle_ms
                 if now_ms < queue.idle_deadline_ms:
                     return False
-                enforced = True
-        if enforced:
-            self._counters.enforced_processing += 1
         return True

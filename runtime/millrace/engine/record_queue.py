@@ -2,7 +2,8 @@
 
 Two ways to take records out, because choosing between partitions needs the timestamp of each queue's head while a lone
 partition does not: `peek`/`process_head` read one record ahead, `drain` reads and processes in one loop with everything bound.
-Records that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed.
+Records that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed; one that makes the task
+fail stays at the head.
 """
 
 from __future__ import annotations
@@ -96,7 +97,11 @@ class RecordQueue:
             if not self.raw:
                 return None
             raw = self.raw.popleft()
-            self.head = head = self._read(raw)
+            try:
+                self.head = head = self._read(raw)
+            except StreamsError:
+                self._put_back(raw)
+                raise
             if head is None:
                 self.position = raw.offset + 1
         return head[0]
@@ -119,10 +124,10 @@ class RecordQueue:
         try:
             self._forward(key, value, timestamp, raw.headers)
         except StreamsError:
-            self.position = raw.offset
+            self._put_back(raw)
             raise
         except Exception as error:
-            self.position = raw.offset
+            self._put_back(raw)
             raise self._unexpected(error, raw) from error
         self.position = raw.offset + 1
 
@@ -169,15 +174,20 @@ class RecordQueue:
                 current.raw_value = raw_value  # type: ignore[assignment]
                 forward(key, value, timestamp, headers)
         except StreamsError:
-            offset -= 1
+            self._put_back(raw)
             raise
         except Exception as error:
-            offset -= 1
+            self._put_back(raw)
             raise self._unexpected(error, raw) from error
         finally:
             self.partition_time = partition_time
-            self.position = offset + 1
+        self.position = offset + 1
         return done + limit
+
+    def _put_back(self, raw: ConsumedRecord) -> None:
+        """Keep a record that failed at the head, so that its offset is not committed."""
+        self.raw.appendleft(raw)
+        self.position = raw.offset
 
     def _read(self, raw: ConsumedRecord) -> Head | None:
         topic, headers = raw.topic, raw.headers

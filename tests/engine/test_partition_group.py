@@ -1,0 +1,111 @@
+"""A task takes the record with the smallest timestamp among its partitions, and knows when to wait for one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.engine.support import Harness, pipe
+
+from millrace.records import TopicPartition
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """A running task over topics a and b that waits for lag only."""
+    harness = Harness(pipe("a", "b"), tmp_path)
+    harness.run()
+    return harness
+
+
+def test_smallest_head_timestamp_goes_first(two):
+    """Records of two partitions are merged by timestamp, keeping each partition's order."""
+    two.add("a", ("k", "a1", 1), ("k", "a5", 5), ("k", "a3", 3))
+    two.add("b", ("k", "b2", 2), ("k", "b4", 4), ("k", "b9", 9))
+    two.task.set_lag(A, 0)
+    two.task.set_lag(B, 0)
+    assert two.task.process(0, 100) == 6
+    assert two.values() == ["a1", "b2", "b4", "a5", "a3", "b9"]
+
+
+def test_partition_of_unknown_lag_is_waited_for(two):
+    """With max.task.idle.ms=0 nothing is processed while an empty partition's lag is not known."""
+    two.add("a", ("k", "a1", 1))
+    assert not two.task.ready(0)
+    assert two.task.process(0, 10) == 0
+    two.task.set_lag(B, 7)
+    assert two.task.process(0, 10) == 0
+    two.task.set_lag(B, 0)
+    assert two.task.ready(0)
+    assert two.task.process(0, 10) == 1
+    assert two.task.counters.enforced_processing == 1
+
+
+def test_processing_stops_when_a_partition_runs_empty_with_lag(two):
+    """A batch ends as soon as a partition is empty whose next records are known to be on the broker."""
+    two.task.set_lag(A, 5)
+    two.task.set_lag(B, 5)
+    two.add("a", ("k", "a1", 1), ("k", "a4", 4))
+    two.add("b", ("k", "b2", 2))
+    assert two.task.process(0, 10) == 2
+    assert two.values() == ["a1", "b2"]
+    assert two.task.buffered(A) == 1
+
+
+def test_idling_disabled_processes_what_is_there(tmp_path):
+    """With max.task.idle.ms=-1 an empty partition is not waited for, whatever its lag."""
+    harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": -1})
+    harness.run()
+    harness.add("a", ("k", "a1", 1))
+    assert harness.task.process(0, 10) == 1
+
+
+def test_idle_time_runs_from_when_the_partition_was_found_empty(tmp_path):
+    """With max.task.idle.ms=50 an empty partition without lag holds processing up for 50 ms, once."""
+    harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": 50})
+    task = harness.run()
+    task.set_lag(A, 0)
+    task.set_lag(B, 0)
+    harness.add("a", ("k", "a1", 1), ("k", "a2", 2))
+    assert task.process(1000, 10) == 0
+    assert task.process(1049, 10) == 0
+    assert task.process(1050, 10) == 2
+    harness.add("b", ("k", "b1", 3))
+    assert task.process(1051, 10) == 0, "now a is empty and its time starts"
+    assert task.process(1101, 10) == 1
+
+
+def test_skipped_records_do_not_stop_the_merge(tmp_path):
+    """A record without a valid timestamp is dropped on the way and counts as consumed."""
+    harness = Harness(
+        pipe("a", "b"),
+        tmp_path,
+        **{"default.timestamp.extractor": "LogAndSkipOnInvalidTimestamp", "max.task.idle.ms": -1},
+    )
+    task = harness.run()
+    harness.add("a", ("k", "x", -1), ("k", "a2", 2))
+    harness.add("b", ("k", "b1", 1), ("k", "y", -5))
+    assert task.process(0, 10) == 2
+    assert harness.values() == ["b1", "a2"]
+    assert task.dropped_records == 2
+    assert task.position(B) == 2
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=30), st.integers(1, 7))
+def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
+    """How many records a call of process may take changes nothing about their order."""
+    orders = []
+    for size in (1, batch, 1000):
+        harness = Harness(pipe("a", "b", "c"), tmp_path, **{"max.task.idle.ms": -1})
+        task = harness.run()
+        for number, (topic, timestamp) in enumerate(arrivals):
+            harness.add(topic, ("k", f"{number}", timestamp))
+        while task.process(0, size):
+            pass
+        orders.append(harness.values())
+        task.close_dirty()
+    assert orders[0] == orders[1] == orders[2]
+    assert len(orders[0]) == len(arrivals)

@@ -1,0 +1,26 @@
+"""Keys go to the partitions that Java's producer sends them to."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from millrace.engine.partitioner import murmur2, partition_for_key
+
+VECTORS = [json.loads(line) for line in (Path(__file__).parent / "data" / "partitioner.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("vector", [v for v in VECTORS if v["kind"] == "default"], ids=lambda v: v["key"] or "empty")
+def test_hash_and_partition_are_javas(vector):
+    """murmur2 and the partition of a key equal what Java computed."""
+    key = base64.b64decode(vector["key"])
+    assert murmur2(key) == vector["murmur2"]
+    assert partition_for_key(key, vector["numPartitions"]) == vector["partition"]
+
+
+def test_known_hash_of_a():
+    """The hash of "a" is the one formats §8 gives."""
+    assert murmur2(b"a") == -1563381124

@@ -1,0 +1,283 @@
+"""The life of a task: states, offsets, stores, failures."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engine.support import Failing, Harness, pipe
+
+from millrace.engine.offset_metadata import decode_metadata, encode_metadata
+from millrace.engine.task_state import ALLOWED_TRANSITIONS, IllegalTaskStateError, TaskState, check_transition
+from millrace.errors import FailedProcessingError, TopologyError
+from millrace.processor.api import Processor, PunctuationType
+from millrace.records import OffsetAndMetadata, Record, TopicPartition
+from millrace.serdes import Serdes
+from millrace.state import Stores
+from millrace.state.api import ChangelogRecord
+from millrace.topology import Topology
+
+IN = TopicPartition("in", 0)
+
+
+class Counter(Processor):
+    """Counts per key and forwards the count as text."""
+
+    def process(self, record):
+        """Count one."""
+        store = self.context.get_state_store("counts")
+        count = (store.get(record.key) or 0) + 1
+        store.put(record.key, count)
+        self.context.forward(record.with_value(str(count)))
+
+
+def counting(*, persistent=True):
+    """Return a topology that counts per key in store `counts`."""
+    supplier = Stores.persistent_key_value_store("counts") if persistent else Stores.in_memory_key_value_store("counts")
+    store = Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.long())
+    return (
+        Topology()
+        .add_source("src", "in")
+        .add_processor("p", Counter, "src")
+        .add_state_store(store, "p")
+        .add_sink("snk", "out", "p")
+    )
+
+
+@pytest.mark.parametrize("old", TaskState)
+@pytest.mark.parametrize("new", TaskState)
+def test_only_tabled_transitions_are_allowed(old, new):
+    """Every move outside the table is refused and the message names task and states."""
+    if new in ALLOWED_TRANSITIONS[old]:
+        check_transition("0_1", old, new)
+    else:
+        with pytest.raises(IllegalTaskStateError, match=f"0_1 cannot go from {old.value} to {new.value}"):
+            check_transition("0_1", old, new)
+
+
+def test_task_goes_through_its_states(tmp_path):
+    """CREATED, RESTORING, RUNNING, SUSPENDED, CLOSED, each by its own call."""
+    harness = Harness(counting(), tmp_path)
+    task = harness.task
+    assert task.state is TaskState.CREATED
+    task.open_stores()
+    assert task.state is TaskState.RESTORING
+    task.initialize()
+    assert task.state is TaskState.RUNNING
+    task.suspend()
+    assert task.state is TaskState.SUSPENDED
+    task.resume()
+    assert task.state is TaskState.RUNNING
+    task.suspend()
+    task.close_clean()
+    assert task.state is TaskState.CLOSED
+    assert not task.stores["counts"].is_open()
+
+
+def test_records_are_refused_before_running(tmp_path):
+    """A task that is not RUNNING refuses records and says which state it is in."""
+    harness = Harness(pipe(), tmp_path)
+    with pytest.raises(IllegalTaskStateError, match="0_0 is CREATED"):
+        harness.add("in", ("k", "v", 1))
+
+
+def test_commit_returns_next_offsets_with_partition_time(tmp_path):
+    """What is committed is the offset after the last processed record, with the partition's time."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "a", 30), ("k", "b", 20), ("k", "c", 40))
+    assert task.prepare_commit() == {}
+    task.process(0, 2)
+    assert task.commit_needed
+    assert task.prepare_commit() == {IN: OffsetAndMetadata(2, encode_metadata(30))}
+    task.post_commit({})
+    assert not task.commit_needed
+    task.process(0, 10)
+    assert task.prepare_commit()[IN].offset == 3
+    assert task.stream_time == task.partition_time(IN) == 40
+
+
+def test_consumer_position_beyond_the_last_record_is_committed(tmp_path):
+    """Transaction markers after the last record are passed over when the host tells the consumer's position."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "a", 1))
+    task.process(0, 1)
+    task.set_position(IN, 5)
+    assert task.prepare_commit()[IN].offset == 5
+
+
+def test_committed_partition_time_is_taken_up(tmp_path):
+    """A task starts with the partition time and stream time of the last commit."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run({IN: OffsetAndMetadata(7, encode_metadata(1500))})
+    assert task.partition_time(IN) == 1500
+    assert task.stream_time == 1500
+
+
+def test_changed_processor_metadata_is_committed_on_all_partitions(tmp_path):
+    """Metadata that a node sets goes with the offset of every input partition that has one."""
+    harness = Harness(pipe("a", "b"), tmp_path, **{"max.task.idle.ms": -1})
+    task = harness.run()
+    harness.add("a", ("k", "v", 1))
+    harness.add("b", ("k", "v", 2))
+    task.process(0, 10)
+    task.prepare_commit()
+    task.post_commit({})
+    harness.add("a", ("k", "v", 3))
+    task._metadata["windows"] = 99
+    task.process(0, 10)
+    committed = task.prepare_commit()
+    assert {tp.topic for tp in committed} == {"a", "b"}
+    assert all(decode_metadata(item.metadata).processor_metadata == {"windows": 99} for item in committed.values())
+
+
+def test_standby_updates_and_takes_over_with_its_stores_open(tmp_path):
+    """A task in RESTORING applies changelog records, and runs on the same stores when it is initialised."""
+    harness = Harness(counting(), tmp_path)
+    task = harness.task
+    task.open_stores()
+    changelog = TopicPartition("app-counts-changelog", 0)
+    assert set(task.changelogs) == {changelog}
+    task.restore(changelog, [ChangelogRecord(b"k", (41).to_bytes(8, "big"), 1, 0)])
+    assert task.counters.restored_records == 1
+    task.initialize()
+    harness.add("in", ("k", "v", 2))
+    task.process(0, 1)
+    assert harness.values("out") == ["42"]
+
+
+def test_active_becomes_standby_without_closing_stores(tmp_path):
+    """Recycling stops the nodes and keeps the stores open for further updates."""
+    harness = Harness(counting(), tmp_path)
+    task = harness.run()
+    task.suspend()
+    task.become_standby()
+    assert task.state is TaskState.RESTORING
+    assert task.stores["counts"].is_open()
+    task.restore(TopicPartition("app-counts-changelog", 0), [ChangelogRecord(b"k", (1).to_bytes(8, "big"), 1, 0)])
+    task.close_clean()
+
+
+def test_dirty_close_forgets_what_was_not_committed(tmp_path):
+    """After a dirty close the disk is at the last commit, with its changelog offset."""
+    harness = Harness(counting(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    task.process(0, 1)
+    task.prepare_commit()
+    task.post_commit(harness.collector.changelog_offsets())
+    harness.add("in", ("k", "v", 2))
+    task.process(0, 1)
+    assert task.uncommitted_bytes() > 0
+    task.close_dirty()
+    again = Harness(counting(), tmp_path)
+    again.task.open_stores()
+    assert again.task.stores["counts"].get("k") == 1
+    assert again.task.stores["counts"].committed_offset(TopicPartition("app-counts-changelog", 0)) == 0
+    again.task.close_dirty()
+
+
+def test_clean_close_is_refused_with_uncommitted_work(tmp_path):
+    """Closing clean without a commit is an error of the host."""
+    harness = Harness(pipe(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    task.process(0, 1)
+    task.suspend()
+    with pytest.raises(IllegalTaskStateError, match="uncommitted"):
+        task.close_clean()
+    task.close_dirty()
+
+
+def test_failure_names_node_and_position_and_does_not_consume(tmp_path):
+    """A processor's exception becomes FailedProcessingError with node, offset and cause; its record is not committed."""
+    harness = Harness(pipe(processor=Failing), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "ok", 1), ("k", "bad", 2), ("k", "later", 3))
+    with pytest.raises(
+        FailedProcessingError, match=r"node p failed on the record at offset 1 of in-0: ValueError"
+    ) as caught:
+        task.process(0, 10)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert task.position(IN) == 1
+    task.close_dirty()
+
+
+def test_processor_can_ask_for_a_commit(tmp_path):
+    """context.commit() sets a flag that the next commit clears."""
+
+    class Asking(Processor):
+        def process(self, record):
+            self.context.commit()
+
+    harness = Harness(pipe(processor=Asking), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    task.process(0, 1)
+    assert task.commit_requested
+    task.prepare_commit()
+    task.post_commit({})
+    assert not task.commit_requested
+
+
+def test_punctuators_see_no_record_and_their_own_time(tmp_path):
+    """In a punctuation there is no record metadata, headers are empty and the timestamp is the punctuation's."""
+    seen = []
+
+    class Punctuated(Processor):
+        def init(self, context):
+            super().init(context)
+            context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, ts):
+            seen.append((ts, self.context.record_metadata, self.context.current_system_time_ms()))
+            self.context.forward(Record("k", f"tick {ts}", ts))
+
+        def process(self, record):
+            seen.append(self.context.record_metadata.offset)
+
+    harness = Harness(pipe(processor=Punctuated), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "v", 1))
+    task.process(5, 1)
+    assert task.next_wall_clock_punctuation_ms == 10
+    assert task.punctuate_wall_clock(9) == 0
+    assert task.punctuate_wall_clock(25) == 1
+    assert seen == [0, (25, None, 25)]
+    assert harness.values() == ["tick 25"]
+    assert task.commit_needed
+
+
+def test_stream_time_punctuation_needs_a_record(tmp_path):
+    """Stream-time punctuators do not fire before the first record, and then at once."""
+    calls = []
+
+    class Punctuated(Processor):
+        def init(self, context):
+            context.schedule(100, PunctuationType.STREAM_TIME, calls.append)
+
+        def process(self, record):
+            pass
+
+    harness = Harness(pipe(processor=Punctuated), tmp_path)
+    task = harness.run()
+    assert task.punctuate_stream_time() == 0
+    harness.add("in", ("k", "v", 7))
+    task.process(0, 1)
+    assert task.punctuate_stream_time() == 1
+    assert task.punctuate_stream_time() == 0
+    assert calls == [7]
+
+
+def test_store_of_another_node_is_refused(tmp_path):
+    """A processor gets only the stores it is connected to, and the message says how to connect one."""
+
+    class Nosy(Processor):
+        def init(self, context):
+            context.get_state_store("counts")
+
+    topology = counting().add_processor("nosy", Nosy, "src")
+    harness = Harness(topology, tmp_path)
+    harness.task.open_stores()
+    with pytest.raises(TopologyError, match="nosy asks for store 'counts' but is not connected"):
+        harness.task.initialize()
+    harness.task.close_dirty()
