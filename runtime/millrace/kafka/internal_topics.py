@@ -1,0 +1,176 @@
+"""Creating and checking an application's internal topics: changelogs and repartition topics.
+
+Safe to run by several members, or by an operator and a member, at the same time: a topic that another has created in between is
+checked like one that was there. An existing topic that does not fit is never changed: with other partitions, keys would meet
+other state; with another clean-up policy, state would be deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.errors import (
+    AuthorizationError,
+    MisconfiguredInternalTopicError,
+    MissingInternalTopicsError,
+    MissingSourceTopicError,
+)
+from millrace.kafka.admin import TopicToCreate, all_topic_partitions, create_topics, topic_configs, topic_partitions
+from millrace.kafka.partition_counts import (
+    PartitionCounts,
+    external_source_topics,
+    repartition_topics,
+    resolve_partition_counts,
+)
+from millrace.topology.plan import TopologyPlan
+
+log = logging.getLogger("millrace.kafka.internal_topics")
+
+
+@dataclass(frozen=True, slots=True)
+class ProvisionReport:
+    """What provisioning found and did."""
+
+    created: Mapping[str, int]
+    """Internal topics that were created, with their number of partitions."""
+    verified: Mapping[str, int]
+    """Internal topics that existed and fit."""
+    counts: PartitionCounts
+    """Partitions and tasks of the whole application."""
+
+
+def partition_counts(plan: TopologyPlan, admin: AdminClient, timeout_s: float = 60.0) -> PartitionCounts:
+    """Return the counts of a plan on a cluster, without looking at its internal topics.
+
+    Raises:
+        MissingSourceTopicError: Input topics do not exist; names them all.
+        TopologyError: Topics that must be co-partitioned have different counts.
+    """
+    named = external_source_topics(plan)
+    if any(item.source_patterns for item in plan.subtopologies):
+        existing = all_topic_partitions(admin, timeout_s)
+    else:
+        existing = topic_partitions(admin, named, timeout_s)
+    missing = sorted(named - existing.keys())
+    if missing:
+        raise MissingSourceTopicError(
+            f"Application {plan.application_id} reads topics that do not exist: {', '.join(missing)}. Create them (input topics "
+            "are never created by Millrace), or correct their names"
+        )
+    return resolve_partition_counts(plan, existing)
+
+
+def provision(
+    plan: TopologyPlan,
+    admin: AdminClient,
+    config: StreamsConfig | None = None,
+    *,
+    create: bool = True,
+    timeout_s: float = 60.0,
+) -> ProvisionReport:
+    """Create the internal topics that are missing and check those that exist.
+
+    Args:
+        plan: What the application needs; topic configurations (with `topic.` overrides) are part of it.
+        admin: Client of the cluster.
+        config: For `replication.factor`; without it the broker's default is used.
+        create: Whether missing topics may be created.
+        timeout_s: How long all of it may take.
+
+    Raises:
+        MissingSourceTopicError: Input topics do not exist.
+        MissingInternalTopicsError: Internal topics do not exist and `create` is False.
+        MisconfiguredInternalTopicError: An internal topic exists with another number of partitions or clean-up policy.
+        TopologyError: Topics that must be co-partitioned have different counts.
+        AuthorizationError: The principal may not describe or create topics.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    counts = partition_counts(plan, admin, timeout_s)
+    wanted = _wanted(plan, counts, -1 if config is None else config.replication_factor)
+    found = topic_partitions(admin, wanted, _left(deadline))
+    missing = {name: topic for name, topic in wanted.items() if name not in found}
+    if missing and not create:
+        raise MissingInternalTopicsError(
+            f"Internal topics of {plan.application_id} do not exist: {', '.join(sorted(missing))}. Create them with "
+            "`millrace plan` and the operator, or let the application create them"
+        )
+    raced: frozenset[str] = frozenset()
+    if missing:
+        log.info("Creating internal topics %s", ", ".join(f"{n} ({t.partitions})" for n, t in sorted(missing.items())))
+        raced = create_topics(admin, missing, _left(deadline))
+        found |= topic_partitions(admin, raced, _left(deadline))
+    _check(plan, wanted, found, admin, _left(deadline))
+    created = {name: topic.partitions for name, topic in missing.items() if name not in raced}
+    return ProvisionReport(created, found, counts)
+
+
+def _left(deadline: float) -> float:
+    return max(1.0, deadline - time.monotonic())
+
+
+def _wanted(plan: TopologyPlan, counts: PartitionCounts, replication_factor: int) -> dict[str, TopicToCreate]:
+    wanted = {
+        name: TopicToCreate(counts.topics[name], topic.config, replication_factor)
+        for name, topic in repartition_topics(plan).items()
+        if counts.topics.get(name)
+    }
+    for item in plan.subtopologies:
+        for changelog in item.changelog_topics:
+            if changelog.name in counts.changelogs:
+                partitions = counts.changelogs[changelog.name]
+                wanted[changelog.name] = TopicToCreate(partitions, changelog.config, replication_factor)
+    return wanted
+
+
+def _check(
+    plan: TopologyPlan,
+    wanted: Mapping[str, TopicToCreate],
+    found: Mapping[str, int],
+    admin: AdminClient,
+    timeout_s: float,
+) -> None:
+    wrong = {name: count for name, count in found.items() if count != wanted[name].partitions}
+    if wrong:
+        shown = "; ".join(f"{n} has {c} partitions but needs {wanted[n].partitions}" for n, c in sorted(wrong.items()))
+        raise MisconfiguredInternalTopicError(
+            f"Internal topics of {plan.application_id} do not fit its input topics: {shown}. Has an input topic been given more "
+            "partitions? Set its partitions back by using a new topic, or reset the application (`millrace reset`), which "
+            "deletes its internal topics and state, or use another application.id"
+        )
+    try:
+        configs = topic_configs(admin, found, timeout_s)
+    except AuthorizationError as error:
+        log.warning("The clean-up policies of internal topics are not checked: %s", error)
+        return
+    for name, actual in configs.items():
+        _check_policy(name, wanted[name].config, actual)
+
+
+def _check_policy(name: str, wanted: Mapping[str, str], actual: Mapping[str, str]) -> None:
+    needs = _policies(wanted.get("cleanup.policy", "delete"))
+    has = _policies(actual.get("cleanup.policy", "delete"))
+    if needs != has:
+        consequence = "records that are still needed would be removed" if has - needs else "it would grow for ever"
+        raise MisconfiguredInternalTopicError(
+            f"Internal topic {name} has cleanup.policy={','.join(sorted(has))} but needs {','.join(sorted(needs))}: "
+            f"{consequence}. Set it: kafka-configs --alter --topic {name} --add-config cleanup.policy=[{','.join(sorted(needs))}]"
+        )
+    retention, kept = int(wanted.get("retention.ms", "0")), int(actual.get("retention.ms", "-1"))
+    if "delete" in needs and kept != -1 and (retention == -1 or kept < retention):
+        log.warning(
+            "Internal topic %s keeps records for retention.ms=%d but %d is needed: records may be lost",
+            name,
+            kept,
+            retention,
+        )
+
+
+def _policies(text: str) -> frozenset[str]:
+    return frozenset(part.strip() for part in text.strip("[]").split(",") if part.strip())
