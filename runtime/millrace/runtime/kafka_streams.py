@@ -23,7 +23,7 @@ from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.member_factory import MemberFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
-from millrace.runtime.preflight import check_input_topics, check_served, provision_internal_topics
+from millrace.runtime.preflight import check_served, provision_internal_topics
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import RestoreListener
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
@@ -148,8 +148,7 @@ class KafkaStreams:
             settings = ClientSettings(self.config, self._process_id)
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
-            check_input_topics(self.topology, self._admin)
-            provision_internal_topics(self.topology, self.config, settings)
+            provision_internal_topics(self.topology, self.config, self._admin)
         except BaseException:
             self._directory.unlock()
             raise
@@ -212,9 +211,9 @@ class KafkaStreams:
 
     # What it does
 
-    def metadata_for_local_threads(self) -> frozenset[ThreadMetadata]:
+    def metadata_for_local_threads(self) -> tuple[ThreadMetadata, ...]:
         """Return what each stream thread does."""
-        return frozenset(thread_metadata(thread) for thread in self._live_threads())
+        return tuple(thread_metadata(thread) for thread in self._live_threads())
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
         """Return, per store and partition here, how far it is behind its changelog."""
@@ -225,6 +224,11 @@ class KafkaStreams:
         return take_status(self.config.application_id, self._process_id, self._state, self._live_threads(), self.error)
 
     # Threads
+
+    @property
+    def threads(self) -> tuple[StreamThread, ...]:
+        """The stream threads, ended ones included until they are replaced; to look at."""
+        return tuple(self._live_threads())
 
     def _live_threads(self) -> list[StreamThread]:
         with self._lock:

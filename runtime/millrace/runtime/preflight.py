@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import logging
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import GroupProtocol, StreamsConfig
-from millrace.errors import BrokerUnreachableError, ConfigError, MissingSourceTopicError, UnsupportedFeatureError
+from millrace.errors import ConfigError, UnsupportedFeatureError
 from millrace.kafka.clients import ClientSettings
+from millrace.kafka.internal_topics import provision
 from millrace.topology.built import BuiltTopology
 
-__all__ = ["check_input_topics", "check_served", "input_topics", "provision_internal_topics"]
+__all__ = ["check_served", "provision_internal_topics"]
 
 _log = logging.getLogger(__name__)
-_METADATA_TIMEOUT_S = 15.0
 
 
 def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
@@ -49,41 +48,17 @@ def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
         _log.warning("%s is not a Kafka Streams setting; did you mean %s? It is passed to the clients", key, near)
 
 
-def input_topics(topology: BuiltTopology) -> frozenset[str]:
-    """Return the topics that must exist before the application starts: sources by name that are not repartition topics."""
-    subtopologies = [*topology.subtopologies, *filter(None, [topology.global_subtopology])]
-    return frozenset(
-        topic
-        for subtopology in subtopologies
-        for topic in subtopology.source_topics
-        if not any(topic in other.repartition_topics for other in topology.subtopologies)
-    )
+def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
+    """Check that the input topics exist, create the internal topics that are missing, and check those that are there.
 
-
-def check_input_topics(topology: BuiltTopology, admin: AdminClient) -> None:
-    """Check that the input topics exist.
+    With the internal setting `__internal.topics.create__=false` (the operator creates them) missing ones are an error.
 
     Raises:
-        MissingSourceTopicError: some do not.
-        BrokerUnreachableError: the brokers do not answer.
+        MissingSourceTopicError: an input topic does not exist.
+        MissingInternalTopicsError: an internal topic does not exist and may not be created.
+        MisconfiguredInternalTopicError: an internal topic has another partition count or clean-up policy.
     """
-    try:
-        present = admin.list_topics(timeout=_METADATA_TIMEOUT_S).topics
-    except KafkaException as error:
-        raise BrokerUnreachableError(
-            f"The brokers gave no metadata in {_METADATA_TIMEOUT_S:.0f} s: {error.args[0].str()}"
-        ) from error
-    missing = sorted(input_topics(topology) - present.keys())
-    if missing:
-        raise MissingSourceTopicError(
-            f"Input topics {', '.join(missing)} do not exist: create them (with the partition count the application is to "
-            "have tasks), or correct their names in the topology"
-        )
-
-
-def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, settings: ClientSettings) -> None:
-    """Create the internal topics that are missing, and check those that exist.
-
-    Raises:
-        MisconfiguredInternalTopicError: one exists with another partition count.
-    """
+    create = config.internal("__internal.topics.create__", "true").lower() != "false"
+    report = provision(topology.plan(), admin, config, create=create)
+    if report.created:
+        _log.info("Created internal topics %s", ", ".join(sorted(report.created)))

@@ -1,0 +1,213 @@
+"""A word count in the Processor API, and helpers to run it against a real broker in this process or in others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from millrace.processor.api import Processor, ProcessorContext
+from millrace.records import Record
+from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.runtime.states import State
+from millrace.serdes import LongSerde, StringSerde
+from millrace.state import Stores
+from millrace.topology import Topology
+
+TEXT, NUMBER = StringSerde(), LongSerde()
+DEADLINE_S = 60.0
+ROOT = Path(__file__).parents[2]
+
+
+class CountWords(Processor[str, str, str, int]):
+    """Counts the words of each line, in a store, and forwards each new count."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        super().init(context)
+        self.store = context.get_state_store("counts")
+
+    def process(self, record: Record[str, str]) -> None:
+        for word in record.value.split():
+            count = (self.store.get(word) or 0) + 1
+            self.store.put(word, count)
+            self.context.forward(Record(word, count, record.timestamp))
+
+
+class SplitWords(Processor[str, str, str, str]):
+    """Forwards each word of a line, keyed by itself."""
+
+    def process(self, record: Record[str, str]) -> None:
+        for word in record.value.split():
+            self.context.forward(Record(word, word, record.timestamp))
+
+
+def counts_builder(*, caching: bool = False) -> Any:
+    """Return the builder of the store `counts`."""
+    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), TEXT, NUMBER)
+    return builder.with_caching_enabled() if caching else builder
+
+
+def word_count(source: str, sink: str, *, caching: bool = False) -> Topology:
+    """Count words whose records are already keyed so that equal words meet: one sub-topology."""
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountWords, "lines")
+        .add_state_store(counts_builder(caching=caching), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) -> dict[str, Any]:
+    """Return settings for a quick test instance; underscores in `others` stand for dots."""
+    return {
+        "application.id": application_id,
+        "bootstrap.servers": kafka if isinstance(kafka, str) else kafka.bootstrap_servers,
+        "state.dir": str(state_dir),
+        "commit.interval.ms": 100,
+        "heartbeat.interval.ms": 200,
+        "session.timeout.ms": 6000,
+        "producer.linger.ms": 5,
+        "fetch.max.wait.ms": 20,
+        **{key.replace("_", "."): value for key, value in others.items()},
+    }
+
+
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """Wait for a condition to be true and return its value; fail with `what` after the time-out."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"not in {timeout_s:.0f} s: {what}")
+
+
+@contextlib.contextmanager
+def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> Iterator[KafkaStreams]:
+    """Run an instance until it is RUNNING, and close it at the end."""
+    streams = KafkaStreams(topology, config, **options)
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.RUNNING or streams.error, "RUNNING")
+        if streams.error is not None:
+            raise streams.error
+        yield streams
+    finally:
+        streams.close(30)
+
+
+def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int = 1000) -> None:
+    """Write lines, the n-th to partition n % partitions with timestamp start + n."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+    for number, line in enumerate(lines):
+        producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
+    assert producer.flush(30) == 0
+
+
+def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
+    """Return (key, value, partition) of everything in a topic at present, per partition in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        open_partitions, found = set(range(partitions)), []
+        deadline = time.monotonic() + DEADLINE_S
+        while open_partitions:
+            assert time.monotonic() < deadline, f"cannot read {topic} to its end"
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    found.append((message.key(), message.value(), message.partition()))
+                elif message.error().code() == -191:
+                    open_partitions.discard(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def last_counts(kafka: Any, topic: str, *, partitions: int = 1) -> dict[str, int]:
+    """Return the last count per word that a word count has written."""
+    counts: dict[str, int] = {}
+    for key, value, _ in read_all(kafka, topic, partitions=partitions):
+        counts[key.decode()] = int.from_bytes(value, "big", signed=True)
+    return counts
+
+
+def expected_counts(lines: list[str]) -> dict[str, int]:
+    """Return the plain count of every word."""
+    return dict(Counter(word for line in lines for word in line.split()))
+
+
+class Replica:
+    """The word count in a process of its own, to be killed and stopped."""
+
+    def __init__(self, config: Mapping[str, Any], source: str, sink: str, directory: Path, name: str) -> None:
+        self._spec = {"config": {**config, "__status.file__": str(directory / f"{name}.status")}, "source": source, "sink": sink}
+        self._log = directory / f"{name}.log"
+        self.name = name
+        self.starts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Replica:
+        """Start the process."""
+        self.starts += 1
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("replica.py")), json.dumps(self._spec)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{Path(__file__).parent}"},
+            )
+        return self
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """End it with SIGTERM; return its exit code."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop: {self.log()[-3000:]}") from None
+
+    def status(self) -> dict[str, Any]:
+        """Return its last status, or an empty one."""
+        try:
+            return json.loads(Path(self._spec["config"]["__status.file__"]).read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
