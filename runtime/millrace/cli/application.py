@@ -44,6 +44,8 @@ class Application:
     settings: Mapping[str, Any]
     app_config: Mapping[str, Any]
     args: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
+    """Where the program is looked for, besides the working directory."""
 
     def config(self) -> StreamsConfig:
         """Return the validated settings.
@@ -63,7 +65,13 @@ class Application:
         """
         from millrace.cli.entrypoint import load_topology
 
-        return load_topology(self.entrypoint, streams_config=self.config(), app_config=self.app_config, args=self.args)
+        return load_topology(
+            self.entrypoint,
+            streams_config=self.config(),
+            app_config=self.app_config,
+            args=self.args,
+            folders=self.folders,
+        )
 
 
 def application(
@@ -111,7 +119,7 @@ def application(
     merged |= {key: value for key, value in (options or {}).items() if value is not None}
     if "application.id" not in merged:
         raise ConfigError("The application has no id: give --application-id ID, or a manifest with -f FILE")
-    return Application(entrypoint, merged, app_config, args)
+    return Application(entrypoint, merged, app_config, args, (manifest.absolute().parent,) if manifest else ())
 
 
 def _pair(text: str) -> tuple[str, str]:

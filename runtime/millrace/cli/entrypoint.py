@@ -36,6 +36,7 @@ def load_topology(
     streams_config: StreamsConfig | None = None,
     app_config: Mapping[str, Any] | None = None,
     args: Sequence[str] = (),
+    folders: Sequence[Path] = (),
 ) -> Topology:
     """Import an entrypoint, call it and return the topology it built.
 
@@ -44,13 +45,14 @@ def load_topology(
         streams_config: Settings that change how the DSL compiles, such as `topology.optimization`.
         app_config: The application's own configuration, `spec.app.config` of a manifest.
         args: What the program finds in `sys.argv[1:]`.
+        folders: Where else modules are looked for, after the working directory.
 
     Raises:
         EntrypointError: The text, module, attribute, call or result is wrong; says which, where, and what to write.
     """
     module_name, attribute, folder = parse(entrypoint)
-    for path in filter(None, (str(Path.cwd()), folder)):
-        if path not in sys.path:
+    for path in (*map(str, reversed(folders)), str(Path.cwd()), folder):
+        if path and path not in sys.path:
             sys.path.insert(0, path)
     sys.argv = [module_name, *args]
     module = _import(module_name, entrypoint, folder)

@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from confluent_kafka.admin import AdminClient
-
 from millrace.config import StreamsConfig
+from millrace.dev._readiness import quiet_admin
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
 from millrace.dev.local_status import InstanceStatus, RateMeter, read_status
 from millrace.dev.local_topics import ask_for_plan, command, provide_topics
 from millrace.errors import DevKafkaError, LocalHostError
+from millrace.kafka.check import check_connection
+from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
 
 if TYPE_CHECKING:
@@ -94,8 +95,6 @@ class LocalHost:
             DevKafkaError: The embedded one cannot be fetched or started.
         """
         if self._options.bootstrap:
-            from millrace.kafka.check import check_connection  # noqa: PLC0415 (only needed for a Kafka that is not ours)
-
             check_connection(StreamsConfig.of(self._settings()))
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
@@ -113,10 +112,8 @@ class LocalHost:
             MissingSourceTopicError: Topics are missing that may not be created.
             MisconfiguredInternalTopicError: An internal topic exists and does not fit.
         """
-        from millrace.kafka.internal_topics import provision  # noqa: PLC0415
-
         self.plan = ask_for_plan(self._options.manifest)
-        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        admin = quiet_admin(self.bootstrap_servers)
         provide_topics(
             admin,
             self.plan,
@@ -124,7 +121,9 @@ class LocalHost:
             create_missing=self._options.create_topics,
             report=self._report,
         )
-        provision(self.plan, admin)
+        provisioned = provision(self.plan, admin, StreamsConfig.of(self._settings()))
+        for name, count in sorted(provisioned.created.items()):
+            self._report(f"Created internal topic {name}, partitions: {count}")
 
     def start_replicas(self) -> None:
         """Start as many processes as the manifest wants replicas."""

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewTopic
 
 from millrace.errors import LocalHostError, MissingSourceTopicError
+from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
+from millrace.kafka.partition_counts import external_source_topics, repartition_topics
 from millrace.topology.plan import TopologyPlan
 
 PLAN_TIMEOUT_S = 120.0
 DEFAULT_PARTITIONS = 4
-_REQUEST_TIMEOUT_S = 30.0
 
 
 def command(*arguments: str) -> list[str]:
@@ -53,17 +52,10 @@ def ask_for_plan(manifest: Path) -> TopologyPlan:
     return TopologyPlan.from_json(brace + rest)
 
 
-def inputs_of(plan: TopologyPlan) -> list[str]:
-    """Return the user's topics that the application reads."""
-    internal = {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
-    sources = [name for item in plan.subtopologies for name in item.source_topics if name not in internal]
-    return list(dict.fromkeys([*sources, *(store.topic for store in plan.global_stores)]))
-
-
-def outputs_of(plan: TopologyPlan) -> list[str]:
+def outputs_of(plan: TopologyPlan) -> frozenset[str]:
     """Return the user's topics that the application writes, where they are known in advance."""
-    internal = {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
-    return list(dict.fromkeys(name for item in plan.subtopologies for name in item.sink_topics if name not in internal))
+    written = frozenset(name for item in plan.subtopologies for name in item.sink_topics)
+    return written - repartition_topics(plan).keys()
 
 
 def provide_topics(
@@ -85,39 +77,26 @@ def provide_topics(
 
     Raises:
         MissingSourceTopicError: Input topics are missing and may not be created; names them.
-        LocalHostError: The brokers refused to create a topic.
+        StreamsError: The brokers refused to create a topic.
     """
-    existing = {
-        name: len(topic.partitions) for name, topic in admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics.items()
-    }
-    inputs, outputs = inputs_of(plan), outputs_of(plan)
+    inputs, outputs = external_source_topics(plan), outputs_of(plan)
+    existing = topic_partitions(admin, {*inputs, *outputs, *wanted})
     partitions = max((existing[name] for name in inputs if name in existing), default=DEFAULT_PARTITIONS)
     missing = {name: count or partitions for name, count in wanted.items() if name not in existing}
-    others = [name for name in (*inputs, *outputs) if name not in existing and name not in wanted]
+    others = [name for name in (*sorted(inputs), *sorted(outputs - inputs)) if name not in {*existing, *wanted}]
     if create_missing:
         missing |= dict.fromkeys(others, partitions)
     else:
         _demand(others, inputs)
-    _create(admin, missing)
+    if missing:
+        create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
     for name, count in missing.items():
         report(f"Created topic {name}, partitions: {count}")
 
 
-def _demand(missing: Sequence[str], inputs: Iterable[str]) -> None:
+def _demand(missing: Sequence[str], inputs: Collection[str]) -> None:
     if not missing:
         return
-    known = set(inputs)
-    named = ", ".join(f"{name} ({'input' if name in known else 'output'})" for name in missing)
+    named = ", ".join(f"{name} ({'input' if name in inputs else 'output'})" for name in missing)
     options = " ".join(f"--topic {name}:{DEFAULT_PARTITIONS}" for name in missing)
     raise MissingSourceTopicError(f"Topics of the application do not exist: {named}. Create them, or add `{options}`")
-
-
-def _create(admin: AdminClient, topics: Mapping[str, int]) -> None:
-    if not topics:
-        return
-    futures = admin.create_topics([NewTopic(name, count, -1) for name, count in topics.items()])
-    for name, future in futures.items():
-        try:
-            future.result(_REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise LocalHostError(f"Topic {name} cannot be created: {error.args[0].str()}") from None

@@ -1,0 +1,189 @@
+"""The commands from the outside: what they print, and the code they end with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from xml.etree import ElementTree as ET
+
+import pytest
+
+MANIFEST = """\
+apiVersion: streams.millrace.dev/v1alpha1
+kind: StreamsApp
+metadata: {name: shop}
+spec:
+  applicationId: shop-v1
+  image: shop:1
+  app: {entrypoint: "shop:topology", config: {input: orders}}
+  kafka: {bootstrapServers: ["kafka:9092"]}
+"""
+
+PROGRAM = '''\
+from millrace.topology import Topology
+
+
+def topology(config):
+    """Pass records on."""
+    result = Topology()
+    result.add_source("source", config.get("input", "lines"))
+    result.add_sink("sink", "out<&>", "source")
+    return result
+'''
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a program and its manifest."""
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "streamsapp.yaml").write_text(MANIFEST)
+    return tmp_path
+
+
+def millrace(*arguments: str, folder=None) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does, in a process."""
+    return subprocess.run(
+        [sys.executable, "-m", "millrace.cli", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands_quickly():
+    """`--help` names every command, and answers before one wonders whether it will."""
+    began = time.monotonic()
+    result = millrace("--help")
+    took = time.monotonic() - began
+    assert result.returncode == 0
+    assert all(f" {name} " in result.stdout for name in ("run", "plan", "describe", "dev"))
+    assert took < 5  # about 0.25 s when the machine is idle
+
+
+def test_help_imports_no_engine():
+    """The commands are defined without importing what runs them, which is what keeps help fast."""
+    slow = ["confluent_kafka", "rocksdict", "pydantic", "yaml"]
+    code = f"import sys, millrace.cli.app; print([name for name in {slow} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "describe", "dev kafka", "dev up", "dev down", "dev status"])
+def test_every_command_has_help_with_an_example(command):
+    """Each command shows how it is used."""
+    result = millrace(*command.split(), "--help")
+    assert result.returncode == 0
+    assert f"millrace {command}" in result.stdout
+
+
+def test_plan_prints_json(folder):
+    """`plan --json` prints the plan under its camelCase names and nothing else."""
+    result = millrace("plan", "-f", "streamsapp.yaml", "--json", folder=folder)
+    assert result.returncode == 0, result.stderr
+    plan = json.loads(result.stdout)
+    assert plan["applicationId"] == "shop-v1"
+    assert plan["subtopologies"][0]["sourceTopics"] == ["orders"]
+    assert len(plan["hash"]) == 64
+
+
+def test_manifests_folder_is_searched_for_the_program(folder):
+    """A manifest can be used from anywhere: its program is also looked for beside it."""
+    result = millrace("plan", "-f", str(folder / "streamsapp.yaml"), folder="/")
+    assert result.returncode == 0, result.stderr
+    assert "reads orders" in result.stdout
+
+
+def test_command_line_goes_before_the_manifest(folder):
+    """Options and settings replace what the manifest says."""
+    result = millrace(
+        "plan", "-f", "streamsapp.yaml", "--application-id", "other", "-c", "num.stream.threads=2", folder=folder
+    )
+    assert "other" in result.stdout
+
+
+def test_describe_as_text(folder):
+    """The text is Kafka Streams' own."""
+    result = millrace("describe", "shop.py", folder=folder)
+    assert result.stdout == (
+        "Topologies:\n   Sub-topology: 0\n    Source: source (topics: [lines])\n      --> sink\n"
+        "    Sink: sink (topic: out<&>)\n      <-- source\n\n"
+    )
+
+
+def test_describe_as_mermaid(folder):
+    """Mermaid shows nodes and topics, with special characters escaped."""
+    result = millrace("describe", "shop:topology", "--format", "mermaid", folder=folder)
+    assert result.stdout.startswith("flowchart TD\n")
+    assert '[["lines"]]' in result.stdout
+    assert '[["out#lt;&#gt;"]]' in result.stdout
+
+
+def test_describe_as_svg(folder):
+    """SVG is well-formed and has a box for each node and topic."""
+    result = millrace("describe", "shop:topology", "--format", "svg", "-o", "shop.svg", folder=folder)
+    assert result.returncode == 0, result.stderr
+    root = ET.parse(folder / "shop.svg").getroot()
+    labels = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert labels == ["Sub-topology 0", "lines", "source", "sink", "out<&>"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("plan",), "Error: Name what to run: an entrypoint"),
+        (("plan", "shop.py"), "Error: The application has no id: give --application-id ID"),
+        (("plan", "shop:topologi", "--application-id", "a"), "did you mean `topology`?"),
+        (("plan", "shop.py", "--application-id", "a", "-c", "x"), "Error: `x` is not a setting: write KEY=VALUE"),
+        (("plan", "shop.py", "--application-id", "a", "-c", "poll.ms=x"), "Error: Invalid configuration: poll.ms"),
+        (("plan", "-f", "none.yaml"), "Error: Cannot read the manifest none.yaml: No such file or directory"),
+        (("run", "shop.py", "--replica", "1"), "Error: --replica counts the replicas of a manifest"),
+        (
+            ("dev", "up", "-f", "streamsapp.yaml", "--topic", "a:x"),
+            "Error: `a:x` is not a topic: write NAME or NAME:PARTITIONS",
+        ),
+        (("dev", "up", "-f", "none.yaml"), "Error: Cannot read the manifest"),
+        (("plan", "--what"), "No such option"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(folder, arguments, expected):
+    """What the user got wrong is said in a line, without a traceback, and ends with 2."""
+    result = millrace(*arguments, folder=folder)
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_verbose_shows_the_traceback(folder):
+    """With --verbose the traceback comes too, with its causes."""
+    (folder / "shop.py").write_text("1 / 0")
+    result = millrace("--verbose", "plan", "shop.py", "--application-id", "a", folder=folder)
+    assert result.returncode == 2
+    assert "ZeroDivisionError: division by zero\n" in result.stderr
+    assert "Traceback" in result.stderr
+    assert "Error: shop.py: importing `shop` raised ZeroDivisionError: division by zero at" in result.stderr
+
+
+def test_status_and_down_of_what_does_not_run(folder):
+    """`dev status` says that nothing runs, with code 1; `dev down` is content."""
+    result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
+    assert (result.returncode, result.stdout) == (1, "shop does not run\n")
+    result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", "--json", folder=folder)
+    assert json.loads(result.stdout) == {
+        "name": "shop",
+        "running": False,
+        "directory": str(folder / "data"),
+        "replicas": [],
+    }
+    result = millrace("dev", "down", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
+    assert (result.returncode, result.stdout) == (0, "shop does not run\n")
+
+
+def test_version():
+    """`--version` prints the version."""
+    result = millrace("--version")
+    assert result.returncode == 0
+    assert result.stdout.startswith("millrace 0.")
