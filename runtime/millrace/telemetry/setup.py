@@ -33,6 +33,9 @@ from opentelemetry.trace import TracerProvider
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.telemetry.metric_table import Level
+from millrace.telemetry.metrics import observe
 from millrace.telemetry.tracing import Tracing
 
 __all__ = ["INSTRUMENTATION_NAME", "Telemetry", "configure"]
@@ -44,7 +47,7 @@ _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grp
 
 @dataclass(slots=True)
 class Telemetry:
-    """What an application exports; hand `tracing` to `KafkaStreams` and the rest to `observe`."""
+    """What an application exports; give `tracing` to `KafkaStreams`, and the client to `observe`."""
 
     tracing: Tracing | None
     """None when no spans are exported."""
@@ -52,6 +55,18 @@ class Telemetry:
     meter_provider: MeterProvider | None
     owned: tuple[SdkTracerProvider | SdkMeterProvider, ...] = ()
     """The providers made here, which `shutdown` ends."""
+
+    def observe(self, streams: KafkaStreams) -> None:
+        """Export an instance's metrics, from `metrics.recording.level` on; does nothing when no metrics are exported."""
+        if self.meter_provider is not None:
+            config = streams.config
+            observe(
+                self.meter_provider.get_meter(INSTRUMENTATION_NAME),
+                config.client_id or config.group_instance_id or config.application_id,
+                lambda: streams.state,
+                lambda: streams.threads,
+                Level[config.metrics_recording_level],
+            )
 
     def shutdown(self) -> None:
         """Export what is waiting and end the exporters that were made here."""
