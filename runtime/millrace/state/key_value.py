@@ -13,20 +13,19 @@ can change what the cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from millrace.errors import InvalidStateStoreError
-from millrace.records import NO_HEADERS, Headers, KeyValue, TopicPartition, ValueAndTimestamp
+from millrace.records import NO_HEADERS, Headers, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
-from millrace.state.api import ChangelogRecord, FlushListener, StoreContext, ValueTimestampHeaders
+from millrace.state.api import ChangelogRecord, LogChange, StoreContext, ValueTimestampHeaders
+from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry, StoreCache
-from millrace.state.change_log import Write, change_sender, compile_write, disk_rows, restored_offsets
+from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.physical import PhysicalKeyValueStore
-from millrace.state.serde_binding import changelog_topic, store_serdes
-from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long
+from millrace.state.value_formats import TIMESTAMPED, unpack_long
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -36,72 +35,15 @@ Parts = tuple[bytes, int, Headers]
 """A value below the typed layer: the serde's bytes, timestamp, headers."""
 
 
-class TypedKeyValueStore(Generic[K, S]):
+class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
     """What all key-value stores do; S is what `put` takes and `get` returns."""
 
-    kind = "key-value"
-
-    def __init__(
-        self,
-        physical: PhysicalKeyValueStore,
-        value_format: ValueFormat,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        *,
-        caching: bool = False,
-        logging: bool = True,
-    ) -> None:
-        self.name = physical.name
-        self.persistent = physical.persistent
-        self._physical = physical
-        self._format = value_format
-        self._key_serde = key_serde
-        self._value_serde = value_serde
-        self._caching = caching
-        self._logging = logging
-        self._cache: StoreCache | None = None
-        self._shareable = False
-        self._context: StoreContext | None = None
-        self._listener: FlushListener | None = None
-        self._send_old_values = False
-
-    # Life cycle.
-
-    def init(self, context: StoreContext) -> None:
-        """Resolve serdes, open the physical store and wire the layers."""
-        self._context = context
-        self._record = context.record
-        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
-        keys, values = store_serdes(self.name, self._key_serde, self._value_serde, context.config)
-        self._key_bytes: Callable[[str, K], bytes] = keys.serialize
-        self._key_of: Callable[[str, bytes], K] = keys.deserialize
-        self._value_bytes: Callable[[str, Any], bytes] = values.serialize
-        self._value_of: Callable[[str, bytes], Any] = values.deserialize
-        self._shareable = values.shareable
-        self._physical.open(context)
+    def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._read = self._physical.get
         self._from_disk = self._disk_reader()
-        log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
         if isinstance(self._physical, LruKeyValueStore) and log is not None and self._logs_evictions:
-            send = log
-            self._physical.on_eviction = lambda key: send(key, None, self._record.timestamp, NO_HEADERS)
+            self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
         self._write: Write = compile_write(self._physical, self._format, log, context)
-        budget = context.cache
-        if self._caching and budget is not None and budget.max_bytes > 0:
-            self._cache = StoreCache(budget, context.record, self._write_back)
-
-    def flush(self) -> None:
-        """Write dirty cache entries through, and forward them."""
-        if self._cache is not None:
-            self._cache.flush()
-
-    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put what was written so far on disk, with the changelog offsets it reaches."""
-        self._physical.commit(offsets)
-
-    def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset that the disk reaches."""
-        return self._physical.committed_offset(partition)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -111,36 +53,6 @@ class TypedKeyValueStore(Generic[K, S]):
                 self._cache.forget(record.key)
         rows = disk_rows(records, self._format, self._physical)
         self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
-
-    def uncommitted_bytes(self) -> int:
-        """Return the memory held by rows that wait for commit."""
-        return self._physical.uncommitted_bytes()
-
-    def is_open(self) -> bool:
-        """Tell whether the store is usable."""
-        return self._physical.is_open()
-
-    def close(self) -> None:
-        """Release everything; what was not committed is gone."""
-        if self._cache is not None:
-            self._cache.clear()
-            self._cache = None
-        self._physical.close()
-
-    def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
-        """Have flushed updates forwarded; return False when the store is not cached."""
-        if self._context is None:
-            raise InvalidStateStoreError(f"Store {self.name!r}: set the flush listener after init")
-        if self._cache is None:
-            return False
-        self._listener = listener
-        self._send_old_values = send_old_values
-        return True
-
-    @property
-    def position(self) -> Mapping[tuple[str, int], int]:
-        """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
-        return self._physical.position
 
     # Reading and writing.
 

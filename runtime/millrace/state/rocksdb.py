@@ -327,7 +327,7 @@ def _bounded(
     return _until(rows, lower if reverse else upper, upper, reverse, upper_inclusive, convert)
 
 
-def _until(  # noqa: PLR0917 (called once, just above)
+def _until(
     rows: Iterator[tuple[bytes, bytes]],
     last: bytes | None,
     upper: bytes | None,
