@@ -1,0 +1,165 @@
+"""What task assignors decide on, and what they decide: values, without any client.
+
+A *client* is a process, with as many threads as it has group members. Assignors place tasks on clients; `threads` then places a
+client's tasks on its threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from millrace.config import StreamsConfig
+from millrace.records import TaskId
+
+LATEST_OFFSET: Final = -2
+"""As an offset sum or lag: the task runs there as an active one."""
+
+UNKNOWN_OFFSET_SUM: Final = -3
+"""As an offset sum: the client has the state, but cannot say how far it is."""
+
+
+class HostInfo(NamedTuple):
+    """Where a process answers interactive queries (`application.server`)."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> HostInfo:
+        """Read `host:port`, or `[ipv6]:port`.
+
+        >>> HostInfo.parse("words-0.words:8080").port
+        8080
+
+        Raises:
+            ValueError: it is neither.
+        """
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isdigit():
+            raise ValueError(f"{text!r} is not host:port")
+        return cls(host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState:
+    """One process as the leader knows it."""
+
+    process_id: UUID
+    capacity: int
+    """Its number of stream threads."""
+    previous_active: frozenset[TaskId] = frozenset()
+    previous_standby: frozenset[TaskId] = frozenset()
+    """Tasks whose state it has without running them: standbys, and directories on its disk."""
+    lags: Mapping[TaskId, int] = field(default_factory=dict)
+    """Of every stateful task: records it would have to restore, or LATEST_OFFSET where the task runs there."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """`client.tag.*`, for example its zone."""
+
+    def lag(self, task: TaskId) -> int:
+        """Return how many records the client would have to restore for a task."""
+        return self.lags.get(task, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentConfig:
+    """The settings that steer task assignors."""
+
+    acceptable_recovery_lag: int = 10_000
+    max_warmup_replicas: int = 2
+    num_standby_replicas: int = 0
+    probing_rebalance_interval_ms: int = 600_000
+    rack_aware_tags: tuple[str, ...] = ()
+    allow_warmups: bool = True
+    """False while members cannot host warm-ups: tasks then move at once and restore where they arrive."""
+
+    @classmethod
+    def of(cls, config: StreamsConfig, *, allow_warmups: bool = True) -> AssignmentConfig:
+        """Return the settings of an application."""
+        return cls(
+            acceptable_recovery_lag=config.acceptable_recovery_lag,
+            max_warmup_replicas=config.max_warmup_replicas,
+            num_standby_replicas=config.num_standby_replicas,
+            probing_rebalance_interval_ms=config.probing_rebalance_interval_ms,
+            rack_aware_tags=config.rack_aware_assignment_tags,
+            allow_warmups=allow_warmups,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClientAssignment:
+    """The tasks of one process."""
+
+    active: frozenset[TaskId] = frozenset()
+    standby: frozenset[TaskId] = frozenset()
+    """Warm-ups included: a member cannot tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAssignment:
+    """What an assignor decided: each task active on exactly one client, each copy on a different one."""
+
+    clients: Mapping[UUID, ClientAssignment]
+    probing_rebalance_needed: bool = False
+    """Tasks wait to move until their state has been warmed up: look again after the probing interval."""
+
+
+class TaskAssignor(Protocol):
+    """A pure function from the state of the clients to an assignment."""
+
+    def __call__(
+        self,
+        clients: Mapping[UUID, ClientState],
+        tasks: frozenset[TaskId],
+        stateful: frozenset[TaskId],
+        config: AssignmentConfig,
+    ) -> TaskAssignment:
+        """Assign tasks.
+
+        Args:
+            clients: All processes of the group, at least one.
+            tasks: Every task.
+            stateful: Those with state in changelogs.
+            config: The settings that steer assignors.
+        """
+
+
+class Placement:
+    """A draft of an assignment that assignors work on; mutable, and private to them."""
+
+    def __init__(self, clients: Mapping[UUID, ClientState]) -> None:
+        """Begin with nothing assigned."""
+        self.clients = {process_id: clients[process_id] for process_id in sorted(clients)}
+        self.active: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+        self.standby: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+
+    def has(self, process_id: UUID, task: TaskId) -> bool:
+        """Return whether a client has a copy of a task."""
+        return task in self.active[process_id] or task in self.standby[process_id]
+
+    def count(self, process_id: UUID) -> int:
+        """Return how many tasks a client has."""
+        return len(self.active[process_id]) + len(self.standby[process_id])
+
+    def load(self, process_id: UUID) -> float:
+        """Return how many tasks a client has per thread."""
+        return self.count(process_id) / self.clients[process_id].capacity
+
+    def active_load(self, process_id: UUID) -> float:
+        """Return how many active tasks a client has per thread."""
+        return len(self.active[process_id]) / self.clients[process_id].capacity
+
+    def freeze(self, *, probing_rebalance_needed: bool = False) -> TaskAssignment:
+        """Return the draft as a decision."""
+        return TaskAssignment(
+            {
+                process_id: ClientAssignment(frozenset(self.active[process_id]), frozenset(self.standby[process_id]))
+                for process_id in self.clients
+            },
+            probing_rebalance_needed,
+        )
