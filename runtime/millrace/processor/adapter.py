@@ -14,7 +14,10 @@ from millrace.config import StreamsConfig
 from millrace.errors import (
     ConfigError,
     FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
     StreamsError,
+    StreamsTimeoutError,
     TaskCorruptedError,
     TaskMigratedError,
     TopologyError,
@@ -30,8 +33,15 @@ from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers, Record, TaskId
 from millrace.serdes.base import Serde
 
-PASS_THROUGH = (FailedProcessingError, TaskCorruptedError, TaskMigratedError)
-"""Errors of nodes further down, already handled there, and of the task: no processing handler is asked about them."""
+PASS_THROUGH = (
+    FailedProcessingError,
+    ProcessorStateError,
+    ProductionError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
+"""Errors already judged further down, and those of the task itself: no processing handler is asked about them."""
 
 
 class RecordPosition(NamedTuple):

@@ -1,0 +1,164 @@
+"""Compiled closures do what a plain interpreter of the node graph does."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.engine.support import Echo, Harness
+
+from millrace.engine.compile import forward_to
+from millrace.errors import ConfigError
+from millrace.processor.api import Processor
+from millrace.topology import Topology
+
+
+@dataclass(frozen=True)
+class Step:
+    """One random node: appends its mark to values, or drops, or doubles, or picks one child by name."""
+
+    name: str
+    parents: tuple[str, ...]
+    kind: str
+
+
+@st.composite
+def graphs(draw):
+    """Draw a random acyclic graph of nodes under one source, in topological order, every leaf with a sink."""
+    steps = []
+    for number in range(draw(st.integers(1, 8))):
+        known = ["src", *(step.name for step in steps)]
+        parents = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3, unique=True))
+        kind = draw(st.sampled_from(["mark", "drop-odd", "twice", "first-child"]))
+        steps.append(Step(f"n{number}", tuple(parents), kind))
+    return steps
+
+
+def children_of(steps, name):
+    """Return the names of a node's children in the order they were added, its sink last."""
+    return [step.name for step in steps if name in step.parents] + [f"sink-{name}"]
+
+
+def interpret(steps, value):
+    """Return (sink, value) pairs in order, walking the graph depth first node by node."""
+    out = []
+    by_name = {step.name: step for step in steps}
+    todo = deque((child, value) for child in children_of(steps, "src") if child != "sink-src")
+    while todo:
+        name, item = todo.popleft()
+        if name.startswith("sink-"):
+            out.append((name, item))
+            continue
+        children = children_of(steps, name)
+        match by_name[name].kind:
+            case "mark":
+                calls = [(child, item + name) for child in children]
+            case "drop-odd":
+                calls = [(child, item) for child in children] if len(item) % 2 == 0 else []
+            case "twice":
+                calls = [(child, item + mark) for mark in "ab" for child in children]
+            case _:
+                calls = [(children[0], item)]
+        todo.extendleft(reversed(calls))
+    return out
+
+
+def compiled(steps, values, directory):
+    """Return (sink, value) pairs that the engine sends for the same graph."""
+    topology = Topology().add_source("src", "in")
+    for step in steps:
+        first = children_of(steps, step.name)[0]
+
+        class Node(Processor):
+            kind, name, first_child = step.kind, step.name, first
+
+            def process(self, record):
+                value, forward = record.value, self.context.forward
+                if self.kind == "mark":
+                    forward(record.with_value(value + self.name))
+                elif self.kind == "drop-odd":
+                    if len(value) % 2 == 0:
+                        forward(record)
+                elif self.kind == "twice":
+                    forward(record.with_value(value + "a"))
+                    forward(record.with_value(value + "b"))
+                else:
+                    forward(record, self.first_child)
+
+        topology.add_processor(step.name, Node, *step.parents)
+    for step in steps:
+        topology.add_sink(f"sink-{step.name}", f"sink-{step.name}", step.name)
+    harness = Harness(topology, directory)
+    task = harness.run()
+    harness.add("in", *((None, value, at) for at, value in enumerate(values)))
+    task.process(0, 1000)
+    task.close_dirty()
+    return [(sent.topic, sent.value.decode()) for sent in harness.collector.take()]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(graphs(), st.lists(st.text("xyz", max_size=3), min_size=1, max_size=4))
+def test_compiled_graph_sends_what_the_interpreter_sends(tmp_path, steps, values):
+    """On random graphs and values, sinks get the same values in the same global order."""
+    assert compiled(steps, values, tmp_path) == [pair for value in values for pair in interpret(steps, value)]
+
+
+def test_single_child_is_called_without_a_detour():
+    """`forward` of a node with one child is that child's own closure."""
+
+    def child(*_args):
+        pass
+
+    assert forward_to((child,)) is child
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_children_are_called_in_order(number):
+    """However many children there are, each gets the record once, in order."""
+    calls = []
+    children = tuple((lambda *args, i=i: calls.append((i, args))) for i in range(number))
+    forward_to(children)("k", "v", 1, ())
+    assert calls == [(i, ("k", "v", 1, ())) for i in range(number)]
+
+
+def test_source_without_serde_and_default_is_refused(tmp_path):
+    """A source whose key serde is not known fails at start with the setting to make."""
+    topology = Topology().add_source("src", "in").add_processor("p", Echo, "src")
+    harness = Harness(topology, tmp_path, **{"default.key.serde": None})
+    harness.task.open_stores()
+    with pytest.raises(ConfigError, match=r"src has no key serde.*default\.key\.serde"):
+        harness.task.initialize()
+
+
+def test_pattern_source_reads_every_matching_topic(tmp_path):
+    """A source with a pattern is fed from whichever assigned topics match it as a whole."""
+    from tests.engine.support import DEFAULTS
+
+    from millrace.config import StreamsConfig
+    from millrace.engine.task import StreamTask
+    from millrace.records import ConsumedRecord, TaskId, TopicPartition
+    from millrace.testing.collector import CapturingCollector
+
+    topology = Topology().add_source("src", pattern="in-.*").add_processor("p", Echo, "src").add_sink("snk", "out", "p")
+    config = StreamsConfig.of({**DEFAULTS, "max.task.idle.ms": -1})
+    collector = CapturingCollector()
+    partitions = frozenset({TopicPartition("in-a", 0), TopicPartition("in-b", 0)})
+    task = StreamTask(
+        TaskId(0, 0),
+        topology.build(config).subtopologies[0],
+        config,
+        collector,
+        state_dir=tmp_path,
+        cache=None,
+        clock=lambda: 0,
+        input_partitions=partitions,
+    )
+    task.open_stores()
+    task.initialize()
+    for number, partition in enumerate(sorted(partitions)):
+        task.add_records(partition, [ConsumedRecord(partition.topic, 0, 0, number, None, partition.topic.encode())])
+    task.process(0, 10)
+    assert [sent.value for sent in collector.take()] == [b"in-a", b"in-b"]

@@ -1,0 +1,95 @@
+"""Global stores follow their topics, and know after a restart how far they came."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engine.support import DEFAULTS, Echo
+
+from millrace.config import StreamsConfig
+from millrace.engine.global_task import GlobalStateTask
+from millrace.errors import FailedProcessingError, TopologyError
+from millrace.processor.api import Processor, PunctuationType
+from millrace.records import ConsumedRecord, TopicPartition
+from millrace.serdes import Serdes
+from millrace.state import Stores
+from millrace.topology import Topology
+
+G0, G1 = TopicPartition("g", 0), TopicPartition("g", 1)
+
+
+class Fill(Processor):
+    """Puts values as they come."""
+
+    def process(self, record):
+        """Put."""
+        if record.value == "bad":
+            raise ValueError("no good")
+        self.context.get_state_store("gs").put(record.key, record.value)
+
+
+def open_task(directory, processor=Fill, **settings):
+    """Return an initialised global task over topic g with store gs."""
+    store = Stores.key_value_store_builder(
+        Stores.persistent_key_value_store("gs"), Serdes.string(), Serdes.string()
+    ).with_logging_disabled()
+    topology = Topology().add_global_store(store, "gsrc", "g", "gproc", processor)
+    topology.add_source("src", "in").add_processor("p", Echo, "src")
+    config = StreamsConfig.of({**DEFAULTS, **settings})
+    built = topology.build(config)
+    task = GlobalStateTask(built.global_subtopology, config, state_dir=directory / "global", clock=lambda: 0)
+    return task, task.initialize()
+
+
+def record(partition, offset, key, value):
+    """Return a raw record of topic g."""
+    return ConsumedRecord("g", partition, offset, offset, key.encode(), value.encode())
+
+
+def test_store_follows_all_partitions(tmp_path):
+    """Records of every partition reach the store; later ones overwrite."""
+    task, stores = open_task(tmp_path)
+    task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
+    task.update(G1, [record(1, 0, "a", "3")])
+    assert (stores["gs"].get("a"), stores["gs"].get("b")) == ("3", "2")
+    assert task.counters.records_processed == 3
+    task.close()
+
+
+def test_committed_offset_survives_a_restart(tmp_path):
+    """After commit and reopening, the store has its content and the offset it is at."""
+    task, _ = open_task(tmp_path)
+    assert task.committed_offset(G0) is None
+    task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
+    task.commit()
+    task.update(G0, [record(0, 2, "a", "lost")])
+    task.close()
+    again, stores = open_task(tmp_path)
+    assert again.committed_offset(G0) == 1
+    assert again.committed_offset(G1) is None
+    assert stores["gs"].get("a") == "1"
+    again.close()
+
+
+def test_processing_failure_stops_or_is_skipped(tmp_path):
+    """The processing handler judges global processors too."""
+    task, _ = open_task(tmp_path / "a")
+    with pytest.raises(FailedProcessingError, match="gproc"):
+        task.update(G0, [record(0, 0, "a", "bad")])
+    task.close()
+    task, stores = open_task(
+        tmp_path / "b", **{"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+    )
+    task.update(G0, [record(0, 0, "a", "bad"), record(0, 1, "a", "good")])
+    assert stores["gs"].get("a") == "good"
+    task.close()
+
+
+def test_global_processor_cannot_schedule(tmp_path):
+    """A punctuator of a global processor would never be called, so scheduling one is refused."""
+
+    class Scheduling(Fill):
+        def init(self, context):
+            context.schedule(1, PunctuationType.STREAM_TIME, print)
+
+    with pytest.raises(TopologyError, match="gproc"):
+        open_task(tmp_path, Scheduling)
