@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+
 from millrace.processor.api import Processor, ProcessorContext
 from millrace.records import Record
 from millrace.runtime.kafka_streams import KafkaStreams
@@ -160,7 +161,11 @@ class Replica:
     """The word count in a process of its own, to be killed and stopped."""
 
     def __init__(self, config: Mapping[str, Any], source: str, sink: str, directory: Path, name: str) -> None:
-        self._spec = {"config": {**config, "__status.file__": str(directory / f"{name}.status")}, "source": source, "sink": sink}
+        self._spec = {
+            "config": {**config, "__status.file__": str(directory / f"{name}.status")},
+            "source": source,
+            "sink": sink,
+        }
         self._log = directory / f"{name}.log"
         self.name = name
         self.starts = 0

@@ -12,6 +12,9 @@ only once they own it. After the commit it would not be safe: a new owner may ha
 last record of each partition would say the same, but nothing tells which record is the last while it is sent, and
 reports of successes cannot be had beside `delivery.report.only.error`.
 
+Under EOS the commit then writes one marker behind our records of each of these partitions. It is counted in, so that a restart
+finds nothing to restore.
+
 Timestamp 0 cannot be sent: librdkafka takes it for "now". It is sent as 1.
 """
 
@@ -151,7 +154,8 @@ class KafkaRecordCollector:
         if not written:
             return {}
         ends = end_offsets(self._admin, written, self._request_timeout_s)
-        return {partition: end - 1 for partition, end in ends.items() if end > 0}
+        marker = 1 if self._producer.transactional else 0
+        return {partition: end - 1 + marker for partition, end in ends.items() if end > 0}
 
     def committed(self) -> None:
         """Note that what was written so far is committed and stored."""

@@ -131,6 +131,7 @@ class TaskManager:
                 self.commit()
             except RebalanceInProgressError as error:
                 _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, gone)))
+        self._commit_clean_metadata(gone)
         for task_id in gone:
             self._drop(task_id)
 
@@ -159,7 +160,10 @@ class TaskManager:
         if not free:
             return
         wanted = {partition for task_id in free for partition in self.pending[task_id]}
-        committed = self._resources.offsets.committed(wanted)
+        committed = {
+            partition: OffsetAndMetadata(position.offset, position.metadata.rstrip("\0"))
+            for partition, position in self._resources.offsets.committed(wanted).items()
+        }
         for partition in wanted:
             self._committed.pop(partition, None)
         self._committed.update(committed)
@@ -323,6 +327,26 @@ class TaskManager:
         self.commits_total += 1
         return len(tasks)
 
+    def _commit_clean_metadata(self, task_ids: Collection[TaskId]) -> None:
+        """Commit offsets once more, outside of a transaction, for whoever has the tasks next.
+
+        librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
+        hand-over the same offsets are committed in the plain way. Nothing depends on it: a failure is only logged.
+        """
+        if not self._exactly_once:
+            return
+        inputs = [self.running[task_id].input_partitions for task_id in task_ids if task_id in self.running]
+        offsets = {
+            partition: self._committed[partition]
+            for partitions in inputs
+            for partition in partitions
+            if partition in self._committed and self._committed[partition].metadata
+        }
+        try:
+            self._resources.offsets.commit_offsets(offsets)
+        except StreamsError as error:
+            _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
+
     def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
         """A transaction without input (punctuation) commits an offset again: the generation check comes with it."""
         for task in tasks:
@@ -375,7 +399,9 @@ class TaskManager:
             except Exception as error:
                 failure = error
                 clean = False
-        if not clean:
+        if clean:
+            self._commit_clean_metadata(self.task_ids)
+        else:
             self._abort()
         for task_id in self.task_ids:
             try:

@@ -1,0 +1,105 @@
+"""One instance of an application as a process: runs until it is told to stop, or fails.
+
+SIGTERM and SIGINT close gracefully (commit, close tasks; static members keep their place in the group); a second signal does
+not wait. The exit code is 0 after a requested end, 1 after a failure of the running application, 2 when it could not start.
+An error that Millrace noticed is one clear line and its cause, not a stack trace; that of user code has its trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any, Final
+
+from millrace.config import StreamsConfig
+from millrace.errors import StreamsError
+from millrace.runtime.instrumentation import Instrumentation
+from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.topology import Topology
+
+__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "describe_error", "run"]
+
+_log = logging.getLogger("millrace")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_NOT_STARTED: Final = 2
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(
+    topology: Topology,
+    config: StreamsConfig | Mapping[str, Any],
+    *,
+    instrumentation: Instrumentation | None = None,
+    leave_group: bool | None = None,
+    close_timeout_s: float | None = None,
+    on_started: Callable[[KafkaStreams], None] | None = None,
+) -> int:
+    """Run an instance in this process until a signal or its end; return the exit code. Call it in the main thread.
+
+    Args:
+        topology: what to run.
+        config: the settings.
+        instrumentation: traces the threads.
+        leave_group: as for `KafkaStreams.close`.
+        close_timeout_s: how long a graceful end may take; None = as long as it takes.
+        on_started: called when the threads have been started, for probes and status.
+    """
+    stop = threading.Event()
+    previous = {number: signal.signal(number, _stopper(stop)) for number in _SIGNALS}
+    try:
+        try:
+            streams = KafkaStreams(topology, config, instrumentation=instrumentation)
+            streams.start()
+        except StreamsError as error:
+            _log.error("Cannot start: %s", describe_error(error))
+            return EXIT_NOT_STARTED
+        if on_started is not None:
+            on_started(streams)
+        while not stop.is_set() and not streams.wait(0.2):
+            pass
+        if stop.is_set():
+            _log.info("Stopping: committing and closing tasks")
+            if not streams.close(close_timeout_s, leave_group=leave_group):
+                _log.error("Not closed within %s s; records since the last commit are processed again", close_timeout_s)
+                return EXIT_FAILED
+        if streams.error is not None:
+            _log.error("Failed: %s", describe_error(streams.error))
+            if not isinstance(streams.error, StreamsError):
+                _log.error("The failure was not one of Millrace's own:", exc_info=streams.error)
+            return EXIT_FAILED
+        return EXIT_OK
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error and what caused it in one line.
+
+    >>> try:
+    ...     raise StreamsError("cannot commit") from OSError("disk full")
+    ... except StreamsError as error:
+    ...     print(describe_error(error))
+    StreamsError: cannot commit (caused by OSError: disk full)
+    """
+    text = f"{type(error).__name__}: {error}"
+    if error.__cause__ is not None:
+        cause = describe_error(error.__cause__)
+        if str(error.__cause__) not in str(error):
+            text += f" (caused by {cause})"
+    return text
+
+
+def _stopper(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    return on_signal
