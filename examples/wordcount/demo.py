@@ -16,6 +16,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 from confluent_kafka import Consumer, Producer
 from rich.console import Console
@@ -56,7 +57,7 @@ class Bar:
         self._progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._task = self._progress.add_task(title, total=total)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> Self:
         self._progress.start()
         return self
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millrace.topology.plan import TopologyPlan
 
 STOP_TIMEOUT_S = 60.0
+CHECK_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 
 
@@ -95,7 +96,7 @@ class LocalHost:
             DevKafkaError: The embedded one cannot be fetched or started.
         """
         if self._options.bootstrap:
-            check_connection(StreamsConfig.of(self._settings()))
+            check_connection(StreamsConfig.of(self._settings()), CHECK_TIMEOUT_S)
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
             self._kafka, self._kafka_is_ours = _running_or_new(self.directory.kafka)

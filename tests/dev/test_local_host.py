@@ -1,0 +1,157 @@
+"""The local host: its folder, its topics, and a manifest that runs, dies, stops and resumes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millrace.dev._readiness import quiet_admin
+from millrace.dev.local_directory import LocalDirectory, ReplicaView
+from millrace.dev.local_host import HostOptions, LocalHost
+from millrace.dev.local_status import RateMeter
+from millrace.dev.local_topics import provide_topics
+from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
+from millrace.kafka.admin import topic_partitions
+from millrace.topology.plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+
+MANIFEST = """\
+apiVersion: streams.millrace.dev/v1alpha1
+kind: StreamsApp
+metadata: {name: shop}
+spec:
+  applicationId: shop-v1
+  image: shop:1
+  app: {entrypoint: "shop:topology"}
+  kafka: {bootstrapServers: ["kafka:9092"], config: {security.protocol: SASL_SSL}}
+"""
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    """A manifest in a file, with its program's folder."""
+    path = tmp_path / "streamsapp.yaml"
+    path.write_text(MANIFEST)
+    return path
+
+
+def test_folder_has_a_place_for_everything(tmp_path, monkeypatch):
+    """By default data lies under the user's data directory, by the manifest's name."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert LocalDirectory.of("shop").root == tmp_path / "millrace" / "dev" / "shop"
+    place = LocalDirectory.of("shop", tmp_path / "x")
+    paths = {place.kafka, place.state("shop-0"), place.log("shop-0"), place.status("shop-0"), place.host_log}
+    assert len(paths) == 5
+    assert all(path.is_relative_to(tmp_path / "x") for path in paths)
+
+
+def test_one_host_per_folder(tmp_path):
+    """A second host is refused with the pid of the first; after the first has ended, the folder is free."""
+    place = LocalDirectory.of("shop", tmp_path)
+    with place.host(tmp_path / "m.yaml") as note:
+        note.serves("127.0.0.1:1")
+        view = ReplicaView("shop-0", 7, "RUNNING", 2, 0, None, 1, "")
+        note.runs((view,))
+        record = place.running_host()
+        assert record
+        assert (record.pid, record.serving, record.bootstrap_servers) == (os.getpid(), True, "127.0.0.1:1")
+        assert record.replicas == (view,)
+        with (
+            pytest.raises(LocalHostError, match=rf"in use by another `millrace dev up` \(pid {os.getpid()}\)"),
+            place.host(tmp_path),
+        ):
+            pass
+    assert place.running_host() is None
+    with place.host(tmp_path):
+        pass
+
+
+def test_note_of_a_killed_host_is_not_believed(tmp_path):
+    """A host that was killed leaves its note behind, but not its lock."""
+    code = (
+        "import os, sys, pathlib; from millrace.dev.local_directory import LocalDirectory\n"
+        "with LocalDirectory(pathlib.Path(sys.argv[1])).host(pathlib.Path('m')): os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
+    assert (tmp_path / "host.json").exists()
+    assert LocalDirectory(tmp_path).running_host() is None
+
+
+def test_rate_is_measured_over_the_last_seconds():
+    """The rate follows the readings of a counter, forgets old ones, and begins anew when the counter does."""
+    meter = RateMeter()
+    assert meter.add(0.0, 100) is None
+    assert meter.add(1.0, 300) == 200
+    assert meter.add(1.0, 300) == 200
+    assert meter.add(20.0, 300) == 0
+    assert meter.add(21.0, 5) is None
+    assert meter.add(22.0, 10) == 5
+
+
+def plan(reads: str, writes: str) -> TopologyPlan:
+    """Return the plan of an application that reads and writes a topic each, with a repartition topic between."""
+    inner = "shop-v1-by-item-repartition"
+    first = PlannedSubtopology(id=0, source_topics=(reads,), sink_topics=(inner,))
+    second = PlannedSubtopology(
+        id=1,
+        source_topics=(inner,),
+        sink_topics=(writes,),
+        repartition_topics=(PlannedRepartitionTopic(name=inner),),
+    )
+    return TopologyPlan(application_id="shop-v1", hash="", subtopologies=(first, second))
+
+
+@pytest.mark.broker
+def test_missing_topics_are_named_with_the_remedy_or_created(kafka):
+    """Topics that may not be created are all named; with leave they get the inputs' partition count."""
+    orders, totals, new = (f"{name}-{uuid.uuid4().hex}" for name in ("orders", "totals", "new"))
+    needs = plan(orders, totals)
+    admin = quiet_admin(kafka.bootstrap_servers)
+    said: list[str] = []
+    with pytest.raises(MissingSourceTopicError) as caught:
+        provide_topics(admin, needs, wanted={}, create_missing=False, report=said.append)
+    assert str(caught.value) == (
+        f"Topics of the application do not exist: {orders} (input), {totals} (output). "
+        f"Create them, or add `--topic {orders}:4 --topic {totals}:4`"
+    )
+    provide_topics(admin, needs, wanted={orders: 3, totals: 2}, create_missing=False, report=said.append)
+    assert said == [f"Created topic {orders}, partitions: 3", f"Created topic {totals}, partitions: 2"]
+    assert topic_partitions(admin, [orders, totals]) == {orders: 3, totals: 2}
+    provide_topics(admin, plan(orders, new), wanted={}, create_missing=True, report=said.append)
+    assert said[2:] == [f"Created topic {new}, partitions: 3"]
+
+
+def test_wrong_manifest_is_refused_before_anything_starts(manifest, tmp_path):
+    """Nothing is created for a manifest that breaks its schema."""
+    manifest.write_text(MANIFEST.replace("image: shop:1", "image: ''"))
+    with pytest.raises(ManifestError, match=r"spec\.image: must not be empty"):
+        LocalHost(HostOptions(manifest, directory=tmp_path / "data"), report=print)
+    assert not (tmp_path / "data").exists()
+
+
+def test_brokers_that_do_not_answer_are_named(manifest, tmp_path, monkeypatch):
+    """With --bootstrap the named brokers must answer; the manifest's security settings are not used with them."""
+    monkeypatch.setattr("millrace.dev.local_host.CHECK_TIMEOUT_S", 0.5)
+    options = HostOptions(manifest, directory=tmp_path / "data", bootstrap="127.0.0.1:1")
+    with (
+        LocalHost(options, report=print) as host,
+        pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1"),
+    ):
+        host.start_kafka()
+
+
+def test_program_that_cannot_say_what_it_needs(manifest, tmp_path):
+    """What `millrace plan` says about the program is what the host says."""
+    from millrace.dev.local_topics import ask_for_plan
+
+    with pytest.raises(
+        LocalHostError, match=r"The program cannot say what it needs: shop:topology: there is no module `shop`"
+    ):
+        ask_for_plan(manifest)
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount" / "streamsapp.yaml"

@@ -1,0 +1,140 @@
+"""A replica's process: started again when it dies, later each time, and told to end."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from millrace.dev.local_replica import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, STABLE_AFTER_S, Replica, ReplicaState
+
+STAYS = "import sys; print('up', flush=True); sys.stdin.read()"
+STOPS_CLEANLY = (
+    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); signal.pause()"
+)
+
+
+class Clock:
+    """Seconds that pass when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """A clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def replica(tmp_path, clock):
+    """Describe replicas, which are ended after the test."""
+    made: list[Replica] = []
+
+    def make(code: str) -> Replica:
+        made.append(Replica("r-0", [sys.executable, "-c", code], tmp_path / "r-0" / "replica.log", clock=clock))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.stop()
+        item.kill()
+        poll_until(item, lambda item=item: item.pid is None)
+
+
+def poll_until(replica: Replica, condition, timeout_s: float = 20.0) -> None:
+    """Poll until something holds."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, replica.last_words()
+        replica.poll()
+        time.sleep(0.01)
+
+
+def test_first_poll_starts_the_process(replica):
+    """A described replica waits; polling starts it."""
+    subject = replica(STAYS)
+    assert (subject.state, subject.pid) == (ReplicaState.WAITING, None)
+    assert subject.poll()
+    assert subject.state is ReplicaState.RUNNING
+    assert subject.pid
+    assert not subject.poll()
+
+
+def test_dead_replica_is_started_again_later_each_time(replica, clock):
+    """After each death it waits twice as long, up to a limit, and counts the restarts."""
+    subject = replica("raise SystemExit(1)")
+    waits = []
+    for restarts in range(1, 9):
+        poll_until(subject, lambda expected=restarts: subject.restarts == expected)
+        assert subject.state is ReplicaState.WAITING
+        assert subject.exit_code == 1
+        waits.append(subject.starts_in_s)
+        assert not subject.poll()
+        clock.now += subject.starts_in_s
+    assert waits == [min(FIRST_BACK_OFF_S * 2**n, LONGEST_BACK_OFF_S) for n in range(8)]
+
+
+def test_replica_that_ran_long_starts_over_with_a_short_wait(replica, clock):
+    """The waits grow for a replica that cannot run, not for one that dies once in a while."""
+    subject = replica(STAYS)
+    for restarts in range(1, 4):
+        poll_until(subject, lambda: subject.pid is not None)
+        clock.now += STABLE_AFTER_S
+        subject.kill()
+        poll_until(subject, lambda expected=restarts: subject.restarts == expected)
+        assert subject.exit_code == -9
+        assert subject.starts_in_s == FIRST_BACK_OFF_S
+        clock.now += FIRST_BACK_OFF_S
+
+
+def test_wrong_input_is_not_tried_again(replica, clock):
+    """Exit code 2 says that what the user wrote is wrong; the last error it logged tells what."""
+    subject = replica("import sys; print('Error: no such module\\nHint: none', file=sys.stderr); sys.exit(2)")
+    poll_until(subject, lambda: subject.state is ReplicaState.FAILED)
+    clock.now += 1000
+    assert not subject.poll()
+    assert subject.restarts == 0
+    assert subject.last_words() == "Error: no such module"
+    subject.stop()
+    assert subject.state is ReplicaState.FAILED
+
+
+def test_stop_lets_the_replica_end_by_itself(replica):
+    """Told to stop, it gets SIGTERM and is not started again."""
+    subject = replica(STOPS_CLEANLY)
+    poll_until(subject, lambda: subject.last_words() == "up")
+    subject.stop()
+    assert subject.state is ReplicaState.STOPPING
+    poll_until(subject, lambda: subject.state is ReplicaState.STOPPED)
+    assert (subject.exit_code, subject.restarts) == (0, 0)
+
+
+def test_stop_of_a_waiting_replica_cancels_its_start(replica):
+    """What waits to be started is not started any more."""
+    subject = replica(STAYS)
+    subject.stop()
+    assert subject.state is ReplicaState.STOPPED
+    assert not subject.poll()
+
+
+def test_end_of_the_host_is_seen_on_standard_input(replica):
+    """The pipe to the replica ends with the host, so that the replica can end as well."""
+    subject = replica(STAYS)
+    poll_until(subject, lambda: subject.last_words() == "up")
+    assert subject._process
+    assert subject._process.stdin
+    subject._process.stdin.close()
+    poll_until(subject, lambda: subject.restarts == 1)
+    assert subject.exit_code == 0
+
+
+def test_last_words_of_a_silent_replica(replica):
+    """Nothing logged, nothing said."""
+    assert replica(STAYS).last_words() == ""
