@@ -152,6 +152,3 @@ def test_program_that_cannot_say_what_it_needs(manifest, tmp_path):
         LocalHostError, match=r"The program cannot say what it needs: shop:topology: there is no module `shop`"
     ):
         ask_for_plan(manifest)
-
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount" / "streamsapp.yaml"

@@ -33,11 +33,19 @@ def report(error: errors.StreamsError, *, verbose: bool) -> int:
     console = Console(stderr=True, soft_wrap=True, highlight=False)
     if verbose:
         console.print("".join(traceback.format_exception(error)), style="dim", markup=False)
-    console.print(f"Error: {error or type(error).__name__}", style="bold red", markup=False)
+    console.print(f"Error: {_with_cause(error)}", style="bold red", markup=False)
     hint = hint_for(error)
     if hint:
         console.print(f"Hint: {hint}", style="yellow", markup=False)
     return exit_code(error)
+
+
+def _with_cause(error: BaseException) -> str:
+    text = str(error) or type(error).__name__
+    cause = error.__cause__
+    if cause is None or str(cause) in text:
+        return text
+    return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"
 
 
 def hint_for(error: errors.StreamsError) -> str | None:

@@ -17,6 +17,7 @@ from millrace.cli.application import (
 
 
 def run(
+    context: typer.Context,
     entrypoint: EntrypointArgument = None,
     file: ManifestOption = None,
     replica: Annotated[
@@ -53,4 +54,11 @@ def run(
     app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
     from millrace.cli.instance import run_until_stopped
 
-    run_until_stopped(app.topology(), app.config(), status_file=status_file, stop_with_parent=stop_with_parent)
+    code = run_until_stopped(
+        app.topology(),
+        app.config(),
+        status_file=status_file,
+        stop_with_parent=stop_with_parent,
+        verbose=bool((context.parent or context).params.get("verbose")),
+    )
+    raise typer.Exit(code)

@@ -17,7 +17,7 @@ class InstanceStatus:
     state: str
     tasks: int
     lag: int | None
-    """Records between the committed or processed positions and the ends of the inputs; none if not known yet."""
+    """Records in the inputs that are not processed yet; none if not known."""
     records: int
     """Records processed since the process began."""
     written_at: float
@@ -30,11 +30,11 @@ def read_status(path: Path) -> InstanceStatus | None:
         data = json.loads(path.read_text())
         return InstanceStatus(
             pid=data["pid"],
-            state=data["state"],
+            state="RESTORING" if data["restoration_remaining"] else data["state"],
             tasks=len(data["tasks"]),
-            lag=data.get("lag"),
-            records=data["records"],
-            written_at=data["writtenAt"],
+            lag=sum(data["lag"].values()) if data["lag"] or data["state"] == "RUNNING" else None,
+            records=data["records_total"],
+            written_at=data["time_ms"] / 1000,
         )
     except (FileNotFoundError, json.JSONDecodeError, KeyError):
         return None

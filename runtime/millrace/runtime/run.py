@@ -39,6 +39,7 @@ def run(
     leave_group: bool | None = None,
     close_timeout_s: float | None = None,
     on_started: Callable[[KafkaStreams], None] | None = None,
+    report: Callable[[StreamsError], int] | None = None,
 ) -> int:
     """Run an instance in this process until a signal or its end; return the exit code. Call it in the main thread.
 
@@ -49,6 +50,7 @@ def run(
         leave_group: as for `KafkaStreams.close`.
         close_timeout_s: how long a graceful end may take; None = as long as it takes.
         on_started: called when the threads have been started, for probes and status.
+        report: shows an error of Millrace's own and returns the exit code, in place of the log.
     """
     stop = threading.Event()
     previous = {number: signal.signal(number, _stopper(stop)) for number in _SIGNALS}
@@ -57,8 +59,7 @@ def run(
             streams = KafkaStreams(topology, config, instrumentation=instrumentation)
             streams.start()
         except StreamsError as error:
-            _log.error("Cannot start: %s", describe_error(error))
-            return EXIT_NOT_STARTED
+            return _reported(error, report, "Cannot start", EXIT_NOT_STARTED)
         if on_started is not None:
             on_started(streams)
         while not stop.is_set() and not streams.wait(0.2):
@@ -69,14 +70,20 @@ def run(
                 _log.error("Not closed within %s s; records since the last commit are processed again", close_timeout_s)
                 return EXIT_FAILED
         if streams.error is not None:
-            _log.error("Failed: %s", describe_error(streams.error))
-            if not isinstance(streams.error, StreamsError):
-                _log.error("The failure was not one of Millrace's own:", exc_info=streams.error)
-            return EXIT_FAILED
+            return _reported(streams.error, report, "Failed", EXIT_FAILED)
         return EXIT_OK
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _reported(error: Exception, report: Callable[[StreamsError], int] | None, what: str, code: int) -> int:
+    if report is not None and isinstance(error, StreamsError):
+        return report(error)
+    _log.error("%s: %s", what, describe_error(error))
+    if not isinstance(error, StreamsError):
+        _log.error("The failure was not one of Millrace's own:", exc_info=error)
+    return code
 
 
 def describe_error(error: BaseException) -> str:

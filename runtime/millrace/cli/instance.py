@@ -1,0 +1,67 @@
+"""The process of `millrace run`: an instance with telemetry from the environment, ended by a signal or by the end of its host."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from millrace.cli.failure import report
+from millrace.config import StreamsConfig
+from millrace.errors import StreamsError
+from millrace.runtime import run
+from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.telemetry import configure
+from millrace.topology import Topology
+
+
+def run_until_stopped(
+    topology: Topology,
+    config: StreamsConfig,
+    *,
+    status_file: Path | None = None,
+    stop_with_parent: bool = False,
+    verbose: bool = False,
+) -> int:
+    """Run an instance until SIGTERM or SIGINT and return the exit code; call it in the main thread.
+
+    Args:
+        topology: What to run.
+        config: The settings.
+        status_file: Rewritten every second with what the instance does.
+        stop_with_parent: Whether the end of standard input counts as SIGTERM; nothing is read from it otherwise.
+        verbose: Whether errors come with their traceback.
+    """
+    if status_file is not None:
+        settings = {**config.client_settings, "__status.file__": str(status_file)}
+        config = config.model_copy(update={"client_settings": settings})
+    if stop_with_parent:
+        threading.Thread(target=_stop_at_end_of_input, name="millrace-parent", daemon=True).start()
+    telemetry = configure(config)
+
+    def show(error: StreamsError) -> int:
+        return report(error, verbose=verbose)
+
+    def observe(streams: KafkaStreams) -> None:
+        if telemetry is not None:
+            telemetry.observe(streams)
+
+    try:
+        return run(
+            topology,
+            config,
+            instrumentation=telemetry.tracing if telemetry else None,
+            on_started=observe,
+            report=show,
+        )
+    finally:
+        if telemetry is not None:
+            telemetry.shutdown()
+
+
+def _stop_at_end_of_input() -> None:
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,158 @@
+"""A manifest on this machine from beginning to end: run, killed, stopped, resumed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from millrace.dev._process import is_running
+from millrace.dev.local_host import HostOptions, LocalHost
+from millrace.serdes import Serdes
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount" / "streamsapp.yaml"
+LINES = [f"word{number % 7} and word{number % 3}" for number in range(2_000)]
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+
+def write(bootstrap_servers: str, lines: list[str]) -> None:
+    """Write lines to the input topic."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    for number, line in enumerate(lines):
+        producer.produce("lines", line.encode(), partition=number % 4)
+    assert producer.flush(30) == 0
+
+
+def expected(lines: list[str]) -> dict[str, int]:
+    """Return the plain count."""
+    return dict(Counter(word.translate(str.maketrans("", "", "0123456789")) for line in lines for word in line.split()))
+
+
+class Counts:
+    """Follows the output topic, seeing only what is committed."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.counts: dict[str, int] = {}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": uuid.uuid4().hex,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+            }
+        )
+        self._consumer.subscribe(["word-counts"])
+
+    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = 90.0) -> None:
+        """Read until the last counts are the wanted ones."""
+        deadline = time.monotonic() + timeout_s
+        while self.counts != wanted:
+            assert time.monotonic() < deadline, f"{self.counts} is not {wanted}"
+            meanwhile()
+            for message in self._consumer.consume(1_000, timeout=0.2):
+                assert message.error() is None, message.error()
+                word = Serdes.string().deserialize("word-counts", message.key())
+                self.counts[word] = Serdes.long().deserialize("word-counts", message.value())
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._consumer.close()
+
+
+def wait_until(condition, timeout_s: float = 60.0) -> None:
+    """Wait for a condition."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
+    """Two replicas count exactly once while one is killed; stopped and started again, they go on from where they were."""
+    said: list[str] = []
+    options = HostOptions(EXAMPLE, directory=tmp_path / "data")
+    with LocalHost(options, report=said.append) as host:
+        host.start_kafka()
+        host.provide_topics()
+        assert "Created topic lines, partitions: 4" in said
+        assert any(line.startswith("Created internal topic wordcount-v1-") for line in said)
+        write(host.bootstrap_servers, LINES)
+        host.start_replicas()
+        counts = Counts(host.bootstrap_servers)
+        counts.wait_for(expected(LINES), meanwhile=host.poll)
+        wait_until(lambda: host.poll() or sum(view.tasks or 0 for view in host.view()) == 8)
+        assert {view.state for view in host.view()} == {"RUNNING"}
+        victim = host.view()[0].pid
+        assert victim
+        os.kill(victim, signal.SIGKILL)
+        write(host.bootstrap_servers, LINES)
+        counts.wait_for(expected(LINES * 2), meanwhile=host.poll)
+        wait_until(lambda: host.poll() or host.view()[0].restarts == 1)
+        counts.close()
+    assert not any(replica.pid for replica in host.replicas)
+    with LocalHost(options, report=said.append) as host:
+        host.start_kafka()
+        host.provide_topics()
+        host.start_replicas()
+        write(host.bootstrap_servers, ["again"])
+        counts = Counts(host.bootstrap_servers)
+        counts.wait_for({**expected(LINES * 2), "again": 1}, meanwhile=host.poll)
+        counts.close()
+
+
+def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as a user does."""
+    command = [sys.executable, "-m", "millrace.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def status(place: list[str]) -> dict:
+    """Return what `dev status` says."""
+    return json.loads(millrace("dev", "status", *place, "--json").stdout)
+
+
+def test_detached_host_is_shown_and_stopped(tmp_path):
+    """`dev up --detach` returns once replicas run; a second is refused; `dev down` stops everything."""
+    place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
+    result = millrace("dev", "up", *place, "--detach")
+    assert result.returncode == 0, result.stderr
+    assert "wordcount runs in the background" in result.stdout
+    wait_until(lambda: [replica["state"] for replica in status(place)["replicas"]] == ["RUNNING", "RUNNING"])
+    result = millrace("dev", "up", *place, "--detach")
+    assert result.returncode == 1
+    assert "wordcount runs already" in result.stderr
+    before = status(place)
+    result = millrace("dev", "down", *place)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("wordcount is stopped; its data stays in")
+    assert not [
+        pid for pid in (before["pid"], *(replica["pid"] for replica in before["replicas"])) if is_running(pid, "")
+    ]
+    log = (tmp_path / "data" / "host.log").read_text()
+    assert "Stopping 2 replicas" in log
+    assert "Traceback" not in log
+
+
+def test_killed_host_leaves_nothing_behind(tmp_path):
+    """After SIGKILL of the host its replicas and its Kafka end too."""
+    place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
+    result = millrace("dev", "up", *place, "--detach")
+    assert result.returncode == 0, result.stderr
+    wait_until(lambda: all(replica["pid"] for replica in status(place)["replicas"]))
+    before = status(place)
+    kafka = json.loads((tmp_path / "data" / "kafka" / "embedded-kafka.json").read_text())
+    os.kill(before["pid"], signal.SIGKILL)
+    pids = [*(replica["pid"] for replica in before["replicas"]), *(node["pid"] for node in kafka["nodes"])]
+    assert len(pids) == 3
+    wait_until(lambda: not [pid for pid in pids if is_running(pid, "")])
+    assert status(place)["running"] is False
