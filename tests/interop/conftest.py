@@ -20,7 +20,8 @@ from millrace.dev.java import compile_java, find_java, join_class_path
 
 HERE = Path(__file__).parent
 PARTITIONS = 3
-FIRST_TIMESTAMP = 1_700_000_000_000
+FIRST_TIMESTAMP = int(time.time()) * 1000 - 3_600_000
+"""Recent, since the broker deletes what is older than a topic's retention."""
 DEADLINE_S = 120.0
 
 

@@ -113,3 +113,27 @@ def test_another_program_takes_over(word_count, wait_until, first, second, guara
     _check_partition_times(application)
     if guarantee == "exactly_once_v2":
         _check_every_count_appears_once(application)
+
+
+@pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
+def test_another_program_takes_over_from_one_that_was_killed(word_count, wait_until, first, second):
+    """A program dies in the middle of a transaction; the other waits for its abort and repeats exactly what was lost."""
+    application = word_count(
+        **{
+            "processing.guarantee": "exactly_once_v2",
+            "statestore.cache.max.bytes": "0",
+            "session.timeout.ms": "6000",
+            "heartbeat.interval.ms": "1500",
+        }
+    )
+    application.produce(LINES, seed=1)
+    app = application.start(first).wait_running()
+    wait_until(lambda: application.progress() > 0, "the first commit", check=app.check)
+    app.kill()
+    application.produce(LINES, seed=2)
+
+    app = application.start(second)
+    _run_to_end(application, wait_until, app)
+
+    _check_results(application)
+    _check_every_count_appears_once(application)

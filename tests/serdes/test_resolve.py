@@ -52,6 +52,7 @@ def test_javas_class_names_and_short_names_are_understood(name, serde):
     assert Serdes.resolve(f"{JAVA}{name}Serde") is serde
     assert Serdes.resolve(name.lower()) is serde
     assert Serdes.resolve(f"{name}Serde") is serde
+    assert Serdes.resolve(f"org.apache.kafka.common.serialization.{name}Deserializer") is serde
 
 
 def test_import_paths_classes_instances_and_factories_are_understood():
@@ -114,13 +115,20 @@ def test_a_default_list_serde_takes_its_inner_serde_from_the_configuration():
     assert value.deserialize("t", value.serialize("t", ["a"])) == ("a",)
 
 
+@pytest.mark.parametrize(
+    ("inner", "inner_class"),
+    [
+        ("windowed.inner.class.serde", "Serdes$StringSerde"),
+        ("windowed.inner.deserializer.class", "StringDeserializer"),
+    ],
+)
 @pytest.mark.parametrize("name", ["TimeWindowedSerde", "SessionWindowedSerde"])
-def test_a_default_windowed_serde_takes_inner_and_size_from_the_configuration(name):
-    """windowed.inner.class.serde gives the key, window.size.ms the size."""
+def test_a_default_windowed_serde_takes_inner_and_size_from_the_configuration(name, inner, inner_class):
+    """windowed.inner.* gives the key, window.size.ms the size."""
     config = _config(
         **{
             "default.key.serde": f"org.apache.kafka.streams.kstream.WindowedSerdes${name}",
-            "windowed.inner.class.serde": f"{JAVA}StringSerde",
+            inner: f"org.apache.kafka.common.serialization.{inner_class}",
             "window.size.ms": 100,
         }
     )

@@ -67,7 +67,15 @@ SHORT_NAMES: Final[Mapping[str, Serde[Any]]] = {
 _JAVA_PREFIXES: Final = (
     "org.apache.kafka.common.serialization.Serdes$",
     "org.apache.kafka.streams.kstream.WindowedSerdes$",
+    "org.apache.kafka.common.serialization.",
 )
+_SUFFIXES: Final = ("Serde", "Deserializer", "Serializer")
+_WINDOWED_INNER: Final = (
+    "windowed.inner.class.serde",
+    "windowed.inner.serializer.class",
+    "windowed.inner.deserializer.class",
+)
+"""The first is for all; the others are what plain clients are given (KIP-1020), and a serde here is both."""
 _NEEDS_INNER: Final[Mapping[str, type[Serde[Any]]]] = {
     "ListSerde": ListSerde,
     "TimeWindowedSerde": TimeWindowedSerde,
@@ -122,17 +130,25 @@ def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
         kind = getattr(config, f"default_list_{which}_serde_type")
         return ListSerde(_inner(config, inner_key), container=_list_type(kind, f"default.list.{which}.serde.type"))
     if found is TimeWindowedSerde:
-        return TimeWindowedSerde(_inner(config, "windowed.inner.class.serde"), config.window_size_ms)
+        return TimeWindowedSerde(_windowed_inner(config), config.window_size_ms)
     if found is SessionWindowedSerde:
-        return SessionWindowedSerde(_inner(config, "windowed.inner.class.serde"))
+        return SessionWindowedSerde(_windowed_inner(config))
     return resolve(value, key=key)
+
+
+def _windowed_inner(config: StreamsConfig) -> Serde[Any]:
+    return _inner(config, next((key for key in _WINDOWED_INNER if _setting(config, key)), _WINDOWED_INNER[0]))
 
 
 def _inner(config: StreamsConfig, key: str) -> Serde[Any]:
-    value = getattr(config, key.replace(".", "_"))
+    value = _setting(config, key)
     if value is None:
         raise ConfigError(f"{key} must be set: the default serde is made of an inner one")
     return resolve(value, key=key)
+
+
+def _setting(config: StreamsConfig, key: str) -> Any:
+    return getattr(config, key.replace(".", "_"), None) or config.client_settings.get(key)
 
 
 def _list_type(value: object, key: str) -> type[list[Any] | tuple[Any, ...]]:
@@ -154,7 +170,9 @@ def _find(value: object, key: str | None) -> object:
         return _NEEDS_INNER[name]
     if ":" in name:
         return _import(name, key)
-    short = SHORT_NAMES.get(name.removesuffix("Serde").replace("_", "").lower())
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    short = SHORT_NAMES.get(name.replace("_", "").lower())
     if short is None:
         raise ConfigError(
             _message(key, value, f"use module:attribute, Java's class name, or one of {', '.join(SHORT_NAMES)}")
