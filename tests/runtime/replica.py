@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from support import word_count
+from tests.runtime.support import word_count
 
 from millrace.runtime import run
 

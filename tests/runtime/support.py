@@ -23,6 +23,7 @@ from millrace.runtime.states import State
 from millrace.serdes import LongSerde, StringSerde
 from millrace.state import Stores
 from millrace.topology import Topology
+from millrace.topology.nodes import RepartitionTopic
 
 TEXT, NUMBER = StringSerde(), LongSerde()
 DEADLINE_S = 60.0
@@ -33,10 +34,12 @@ class CountWords(Processor[str, str, str, int]):
     """Counts the words of each line, in a store, and forwards each new count."""
 
     def init(self, context: ProcessorContext[str, int]) -> None:
+        """Get the store."""
         super().init(context)
         self.store = context.get_state_store("counts")
 
     def process(self, record: Record[str, str]) -> None:
+        """Count each word."""
         for word in record.value.split():
             count = (self.store.get(word) or 0) + 1
             self.store.put(word, count)
@@ -47,6 +50,7 @@ class SplitWords(Processor[str, str, str, str]):
     """Forwards each word of a line, keyed by itself."""
 
     def process(self, record: Record[str, str]) -> None:
+        """Split the line."""
         for word in record.value.split():
             self.context.forward(Record(word, word, record.timestamp))
 
@@ -66,6 +70,22 @@ def word_count(source: str, sink: str, *, caching: bool = False) -> Topology:
         .add_state_store(counts_builder(caching=caching), "count")
         .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
     )
+
+
+def two_step_word_count(source: str, sink: str, *, name: str = "words") -> Topology:
+    """Count words of unkeyed lines: a second sub-topology behind a repartition topic."""
+    topology = (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("split", SplitWords, "lines")
+        .add_sink("to-words", name, "split", key_serde=TEXT, value_serde=TEXT)
+        .add_source("words", name, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountWords, "words")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+    topology._builder.add_internal_topic(RepartitionTopic(name))
+    return topology
 
 
 def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) -> dict[str, Any]:
@@ -108,8 +128,9 @@ def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> It
         streams.close(30)
 
 
-def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int = 1000) -> None:
-    """Write lines, the n-th to partition n % partitions with timestamp start + n."""
+def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int | None = None) -> None:
+    """Write lines, the n-th to partition n % partitions with timestamp start (default: now) + n ms."""
+    start_ms = int(time.time() * 1000) if start_ms is None else start_ms
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
@@ -180,7 +201,7 @@ class Replica:
                 stdout=log,
                 stderr=log,
                 cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{Path(__file__).parent}"},
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT}"},
             )
         return self
 
