@@ -13,8 +13,20 @@ from millrace.state.key_value import (
     TimestampedKeyValueStoreWithHeaders,
     TypedKeyValueStore,
 )
-from millrace.state.suppliers import KeyValueBytesStoreSupplier
+from millrace.state.session import SessionStore
+from millrace.state.suppliers import (
+    KeyValueBytesStoreSupplier,
+    SessionBytesStoreSupplier,
+    WindowBytesStoreSupplier,
+)
 from millrace.state.value_formats import HEADERS, PLAIN, TIMESTAMPED, ValueFormat
+from millrace.state.window import (
+    JoinWindowStore,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    TypedWindowStore,
+    WindowStore,
+)
 
 
 class BuilderBase:
@@ -109,3 +121,104 @@ _NATURAL_FORMAT: dict[type[TypedKeyValueStore[Any, Any]], ValueFormat] = {
     TimestampedKeyValueStore: TIMESTAMPED,
     TimestampedKeyValueStoreWithHeaders: HEADERS,
 }
+
+
+class WindowStoreBuilder(BuilderBase):
+    """Builds window stores; one that retains duplicates is never cached."""
+
+    kind = "window"
+
+    def __init__(
+        self,
+        supplier: WindowBytesStoreSupplier,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        store_type: type[TypedWindowStore[Any, Any]] = WindowStore,
+    ) -> None:
+        super().__init__(supplier.name)
+        self.supplier = supplier
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.retention_ms = supplier.retention_ms
+        self.window_size_ms = supplier.window_size_ms
+        self.retain_duplicates = supplier.retain_duplicates
+        self._store_type = store_type
+
+    def with_caching_enabled(self) -> Self:
+        """Hold writes back in the record cache; without effect where duplicates are retained."""
+        self.caching_enabled = not self.retain_duplicates
+        return self
+
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return self.supplier.persistent
+
+    @property
+    def value_format(self) -> str:
+        """Return the name of the value layout, as `StoreBuilder` describes it."""
+        return self._format().name
+
+    def _format(self) -> ValueFormat:
+        return self.supplier.value_format or _NATURAL_WINDOW_FORMAT[self._store_type]
+
+    def build(self) -> StateStore:
+        """Return a new store: typed → record cache → change log → physical."""
+        return self._store_type(
+            self.supplier.get(),
+            self._format(),
+            self.key_serde,
+            self.value_serde,
+            window_size_ms=self.window_size_ms,
+            retain_duplicates=self.retain_duplicates,
+            caching=self.caching_enabled,
+            logging=self.logging_enabled,
+        )
+
+
+_NATURAL_WINDOW_FORMAT: dict[type[TypedWindowStore[Any, Any]], ValueFormat] = {
+    WindowStore: PLAIN,
+    JoinWindowStore: PLAIN,
+    TimestampedWindowStore: TIMESTAMPED,
+    TimestampedWindowStoreWithHeaders: HEADERS,
+}
+
+
+class SessionStoreBuilder(BuilderBase):
+    """Builds session stores."""
+
+    kind = "session"
+
+    def __init__(
+        self, supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> None:
+        super().__init__(supplier.name)
+        self.supplier = supplier
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.retention_ms = supplier.retention_ms
+
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return self.supplier.persistent
+
+    @property
+    def value_format(self) -> str:
+        """Return the name of the value layout, as `StoreBuilder` describes it."""
+        return self._format().name
+
+    def _format(self) -> ValueFormat:
+        return self.supplier.value_format or PLAIN
+
+    def build(self) -> StateStore:
+        """Return a new store: typed → record cache → change log → physical."""
+        return SessionStore[Any, Any](
+            self.supplier.get(),
+            self._format(),
+            self.key_serde,
+            self.value_serde,
+            caching=self.caching_enabled,
+            logging=self.logging_enabled,
+        )

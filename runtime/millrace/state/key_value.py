@@ -13,10 +13,10 @@ can change what the cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from millrace.records import NO_HEADERS, Headers, KeyValue, ValueAndTimestamp
+from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.base import LayeredStore
@@ -25,23 +25,20 @@ from millrace.state.change_log import Write, compile_write, disk_rows, restored_
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
 from millrace.state.physical import PhysicalKeyValueStore
-from millrace.state.value_formats import TIMESTAMPED, unpack_long
+from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values
 
 K = TypeVar("K")
 V = TypeVar("V")
 S = TypeVar("S")
 
-Parts = tuple[bytes, int, Headers]
-"""A value below the typed layer: the serde's bytes, timestamp, headers."""
 
-
-class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
+class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
     """What all key-value stores do; S is what `put` takes and `get` returns."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._read = self._physical.get
         self._from_disk = self._disk_reader()
-        if isinstance(self._physical, LruKeyValueStore) and log is not None and self._logs_evictions:
+        if isinstance(self._physical, LruKeyValueStore) and log is not None and self.logs_evictions:
             self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
         self._write: Write = compile_write(self._physical, self._format, log, context)
 
@@ -62,7 +59,7 @@ class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
         cache = self._cache
         if cache is None:
             data = self._read(raw)
-            return None if data is None else self._from_disk(data)
+            return None if data is None else cast("S", self._from_disk(data))
         entry = cache.entries.get(raw)
         if entry is None:
             return self._load(cache, raw)
@@ -70,7 +67,7 @@ class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
         value = entry.value
         if self._shareable or value is None:
             return value  # type: ignore[no-any-return]
-        return self._join(value)
+        return cast("S", self._join(value))
 
     def put(self, key: K, value: S | None) -> None:
         """Set the value of a key; None deletes it."""
@@ -88,7 +85,7 @@ class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
             cache.put(raw, value, self._size(value))
         else:
             parts = self._split(value)
-            cache.put(raw, parts, len(parts[0]) + self._prefix_size)
+            cache.put(raw, parts, len(parts[0]) + self.prefix_size)
 
     def put_if_absent(self, key: K, value: S | None) -> S | None:
         """Set the value of a key that has none; return the one it had (None = it was set)."""
@@ -179,7 +176,7 @@ class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
         data = self._read(raw)
         if data is None:
             return None
-        value = self._from_disk(data)
+        value: S = self._from_disk(data)
         if self._shareable:
             cache.load(raw, value, self._size(value))
         else:
@@ -206,121 +203,26 @@ class TypedKeyValueStore(LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
         new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
         listener(self._key_of(self._topic, raw), new, old, self._log_timestamp(timestamp), entry.headers)
 
-    # What differs between plain, timestamped and header-aware stores.
 
-    _logs_evictions = False
-    _prefix_size = 8
-
-    def _disk_reader(self) -> Callable[[bytes], S]:
-        take_apart, join = self._format.from_disk, self._join
-        return lambda data: join(take_apart(data))
-
-    def _split(self, value: S) -> Parts:
-        raise NotImplementedError
-
-    def _join(self, parts: Parts) -> S:
-        raise NotImplementedError
-
-    def _bare(self, value: S) -> Any:
-        """Return the value that a flush listener is given."""
-        raise NotImplementedError
-
-    def _size(self, value: S) -> int:
-        raise NotImplementedError
-
-    def _log_timestamp(self, timestamp: int) -> int:
-        return timestamp
-
-    def _tombstone_headers(self) -> Headers:
-        return NO_HEADERS
-
-
-class KeyValueStore(TypedKeyValueStore[K, V]):
+class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):
     """A store of plain values.
 
     >>> from millrace.state.stores import Stores
     >>> builder = Stores.key_value_store_builder(Stores.in_memory_key_value_store("counts"), None, None)
     """
 
-    _logs_evictions = True
-    _prefix_size = 0
 
-    def _disk_reader(self) -> Callable[[bytes], V]:
-        if self._format.name != "plain":
-            return super()._disk_reader()
-        value_of, topic = self._value_of, self._topic
-        return lambda data: cast("V", value_of(topic, data))
-
-    def _split(self, value: V) -> Parts:
-        return self._value_bytes(self._topic, value), self._record.timestamp, NO_HEADERS
-
-    def _join(self, parts: Parts) -> V:
-        return cast("V", self._value_of(self._topic, parts[0]))
-
-    def _bare(self, value: V) -> Any:
-        return value
-
-    def _size(self, value: V) -> int:
-        return value_size(value)
-
-    def _log_timestamp(self, timestamp: int) -> int:  # noqa: ARG002 (a plain value has none of its own)
-        return self._record.timestamp
-
-
-class TimestampedKeyValueStore(TypedKeyValueStore[K, ValueAndTimestamp[V]]):
+class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAndTimestamp[V]]):
     """A store of values with the timestamp of the record that last changed them; what tables are kept in."""
 
-    def _disk_reader(self) -> Callable[[bytes], ValueAndTimestamp[V]]:
-        if self._format is not TIMESTAMPED:
-            return super()._disk_reader()
-        value_of, topic = self._value_of, self._topic
-        return lambda data: ValueAndTimestamp(value_of(topic, data[8:]), unpack_long(data))
 
-    def _split(self, value: ValueAndTimestamp[V]) -> Parts:
-        return self._value_bytes(self._topic, value[0]), value[1], NO_HEADERS
-
-    def _join(self, parts: Parts) -> ValueAndTimestamp[V]:
-        return ValueAndTimestamp(self._value_of(self._topic, parts[0]), parts[1])
-
-    def _bare(self, value: ValueAndTimestamp[V]) -> Any:
-        return value[0]
-
-    def _size(self, value: ValueAndTimestamp[V]) -> int:
-        return value_size(value[0]) + 8
-
-
-class TimestampedKeyValueStoreWithHeaders(TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
+class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
     """A store of values with timestamp and headers (KIP-1271); the changelog records carry the headers."""
-
-    def _split(self, value: ValueTimestampHeaders[V]) -> Parts:
-        return self._value_bytes(self._topic, value[0]), value[1], value[2]
-
-    def _join(self, parts: Parts) -> ValueTimestampHeaders[V]:
-        return ValueTimestampHeaders(self._value_of(self._topic, parts[0]), parts[1], parts[2])
-
-    def _bare(self, value: ValueTimestampHeaders[V]) -> Any:
-        return value[0]
-
-    def _size(self, value: ValueTimestampHeaders[V]) -> int:
-        return value_size(value[0]) + 9
-
-    def _tombstone_headers(self) -> Headers:
-        return self._record.headers
-
-
-def value_size(value: object) -> int:
-    """Return how many bytes a value takes, without serialising it: exact for bytes and ASCII text, 8 for numbers."""
-    kind = type(value)
-    if kind is int or kind is float:
-        return 8
-    if kind is bytes or kind is str:
-        return len(value)  # type: ignore[arg-type]
-    return 16
 
 
 def merge_cached(
-    cached: list[tuple[bytes, CacheEntry]], rows: Iterator[tuple[bytes, bytes]], *, reverse: bool
-) -> Iterator[tuple[bytes, bytes | None, Any]]:
+    cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[Any, bytes]], *, reverse: bool
+) -> Iterator[tuple[Any, bytes | None, Any]]:
     """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); cached deletes hide rows."""
     row = next(rows, None)
     for key, entry in cached:

@@ -5,15 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.serdes.base import Serde
-from millrace.state.builders import KeyValueStoreBuilder
+from millrace.state.builders import KeyValueStoreBuilder, SessionStoreBuilder, WindowStoreBuilder
 from millrace.state.key_value import TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
+from millrace.state.session_physical import RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
     MemoryKeyValueSupplier,
+    MemorySessionSupplier,
+    MemoryWindowSupplier,
     PersistentKeyValueSupplier,
+    PersistentSessionSupplier,
+    PersistentWindowSupplier,
+    SessionBytesStoreSupplier,
+    WindowBytesStoreSupplier,
     lru_supplier,
 )
-from millrace.state.value_formats import HEADERS, TIMESTAMPED
+from millrace.state.value_formats import (
+    HEADERS,
+    PLAIN,
+    SESSION_HEADERS,
+    TIME_ORDERED_HEADERS,
+    TIME_ORDERED_TIMESTAMPED,
+    TIMESTAMPED,
+)
+from millrace.state.window import JoinWindowStore, TimestampedWindowStore, TimestampedWindowStoreWithHeaders
+from millrace.state.window_physical import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
 
 
 class Stores:
@@ -50,6 +66,90 @@ class Stores:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` keys used last."""
         return lru_supplier(name, max_cache_size)
 
+    @staticmethod
+    def persistent_window_store(
+        name: str,
+        retention_ms: int,
+        window_size_ms: int,
+        retain_duplicates: bool = False,  # noqa: FBT001, FBT002 (Kafka's order)
+    ) -> PersistentWindowSupplier:
+        """Return a supplier of plain windowed values in RocksDB segments."""
+        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
+
+    @staticmethod
+    def persistent_timestamped_window_store(
+        name: str,
+        retention_ms: int,
+        window_size_ms: int,
+        retain_duplicates: bool = False,  # noqa: FBT001, FBT002
+    ) -> PersistentWindowSupplier:
+        """Return a supplier of timestamped windowed values in RocksDB segments."""
+        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, TIMESTAMPED)
+
+    @staticmethod
+    def persistent_timestamped_window_store_with_headers(
+        name: str,
+        retention_ms: int,
+        window_size_ms: int,
+        retain_duplicates: bool = False,  # noqa: FBT001, FBT002
+    ) -> PersistentWindowSupplier:
+        """Return a supplier of windowed values with timestamp and headers in RocksDB segments (KIP-1271)."""
+        return PersistentWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates, HEADERS)
+
+    @staticmethod
+    def persistent_time_ordered_window_store(
+        name: str, retention_ms: int, window_size_ms: int, *, has_index: bool = False, with_headers: bool = False
+    ) -> PersistentWindowSupplier:
+        """Return a supplier of windows in the order of time, for results emitted on close.
+
+        Args:
+            name: the store's name.
+            retention_ms: how long windows are kept.
+            window_size_ms: the size of a window.
+            has_index: whether windows can also be found by key without reading all of their time (sliding windows).
+            with_headers: the header-aware format, which always has the index.
+        """
+        return PersistentWindowSupplier(
+            name,
+            retention_ms,
+            window_size_ms,
+            value_format=TIME_ORDERED_HEADERS if with_headers else TIME_ORDERED_TIMESTAMPED,
+            layout=RocksIndexedWindowStore if has_index or with_headers else RocksTimeOrderedWindowStore,
+        )
+
+    @staticmethod
+    def in_memory_window_store(
+        name: str,
+        retention_ms: int,
+        window_size_ms: int,
+        retain_duplicates: bool = False,  # noqa: FBT001, FBT002
+    ) -> MemoryWindowSupplier:
+        """Return a supplier of a window store in memory."""
+        return MemoryWindowSupplier(name, retention_ms, window_size_ms, retain_duplicates)
+
+    @staticmethod
+    def persistent_session_store(name: str, retention_ms: int) -> PersistentSessionSupplier:
+        """Return a supplier of sessions in RocksDB segments."""
+        return PersistentSessionSupplier(name, retention_ms)
+
+    @staticmethod
+    def persistent_session_store_with_headers(name: str, retention_ms: int) -> PersistentSessionSupplier:
+        """Return a supplier of sessions in the header-aware format (KIP-1271)."""
+        return PersistentSessionSupplier(name, retention_ms, SESSION_HEADERS)
+
+    @staticmethod
+    def persistent_time_ordered_session_store(
+        name: str, retention_ms: int, *, with_headers: bool = False
+    ) -> PersistentSessionSupplier:
+        """Return a supplier of sessions in the order of their ends, for results emitted on close."""
+        value_format = SESSION_HEADERS if with_headers else PLAIN
+        return PersistentSessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
+
+    @staticmethod
+    def in_memory_session_store(name: str, retention_ms: int) -> MemorySessionSupplier:
+        """Return a supplier of a session store in memory."""
+        return MemorySessionSupplier(name, retention_ms)
+
     # Builders.
 
     @staticmethod
@@ -72,3 +172,38 @@ class Stores:
     ) -> KeyValueStoreBuilder:
         """Return a builder of stores whose values have timestamp and headers; the disk keeps what its format can."""
         return KeyValueStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedKeyValueStoreWithHeaders)
+
+    @staticmethod
+    def window_store_builder(
+        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> WindowStoreBuilder:
+        """Return a builder of plain window stores."""
+        return WindowStoreBuilder(supplier, key_serde, value_serde)
+
+    @staticmethod
+    def join_window_store_builder(
+        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> WindowStoreBuilder:
+        """Return a builder of the stores of stream-stream joins: plain values, logged with their record's headers (4.3)."""
+        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=JoinWindowStore)
+
+    @staticmethod
+    def timestamped_window_store_builder(
+        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> WindowStoreBuilder:
+        """Return a builder of timestamped window stores."""
+        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedWindowStore)
+
+    @staticmethod
+    def timestamped_window_store_with_headers_builder(
+        supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> WindowStoreBuilder:
+        """Return a builder of window stores whose values have timestamp and headers."""
+        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedWindowStoreWithHeaders)
+
+    @staticmethod
+    def session_store_builder(
+        supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> SessionStoreBuilder:
+        """Return a builder of session stores."""
+        return SessionStoreBuilder(supplier, key_serde, value_serde)

@@ -1,4 +1,7 @@
-"""Store suppliers: which physical store a builder puts below its layers."""
+"""Store suppliers: which physical store a builder puts below its layers.
+
+To bring a store of your own, implement one of the supplier protocols here and the physical store it makes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,25 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from millrace.errors import ConfigError
 from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
 from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
+from millrace.state.segments import default_segment_interval_ms
+from millrace.state.session_physical import (
+    MemorySessionStore,
+    PhysicalSessionStore,
+    RocksSessionStore,
+    RocksTimeOrderedSessionStore,
+)
 from millrace.state.value_formats import PLAIN, ValueFormat
+from millrace.state.window_physical import (
+    MemoryWindowStore,
+    PhysicalWindowStore,
+    RocksIndexedWindowStore,
+    RocksTimeOrderedWindowStore,
+    RocksWindowStore,
+)
 
 
 class KeyValueBytesStoreSupplier(Protocol):
@@ -61,3 +79,149 @@ class MemoryKeyValueSupplier:
 def lru_supplier(name: str, max_entries: int) -> MemoryKeyValueSupplier:
     """Return a supplier of a store that keeps only the `max_entries` keys used last."""
     return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_entries))
+
+
+class WindowBytesStoreSupplier(Protocol):
+    """Makes the physical layer of a window store (times in ms)."""
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+
+    @property
+    def value_format(self) -> ValueFormat | None:
+        """The layout on disk; None lets the builder choose."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long windows are kept, by stream time."""
+
+    @property
+    def window_size_ms(self) -> int:
+        """The size of a window."""
+
+    @property
+    def retain_duplicates(self) -> bool:
+        """Whether every put of a key and time is kept."""
+
+    def get(self) -> PhysicalWindowStore:
+        """Return a new store."""
+
+
+class SessionBytesStoreSupplier(Protocol):
+    """Makes the physical layer of a session store (times in ms)."""
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+
+    @property
+    def value_format(self) -> ValueFormat | None:
+        """The layout on disk; None lets the builder choose."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long sessions are kept, by stream time."""
+
+    def get(self) -> PhysicalSessionStore:
+        """Return a new store."""
+
+
+WindowLayout = type[RocksWindowStore] | type[RocksTimeOrderedWindowStore] | type[RocksIndexedWindowStore]
+SessionLayout = type[RocksSessionStore] | type[RocksTimeOrderedSessionStore]
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentWindowSupplier:
+    """Windows in RocksDB segments."""
+
+    name: str
+    retention_ms: int
+    window_size_ms: int
+    retain_duplicates: bool = False
+    value_format: ValueFormat = PLAIN
+    layout: WindowLayout = RocksWindowStore
+    segment_interval_ms: int | None = None
+    persistent: bool = True
+
+    def __post_init__(self) -> None:
+        check_window(self.name, self.retention_ms, self.window_size_ms)
+
+    def get(self) -> PhysicalWindowStore:
+        """Return a new store."""
+        interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
+        return self.layout(self.name, self.value_format, self.retention_ms, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWindowSupplier:
+    """Windows in memory, in whatever value format the builder asks for."""
+
+    name: str
+    retention_ms: int
+    window_size_ms: int
+    retain_duplicates: bool = False
+    value_format: ValueFormat | None = None
+    persistent: bool = False
+
+    def __post_init__(self) -> None:
+        check_window(self.name, self.retention_ms, self.window_size_ms)
+
+    def get(self) -> PhysicalWindowStore:
+        """Return a new store."""
+        return MemoryWindowStore(self.name, self.retention_ms, retain_duplicates=self.retain_duplicates)
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentSessionSupplier:
+    """Sessions in RocksDB segments."""
+
+    name: str
+    retention_ms: int
+    value_format: ValueFormat = PLAIN
+    layout: SessionLayout = RocksSessionStore
+    segment_interval_ms: int | None = None
+    persistent: bool = True
+
+    def get(self) -> PhysicalSessionStore:
+        """Return a new store."""
+        interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
+        return self.layout(self.name, self.value_format, self.retention_ms, interval)
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySessionSupplier:
+    """Sessions in memory."""
+
+    name: str
+    retention_ms: int
+    value_format: ValueFormat | None = None
+    persistent: bool = False
+
+    def get(self) -> PhysicalSessionStore:
+        """Return a new store."""
+        return MemorySessionStore(self.name, self.retention_ms)
+
+
+def check_window(name: str, retention_ms: int, window_size_ms: int) -> None:
+    """Refuse windows that would expire before they end.
+
+    Raises:
+        ConfigError: retention or size is negative, or the retention is smaller than a window.
+    """
+    if retention_ms < 0 or window_size_ms < 0:
+        raise ConfigError(
+            f"Window store {name!r}: retention {retention_ms} ms and size {window_size_ms} ms must be >= 0"
+        )
+    if window_size_ms > retention_ms:
+        raise ConfigError(
+            f"Window store {name!r}: its retention of {retention_ms} ms must be at least the window size, {window_size_ms} ms"
+        )

@@ -1,0 +1,155 @@
+"""Keys of window, session and versioned stores on disk and in changelogs (formats §3, §4, §6, §7).
+
+| key | layout |
+|---|---|
+| window | key ‖ start(8) ‖ seq(4) |
+| session | key ‖ end(8) ‖ start(8) |
+| window, time-ordered base row | `00` ‖ start(8) ‖ key ‖ seq(4) |
+| window, time-ordered index row | `01` ‖ key ‖ start(8) ‖ seq(4) |
+| session, time-ordered base row | `00` ‖ end(8) ‖ start(8) ‖ key |
+| session, time-ordered index row | `01` ‖ key ‖ end(8) ‖ start(8) |
+| versioned | segment(8) ‖ key |
+| outer join | timestamp(8) ‖ side(1: `01` left, `00` right) ‖ key |
+| foreign-key subscription | length(4) ‖ foreign key ‖ primary key |
+
+Changelogs always carry the first two, whatever the disk has.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+MAX_LONG = 2**63 - 1
+MAX_INT = 2**31 - 1
+BASE, INDEX = b"\0", b"\1"
+
+_WINDOW_SUFFIX = Struct(">qi")
+_TWO_LONGS = Struct(">qq")
+_LONG = Struct(">q")
+_INT = Struct(">i")
+_LONG_BYTE = Struct(">qb")
+
+pack_window_suffix = _WINDOW_SUFFIX.pack
+WINDOW_SUFFIX_SIZE = 12
+SESSION_SUFFIX_SIZE = 16
+
+
+class WindowKey(NamedTuple):
+    """A key with a window start (ms) and the sequence number that tells duplicates apart (0 without duplicates)."""
+
+    key: bytes
+    start: int
+    seq: int
+
+
+class SessionKey(NamedTuple):
+    """A key with the start and the (inclusive) end of a session, in ms."""
+
+    key: bytes
+    start: int
+    end: int
+
+
+def encode_window_key(key: bytes, start: int, seq: int = 0) -> bytes:
+    """Return key ‖ start(8) ‖ seq(4).
+
+    >>> encode_window_key(b"a", 1000).hex()
+    '6100000000000003e800000000'
+    """
+    return key + pack_window_suffix(start, seq)
+
+
+def decode_window_key(data: bytes) -> WindowKey:
+    """Read what `encode_window_key` wrote."""
+    start, seq = _WINDOW_SUFFIX.unpack_from(data, len(data) - 12)
+    return WindowKey(data[:-12], start, seq)
+
+
+def encode_session_key(key: bytes, start: int, end: int) -> bytes:
+    """Return key ‖ end(8) ‖ start(8).
+
+    >>> encode_session_key(b"a", 1500, 1900).hex()
+    '61000000000000076c00000000000005dc'
+    """
+    return key + _TWO_LONGS.pack(end, start)
+
+
+def decode_session_key(data: bytes) -> SessionKey:
+    """Read what `encode_session_key` wrote."""
+    end, start = _TWO_LONGS.unpack_from(data, len(data) - 16)
+    return SessionKey(data[:-16], start, end)
+
+
+def encode_time_ordered_window_key(key: bytes, start: int, seq: int = 0) -> bytes:
+    """Return the base row's key, `00` ‖ start(8) ‖ key ‖ seq(4)."""
+    return BASE + _LONG.pack(start) + key + _INT.pack(seq)
+
+
+def decode_time_ordered_window_key(data: bytes) -> WindowKey:
+    """Read what `encode_time_ordered_window_key` wrote."""
+    return WindowKey(data[9:-4], _LONG.unpack_from(data, 1)[0], _INT.unpack_from(data, len(data) - 4)[0])
+
+
+def encode_time_ordered_session_key(key: bytes, start: int, end: int) -> bytes:
+    """Return the base row's key, `00` ‖ end(8) ‖ start(8) ‖ key."""
+    return BASE + _TWO_LONGS.pack(end, start) + key
+
+
+def decode_time_ordered_session_key(data: bytes) -> SessionKey:
+    """Read what `encode_time_ordered_session_key` wrote."""
+    end, start = _TWO_LONGS.unpack_from(data, 1)
+    return SessionKey(data[17:], start, end)
+
+
+def encode_segment_key(segment: int, key: bytes) -> bytes:
+    """Return segment(8) ‖ key; segment -1 holds the latest values of a versioned store."""
+    return _LONG.pack(segment) + key
+
+
+def encode_join_side_key(timestamp: int, key: bytes, *, left: bool) -> bytes:
+    """Return timestamp(8) ‖ side(1) ‖ key.
+
+    >>> encode_join_side_key(1000, b"a", left=True).hex()
+    '00000000000003e80161'
+    """
+    return _LONG_BYTE.pack(timestamp, left) + key
+
+
+def decode_join_side_key(data: bytes) -> tuple[int, bool, bytes]:
+    """Return (timestamp ms, whether it is the left side, key)."""
+    timestamp, left = _LONG_BYTE.unpack_from(data)
+    return timestamp, bool(left), data[9:]
+
+
+def encode_combined_key(foreign_key: bytes, primary_key: bytes) -> bytes:
+    """Return length(4) ‖ foreign key ‖ primary key.
+
+    >>> encode_combined_key(b"p", b"a").hex()
+    '000000017061'
+    """
+    return _INT.pack(len(foreign_key)) + foreign_key + primary_key
+
+
+def decode_combined_key(data: bytes) -> tuple[bytes, bytes]:
+    """Return (foreign key, primary key)."""
+    end = 4 + _INT.unpack_from(data)[0]
+    return data[4:end], data[end:]
+
+
+def combined_key_prefix(foreign_key: bytes) -> bytes:
+    """Return the prefix of all subscriptions to a foreign key."""
+    return _INT.pack(len(foreign_key)) + foreign_key
+
+
+def upper_range(key: bytes, max_suffix: bytes) -> bytes:
+    """Return a bound that no row of a key <= `key` with a suffix <= `max_suffix` exceeds, for keys of any length.
+
+    Keys of different lengths interleave with their suffixes, so the bound keeps only those bytes of the key that are not
+    smaller than the suffix's first byte (the first one always).
+    """
+    first = max_suffix[0]
+    kept = 0
+    while kept < len(key) and (kept < 1 or key[kept] >= first):
+        kept += 1
+    return key[:kept] + max_suffix

@@ -1,0 +1,184 @@
+"""Segments: a store whose rows expire is cut by time, so that expiry drops whole databases (formats §3).
+
+Segment id = timestamp / interval; its database is `<task directory>/<store>/<store>.<id * interval>`. A segment lives while
+id >= (observed stream time - retention) / interval. The stream time is the greatest timestamp put into this store; it is not
+stored, and starts anew with each opening, as in Java.
+
+A new segment stays in memory until the first commit. That commit writes and flushes it before it touches the older segments:
+whichever databases a crash leaves behind, the smallest recorded offset is one from which replaying restores all of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from calendar import timegm
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from time import strptime
+
+from sortedcontainers import SortedDict
+
+from millrace.records import TopicPartition
+from millrace.state.api import StoreContext
+from millrace.state.physical import Rows
+from millrace.state.positions import Position
+from millrace.state.rocksdb import RocksDatabase
+from millrace.state.value_formats import ValueFormat
+
+MIN_SEGMENT_INTERVAL_MS = 60_000
+
+
+def default_segment_interval_ms(retention_ms: int) -> int:
+    """Return Java's default for window and session stores: half the retention, at least a minute."""
+    return max(retention_ms // 2, MIN_SEGMENT_INTERVAL_MS)
+
+
+class SegmentedDatabase:
+    """The RocksDB segments of one store."""
+
+    persistent = True
+
+    def __init__(self, name: str, value_format: ValueFormat, retention_ms: int, segment_interval_ms: int) -> None:
+        self.name = name
+        self.retention_ms = retention_ms
+        self.segment_interval_ms = segment_interval_ms
+        self.observed_stream_time = -1
+        self.position: Position = {}
+        self._format = value_format
+        self._segments: SortedDict[int, RocksDatabase] = SortedDict()
+        self._new: list[RocksDatabase] = []
+        self._context: StoreContext | None = None
+
+    def open(self, context: StoreContext) -> None:
+        """Open the segments that are there."""
+        self._context = context
+        self.observed_stream_time = -1
+        directory = context.state_dir / self.name
+        if not directory.is_dir():
+            return
+        for path in sorted(directory.iterdir()):
+            start = self._start_of(path.name)
+            if start is None or not path.is_dir():
+                continue
+            current = directory / f"{self.name}.{start}"
+            if path != current:
+                path.rename(current)
+            segment = self._segment(start // self.segment_interval_ms)
+            segment.open(context)
+
+    def _start_of(self, name: str) -> int | None:
+        """Return the start (ms) that a directory name tells, in today's form or the two that old versions wrote."""
+        for separator in (".", ":"):
+            text = name.removeprefix(self.name + separator)
+            if text != name and text.isdigit():
+                return int(text)
+        text = name.removeprefix(self.name + "-")
+        if text != name and text.isdigit() and len(text) == 12:
+            return timegm(strptime(text, "%Y%m%d%H%M")) * 1000
+        return None
+
+    def _segment(self, segment_id: int) -> RocksDatabase:
+        assert self._context is not None
+        start = segment_id * self.segment_interval_ms
+        path = self._context.state_dir / self.name / f"{self.name}.{start}"
+        segment = RocksDatabase(self.name, path, self._format)
+        segment.position = self.position
+        self._segments[segment_id] = segment
+        return segment
+
+    def oldest_readable(self) -> int:
+        """Return the smallest timestamp within retention."""
+        return self.observed_stream_time - self.retention_ms + 1
+
+    def for_reading(self, timestamp: int) -> RocksDatabase | None:
+        """Return the segment that holds a timestamp, if it is within retention and there is one."""
+        if timestamp < self.oldest_readable():
+            return None
+        segment: RocksDatabase | None = self._segments.get(timestamp // self.segment_interval_ms)
+        return segment
+
+    def for_writing(self, timestamp: int) -> RocksDatabase | None:
+        """Return the segment that a timestamp belongs to, made if need be; None when it has expired.
+
+        Moves stream time on, and drops the segments that it leaves behind.
+        """
+        interval = self.segment_interval_ms
+        if timestamp > self.observed_stream_time:
+            self.observed_stream_time = timestamp
+            self._drop_expired()
+        segment_id = timestamp // interval
+        segment: RocksDatabase | None = self._segments.get(segment_id)
+        if segment is not None:
+            return segment
+        if segment_id < self._oldest_live():
+            return None
+        segment = self._segment(segment_id)
+        self._new.append(segment)
+        return segment
+
+    def _oldest_live(self) -> int:
+        return max(self.observed_stream_time - self.retention_ms, 0) // self.segment_interval_ms
+
+    def _drop_expired(self) -> None:
+        segments, oldest = self._segments, self._oldest_live()
+        while segments and segments.keys()[0] < oldest:
+            _, segment = segments.popitem(0)
+            if segment in self._new:
+                self._new.remove(segment)
+            segment.close()
+            shutil.rmtree(segment.directory, ignore_errors=True)
+
+    def scan_segments(
+        self, time_from: int, time_to: int, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
+    ) -> Rows:
+        """Iterate the rows between two keys, segment by segment in the order of time."""
+        interval = self.segment_interval_ms
+        ids = self._segments.irange(max(time_from, 0) // interval, time_to // interval, reverse=reverse)
+        scans = [self._segments[segment_id].scan(lower, upper, reverse=reverse) for segment_id in ids]
+        return scans[0] if len(scans) == 1 else chain.from_iterable(scans)
+
+    def databases(self) -> Iterator[RocksDatabase]:
+        """Iterate the live segments, oldest first."""
+        return iter(self._segments.values())
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit every segment; new ones first, and flushed, so that no recorded offset is ahead of the data."""
+        assert self._context is not None
+        created = self._new
+        for segment in created:
+            segment.open(self._context)
+            segment.commit(offsets)
+            segment.flush()
+        for segment in self._segments.values():
+            if segment not in created:
+                segment.commit(offsets)
+                if created:  # lets its recorded offset catch up once per interval, however little is written to it
+                    segment.flush()
+        self._new = []
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the smallest offset that a segment records."""
+        known = [segment.committed_offset(partition) for segment in self._segments.values()]
+        return min((offset for offset in known if offset is not None), default=None)
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by waiting rows."""
+        return sum(segment.uncommitted_bytes() for segment in self._segments.values())
+
+    def is_open(self) -> bool:
+        """Tell whether the store was opened and not closed."""
+        return self._context is not None
+
+    def close(self) -> None:
+        """Close all segments, and raise the first failure after all were tried."""
+        failure: Exception | None = None
+        for segment in self._segments.values():
+            try:
+                segment.close()
+            except Exception as error:
+                failure = failure or error
+        self._segments.clear()
+        self._new = []
+        self._context = None
+        if failure is not None:
+            raise failure

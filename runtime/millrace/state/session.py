@@ -1,0 +1,224 @@
+"""Session stores as processors use them: typed → record cache → change log → physical (segments or memory).
+
+A session is a key with the times of its first and its last record (ms, both inclusive); it is written under `Windowed(key,
+Window(start, end))`. Merging sessions is the caller's work: find those that a record touches, remove them, put the merged one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from millrace.records import KeyValue, Window, Windowed
+from millrace.state.api import ChangelogRecord, LogChange, StoreContext
+from millrace.state.base import LayeredStore
+from millrace.state.cache import CacheEntry
+from millrace.state.change_log import disk_rows, restored_offsets
+from millrace.state.key_value import merge_cached
+from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
+from millrace.state.session_physical import PhysicalSessionStore, SessionRows
+from millrace.state.values import Parts, PlainValues
+
+K = TypeVar("K")
+A = TypeVar("A")
+
+_CACHE_SEGMENT_BYTES = 8
+
+
+class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A]):
+    """A session store of aggregates A."""
+
+    kind = "session"
+
+    def _wire(self, context: StoreContext, log: LogChange | None) -> None:
+        self._log = log
+        self._drop_record = context.drop_record
+        self._from_disk = self._disk_reader()
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records, and note the offset they reach."""
+        assert self._context is not None
+        if self._cache is not None and self._cache.entries:
+            for record in records:
+                self._cache.forget(record.key)
+        rows = disk_rows(records, self._format, self._physical)
+        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+
+    def put(self, session: Windowed[K], aggregate: A | None) -> None:
+        """Set a session's aggregate; None deletes it."""
+        key, (start, end) = session
+        raw = SessionKey(self._key_bytes(self._topic, key), start, end)
+        if self._cache is None:
+            self._write(raw, None if aggregate is None else self._split(aggregate))
+        else:
+            self._put_cached(self._cache_key(raw), aggregate)
+
+    def remove(self, session: Windowed[K]) -> None:
+        """Delete a session."""
+        self.put(session, None)
+
+    def _cache_key(self, session: SessionKey) -> bytes:
+        return encode_session_key(*session)
+
+    def _put_cached(self, cache_key: bytes, aggregate: A | None) -> None:
+        assert self._cache is not None
+        if aggregate is None:
+            self._cache.put(cache_key, None, _CACHE_SEGMENT_BYTES)
+        elif self._shareable:
+            self._cache.put(cache_key, aggregate, self._size(aggregate) + _CACHE_SEGMENT_BYTES)
+        else:
+            parts = self._split(aggregate)
+            self._cache.put(cache_key, parts, len(parts[0]) + _CACHE_SEGMENT_BYTES)
+
+    def _write(self, session: SessionKey, parts: Parts | None) -> None:
+        """Write one session below the cache: physical store, position, changelog."""
+        record = self._record
+        if parts is None:
+            data, disk, headers = None, None, self._tombstone_headers()
+        else:
+            data, timestamp, headers = parts
+            disk = self._format.to_disk(data, timestamp, headers)
+        if not self._physical.put(session, disk):
+            if parts is not None:
+                self._drop_record()
+        elif record.topic is not None:
+            self._physical.position[record.topic, record.partition] = record.offset
+        if self._log is not None:
+            self._log(encode_session_key(*session), data, record.timestamp, headers)
+
+    def fetch_session(self, key: K, start: int, end: int) -> A | None:
+        """Return the aggregate of the session with exactly these bounds, or None."""
+        raw = SessionKey(self._key_bytes(self._topic, key), start, end)
+        if self._cache is not None:
+            cache_key = self._cache_key(raw)
+            entry = self._cache.entries.get(cache_key)
+            if entry is not None:
+                self._cache.touch(cache_key)
+                value = entry.value
+                return cast("A | None", value if self._shareable or value is None else self._join(value))
+        data = self._physical.get(raw)
+        return None if data is None else cast("A", self._from_disk(data))
+
+    def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate a key's sessions that end at `earliest_end` or later and start at `latest_start` or earlier."""
+        raw = self._key_bytes(self._topic, key)
+        return self._find(raw, raw, earliest_end, latest_start, reverse=False)
+
+    def backward_find_sessions(
+        self, key: K, earliest_end: int, latest_start: int
+    ) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate as `find_sessions`, latest session first."""
+        raw = self._key_bytes(self._topic, key)
+        return self._find(raw, raw, earliest_end, latest_start, reverse=True)
+
+    def find_sessions_of_keys(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate as `find_sessions` for all keys in [key_from, key_to]; None is open."""
+        return self._find(self._raw(key_from), self._raw(key_to), earliest_end, latest_start, reverse=False)
+
+    def backward_find_sessions_of_keys(
+        self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
+    ) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate as `find_sessions_of_keys`, in the opposite order."""
+        return self._find(self._raw(key_from), self._raw(key_to), earliest_end, latest_start, reverse=True)
+
+    def find_sessions_ended(self, earliest_end: int, latest_end: int) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate the sessions of all keys that end in [earliest_end, latest_end], by their end; for emit on close."""
+        rows = self._physical.find_ended(earliest_end, latest_end)
+        if self._cache is None or not self._cache.entries:
+            return self._typed(rows)
+        return self._merged(
+            rows,
+            self._cache.scan(None, None),
+            lambda session: earliest_end <= session.end <= latest_end,
+            lambda session: (session.end, session.start, session.key),
+        )
+
+    def fetch(self, key: K) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate all sessions of a key."""
+        return self.find_sessions(key, 0, MAX_LONG)
+
+    def backward_fetch(self, key: K) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate all sessions of a key, latest first."""
+        return self.backward_find_sessions(key, 0, MAX_LONG)
+
+    def fetch_keys(self, key_from: K | None, key_to: K | None) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate all sessions of the keys in [key_from, key_to]; None is open."""
+        return self.find_sessions_of_keys(key_from, key_to, 0, MAX_LONG)
+
+    def backward_fetch_keys(self, key_from: K | None, key_to: K | None) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Iterate as `fetch_keys`, in the opposite order."""
+        return self.backward_find_sessions_of_keys(key_from, key_to, 0, MAX_LONG)
+
+    def _raw(self, key: K | None) -> bytes | None:
+        return None if key is None else self._key_bytes(self._topic, key)
+
+    def _find(
+        self, lower: bytes | None, upper: bytes | None, earliest_end: int, latest_start: int, *, reverse: bool
+    ) -> Iterator[KeyValue[Windowed[K], A]]:
+        if lower is not None and upper is not None and lower > upper:
+            return iter(())
+        rows = self._physical.find(lower, upper, earliest_end, latest_start, reverse=reverse)
+        if self._cache is None or not self._cache.entries:
+            return self._typed(rows)
+        if lower is not None and lower == upper:
+            bounds = encode_session_key(lower, 0, max(earliest_end, 0)), encode_session_key(lower, MAX_LONG, MAX_LONG)
+            entries = self._cache.scan(*bounds)
+        else:
+            entries = self._cache.scan(None, None)
+        return self._merged(
+            rows,
+            entries,
+            lambda session: (
+                session.end >= earliest_end
+                and session.start <= latest_start
+                and (lower is None or session.key >= lower)
+                and (upper is None or session.key <= upper)
+            ),
+            self._physical.order,
+            reverse=reverse,
+        )
+
+    def _typed(self, rows: SessionRows) -> Iterator[KeyValue[Windowed[K], A]]:
+        from_disk = self._from_disk
+        return (KeyValue(self._windowed(session), from_disk(data)) for session, data in rows)
+
+    def _windowed(self, session: SessionKey) -> Windowed[K]:
+        return Windowed(self._key_of(self._topic, session.key), Window(session.start, session.end))
+
+    def _merged(
+        self,
+        rows: SessionRows,
+        entries: list[tuple[bytes, CacheEntry]],
+        wanted: Callable[[SessionKey], bool],
+        order: Callable[[SessionKey], Any],
+        *,
+        reverse: bool = False,
+    ) -> Iterator[KeyValue[Windowed[K], A]]:
+        """Merge cached sessions over those from below; the cache's part is taken at once."""
+        sessions = [(decode_session_key(cache_key), entry) for cache_key, entry in entries]
+        cached: list[tuple[Any, CacheEntry]] = [((order(s), s), entry) for s, entry in sessions if wanted(s)]
+        cached.sort(key=lambda pair: pair[0], reverse=reverse)
+        below = (((order(session), session), data) for session, data in rows)
+        return self._typed_merged(merge_cached(cached, below, reverse=reverse))
+
+    def _typed_merged(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[KeyValue[Windowed[K], A]]:
+        for (_, session), data, cached in rows:
+            value = self._from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
+            yield KeyValue(self._windowed(session), value)
+
+    def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
+        session = decode_session_key(cache_key)
+        cached, listener = entry.value, self._listener
+        old_data: bytes | None = None
+        if listener is not None and (cached is None or self._send_old_values):
+            old_data = self._physical.get(session)
+            if old_data is None and cached is None:
+                return
+        self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)
+        if listener is None:
+            return
+        old = None if old_data is None or not self._send_old_values else self._from_disk(old_data)
+        new = None if cached is None else cached if self._shareable else self._join(cached)
+        listener(self._windowed(session), new, old, entry.timestamp, entry.headers)

@@ -1,0 +1,268 @@
+"""Window stores as processors use them: typed → record cache → change log → physical (segments or memory).
+
+Times are milliseconds since the epoch. A window is known by its start; its end is start + window size. Scans with several
+keys come in the order of the physical layer (see `window_physical`), cached windows merged in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar, overload
+
+from millrace.records import KeyValue, ValueAndTimestamp, Window, Windowed
+from millrace.serdes.base import Serde
+from millrace.state.api import ChangelogRecord, LogChange, StoreContext, ValueTimestampHeaders
+from millrace.state.base import LayeredStore
+from millrace.state.cache import CacheEntry
+from millrace.state.change_log import disk_rows, restored_offsets
+from millrace.state.key_value import merge_cached
+from millrace.state.keys import MAX_INT, MAX_LONG, decode_window_key, encode_window_key
+from millrace.state.value_formats import ValueFormat
+from millrace.state.values import (
+    HeaderValues,
+    Parts,
+    PlainValues,
+    PlainValuesLoggedWithHeaders,
+    TimestampedValues,
+    Values,
+)
+from millrace.state.window_physical import PhysicalWindowStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+S = TypeVar("S")
+
+_CACHE_SEGMENT_BYTES = 8
+"""Java's cache keys start with a segment id."""
+
+
+class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S]):
+    """What all window stores do; S is what `put` takes and `fetch` returns."""
+
+    kind = "window"
+
+    def __init__(
+        self,
+        physical: PhysicalWindowStore,
+        value_format: ValueFormat,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        window_size_ms: int,
+        retain_duplicates: bool = False,
+        caching: bool = False,
+        logging: bool = True,
+    ) -> None:
+        super().__init__(physical, value_format, key_serde, value_serde, caching=caching, logging=logging)
+        self.window_size_ms = window_size_ms
+        self.retain_duplicates = retain_duplicates
+        self._seq = 0
+
+    def _wire(self, context: StoreContext, log: LogChange | None) -> None:
+        self._log = log
+        self._drop_record = context.drop_record
+        self._from_disk = self._disk_reader()
+        self._seq = 0
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records, and note the offset they reach."""
+        assert self._context is not None
+        if self._cache is not None and self._cache.entries:
+            for record in records:
+                self._cache.forget(record.key)
+        rows = disk_rows(records, self._format, self._physical)
+        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+
+    def put(self, key: K, value: S | None, window_start: int) -> None:
+        """Set the value of a key's window; None deletes it (and does nothing in a store that retains duplicates)."""
+        if value is None and self.retain_duplicates:
+            return
+        raw = self._key_bytes(self._topic, key)
+        cache = self._cache
+        if cache is None:
+            self._write(raw, window_start, None if value is None else self._split(value), self._record.timestamp)
+            return
+        cache_key = encode_window_key(raw, window_start)
+        if value is None:
+            cache.put(cache_key, None, _CACHE_SEGMENT_BYTES)
+        elif self._shareable:
+            cache.put(cache_key, value, self._size(value) + _CACHE_SEGMENT_BYTES)
+        else:
+            parts = self._split(value)
+            cache.put(cache_key, parts, len(parts[0]) + self.prefix_size + _CACHE_SEGMENT_BYTES)
+
+    def _write(self, raw: bytes, start: int, parts: Parts | None, tombstone_timestamp: int) -> None:
+        """Write one window below the cache: physical store, position, changelog (also of what is dropped, as Java does)."""
+        if self.retain_duplicates:
+            self._seq = (self._seq + 1) & MAX_INT
+        seq, record = self._seq, self._record
+        if parts is None:
+            data, disk, timestamp, headers = None, None, tombstone_timestamp, self._tombstone_headers()
+        else:
+            data, timestamp, headers = parts
+            disk = self._format.to_disk(data, timestamp, headers)
+            timestamp = self._log_timestamp(timestamp)
+        if not self._physical.put(raw, start, seq, disk):
+            self._drop_record()
+        elif record.topic is not None:
+            self._physical.position[record.topic, record.partition] = record.offset
+        if self._log is not None:
+            self._log(encode_window_key(raw, start, seq), data, timestamp, headers)
+
+    @overload
+    def fetch(self, key: K, time_from: int) -> S | None: ...
+    @overload
+    def fetch(self, key: K, time_from: int, time_to: int) -> Iterator[KeyValue[int, S]]: ...
+    def fetch(self, key: K, time_from: int, time_to: int | None = None) -> Any:
+        """Return the value of the window that starts at `time_from`, or iterate those that start in [from, to].
+
+        The iterator yields (window start, value) pairs, oldest first.
+        """
+        raw = self._key_bytes(self._topic, key)
+        if time_to is not None:
+            return self._fetch_range(raw, time_from, time_to, reverse=False)
+        if self._cache is not None:
+            cache_key = encode_window_key(raw, time_from)
+            entry = self._cache.entries.get(cache_key)
+            if entry is not None:
+                self._cache.touch(cache_key)
+                value = entry.value
+                return value if self._shareable or value is None else self._join(value)
+        data = self._physical.get(raw, time_from, self._seq)
+        return None if data is None else self._from_disk(data)
+
+    def backward_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[KeyValue[int, S]]:
+        """Iterate as `fetch`, newest window first."""
+        return self._fetch_range(self._key_bytes(self._topic, key), time_from, time_to, reverse=True)
+
+    def fetch_keys(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate the windows of all keys in [key_from, key_to] that start in [time_from, time_to]; None is open."""
+        return self._scan_keys(key_from, key_to, time_from, time_to, reverse=False)
+
+    def backward_fetch_keys(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
+    ) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate as `fetch_keys`, in the opposite order."""
+        return self._scan_keys(key_from, key_to, time_from, time_to, reverse=True)
+
+    def fetch_all(self, time_from: int, time_to: int) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate the windows of all keys that start in [time_from, time_to]."""
+        return self._scan(None, None, time_from, time_to, reverse=False)
+
+    def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate as `fetch_all`, in the opposite order."""
+        return self._scan(None, None, time_from, time_to, reverse=True)
+
+    def all(self) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate every window within retention."""
+        return self._scan(None, None, 0, MAX_LONG, reverse=False)
+
+    def backward_all(self) -> Iterator[KeyValue[Windowed[K], S]]:
+        """Iterate as `all`, in the opposite order."""
+        return self._scan(None, None, 0, MAX_LONG, reverse=True)
+
+    def _fetch_range(self, raw: bytes, time_from: int, time_to: int, *, reverse: bool) -> Iterator[KeyValue[int, S]]:
+        from_disk = self._from_disk
+        rows = self._physical.scan(raw, raw, time_from, time_to, reverse=reverse)
+        if self._cache is None or not self._cache.entries:
+            return (KeyValue(start, from_disk(data)) for _, start, data in rows)
+        return (KeyValue(start, value) for _, start, value in self._merged(rows, raw, raw, time_from, time_to, reverse))
+
+    def _scan_keys(
+        self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
+    ) -> Iterator[KeyValue[Windowed[K], S]]:
+        lower = None if key_from is None else self._key_bytes(self._topic, key_from)
+        upper = None if key_to is None else self._key_bytes(self._topic, key_to)
+        if lower is not None and upper is not None and lower > upper:
+            return iter(())
+        return self._scan(lower, upper, time_from, time_to, reverse=reverse)
+
+    def _scan(
+        self, lower: bytes | None, upper: bytes | None, time_from: int, time_to: int, *, reverse: bool
+    ) -> Iterator[KeyValue[Windowed[K], S]]:
+        rows: Iterator[tuple[bytes, int, bytes]]
+        rows = self._physical.scan(lower, upper, time_from, time_to, reverse=reverse)
+        key_of, topic, size, from_disk = self._key_of, self._topic, self.window_size_ms, self._from_disk
+        if self._cache is None or not self._cache.entries:
+            typed: Iterator[tuple[bytes, int, Any]] = ((key, start, from_disk(data)) for key, start, data in rows)
+        else:
+            typed = self._merged(rows, lower, upper, time_from, time_to, reverse)
+        return (
+            KeyValue(Windowed(key_of(topic, key), Window(start, min(start + size, MAX_LONG))), value)
+            for key, start, value in typed
+        )
+
+    def _merged(
+        self,
+        rows: Iterator[tuple[bytes, int, bytes]],
+        lower: bytes | None,
+        upper: bytes | None,
+        time_from: int,
+        time_to: int,
+        reverse: bool,  # noqa: FBT001 (always passed on)
+    ) -> Iterator[tuple[bytes, int, S]]:
+        """Merge cached windows over those from below; the cache's part is taken at once."""
+        assert self._cache is not None
+        if lower is not None and lower == upper:
+            entries = self._cached_of(lower, time_from, time_to)
+        else:
+            entries = self._cache.scan(None, None)
+        order = self._physical.order
+        cached: list[tuple[Any, CacheEntry]] = []
+        for cache_key, entry in entries:
+            key, start, _ = decode_window_key(cache_key)
+            if time_from <= start <= time_to and (lower is None or key >= lower) and (upper is None or key <= upper):
+                cached.append(((order(key, start), key, start), entry))
+        cached.sort(key=lambda pair: pair[0], reverse=reverse)
+        below = (((order(key, start), key, start), data) for key, start, data in rows)
+        return self._typed_windows(merge_cached(cached, below, reverse=reverse))
+
+    def _cached_of(self, key: bytes, time_from: int, time_to: int) -> list[tuple[bytes, CacheEntry]]:
+        assert self._cache is not None
+        if time_to < 0:
+            return []
+        lower = encode_window_key(key, max(time_from, 0))
+        return self._cache.scan(lower, encode_window_key(key, min(time_to, MAX_LONG), MAX_INT))
+
+    def _typed_windows(self, rows: Iterator[tuple[Any, bytes | None, Any]]) -> Iterator[tuple[bytes, int, S]]:
+        for (_, key, start), data, cached in rows:
+            if data is not None:
+                yield key, start, self._from_disk(data)
+            else:
+                yield key, start, (cached if self._shareable else self._join(cached))
+
+    def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
+        raw, start, _ = decode_window_key(cache_key)
+        cached, listener = entry.value, self._listener
+        old_data: bytes | None = None
+        if listener is not None and (cached is None or self._send_old_values):
+            old_data = self._physical.get(raw, start, 0)
+            if old_data is None and cached is None:
+                return
+        parts: Parts | None = None if cached is None else self._split(cached) if self._shareable else cached
+        self._write(raw, start, parts, entry.timestamp)
+        if listener is None:
+            return
+        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
+        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        timestamp = entry.timestamp if parts is None else self._log_timestamp(parts[1])
+        window = Window(start, min(start + self.window_size_ms, MAX_LONG))
+        listener(Windowed(self._key_of(self._topic, raw), window), new, old, timestamp, entry.headers)
+
+
+class WindowStore(PlainValues, TypedWindowStore[K, V]):
+    """A window store of plain values."""
+
+
+class JoinWindowStore(PlainValuesLoggedWithHeaders, TypedWindowStore[K, V]):
+    """The window store of one side of a stream-stream join: every record is kept, and logged with its headers."""
+
+
+class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTimestamp[V]]):
+    """A window store of values with timestamps; what windowed aggregations are kept in."""
+
+
+class TimestampedWindowStoreWithHeaders(HeaderValues, TypedWindowStore[K, ValueTimestampHeaders[V]]):
+    """A window store of values with timestamp and headers (KIP-1271)."""

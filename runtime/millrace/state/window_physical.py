@@ -1,0 +1,278 @@
+"""The physical layers of window stores: RocksDB segments in key order or in time order, and memory.
+
+| layout | rows of a scan come in the order of |
+|---|---|
+| RocksDB, key order | segment, then key, then window start |
+| RocksDB, time order (emit on close) | window start, then key |
+| memory | window start, then key |
+
+A scan is bounded by keys and by window starts, both inclusive, None being open; what is older than the retention is not
+returned, even where its segment still lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol
+
+from sortedcontainers import SortedDict
+
+from millrace.records import TopicPartition
+from millrace.state.keys import (
+    BASE,
+    INDEX,
+    MAX_INT,
+    MAX_LONG,
+    decode_time_ordered_window_key,
+    decode_window_key,
+    encode_time_ordered_window_key,
+    encode_window_key,
+    pack_window_suffix,
+    upper_range,
+)
+from millrace.state.memory import MemoryStore
+from millrace.state.ordered_map import OrderedMap
+from millrace.state.physical import PhysicalStore
+from millrace.state.segments import SegmentedDatabase
+from millrace.state.value_formats import pack_long
+
+WindowRows = Iterator[tuple[bytes, int, bytes]]
+"""Key, window start, disk value."""
+
+
+class PhysicalWindowStore(PhysicalStore, Protocol):
+    """Windows of keys to values, in bytes."""
+
+    retention_ms: int
+
+    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+        """Write one window (None deletes); return False when it has expired and is dropped."""
+
+    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+        """Return one window's value, or None."""
+
+    def scan(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowRows:
+        """Iterate windows."""
+
+    def order(self, key: bytes, start: int) -> Any:
+        """Return what windows are sorted by in a scan."""
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows under their changelog keys."""
+
+
+class RocksWindowStore(SegmentedDatabase):
+    """Window store in key order: key ‖ start(8) ‖ seq(4)."""
+
+    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+        """Write one window; False when its segment has expired."""
+        segment = self.for_writing(start)
+        if segment is None:
+            return False
+        segment.put(key + pack_window_suffix(start, seq), value)
+        return True
+
+    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+        """Return one window's value, or None."""
+        segment = self.for_reading(start)
+        return None if segment is None else segment.get(key + pack_window_suffix(start, seq))
+
+    def scan(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowRows:
+        """Iterate windows by segment, then key, then start."""
+        time_from = max(time_from, self.oldest_readable(), 0)
+        time_to = min(time_to, MAX_LONG)
+        if time_to < time_from:
+            return iter(())
+        if key_from is not None and key_from == key_to:
+            lower: bytes | None = encode_window_key(key_from, time_from, 0)
+            upper: bytes | None = encode_window_key(key_from, time_to, MAX_INT)
+        else:
+            lower = key_from
+            upper = None if key_to is None else upper_range(key_to, pack_window_suffix(time_to, MAX_INT))
+        rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
+        return _matching(rows, decode_window_key, key_from, key_to, time_from, time_to)
+
+    def order(self, key: bytes, start: int) -> Any:
+        """Return segment and row key."""
+        return start // self.segment_interval_ms, encode_window_key(key, start)
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows; expired ones are skipped."""
+        for row, value in rows:
+            self.put(*decode_window_key(row), value)
+        self.commit(offsets)
+
+
+class RocksTimeOrderedWindowStore(SegmentedDatabase):
+    """Window store in time order, for results emitted when a window closes (KIP-825); optionally with an index by key."""
+
+    with_index = False
+
+    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+        """Write one window and its index row; False when its segment has expired."""
+        segment = self.for_writing(start)
+        if segment is None:
+            return False
+        if self.with_index:
+            segment.put(INDEX + encode_window_key(key, start, seq), None if value is None else b"")
+        segment.put(encode_time_ordered_window_key(key, start, seq), value)
+        return True
+
+    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+        """Return one window's value, or None."""
+        segment = self.for_reading(start)
+        return None if segment is None else segment.get(encode_time_ordered_window_key(key, start, seq))
+
+    def scan(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowRows:
+        """Iterate windows by start, then key; one key's windows are found through the index where there is one."""
+        time_from = max(time_from, self.oldest_readable(), 0)
+        time_to = min(time_to, MAX_LONG)
+        if time_to < time_from:
+            return iter(())
+        if self.with_index and key_from is not None and key_from == key_to:
+            lower = INDEX + encode_window_key(key_from, time_from, 0)
+            upper = INDEX + encode_window_key(key_from, time_to, MAX_INT)
+            index = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
+            return self._through_index(index, key_from, time_from, time_to)
+        lower = BASE + pack_long(time_from)
+        upper = INDEX if time_to == MAX_LONG else BASE + pack_long(time_to + 1)
+        rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
+        return _matching(rows, _decode_base_row, key_from, key_to, time_from, time_to)
+
+    def _through_index(
+        self, index: Iterator[tuple[bytes, bytes]], wanted: bytes, time_from: int, time_to: int
+    ) -> WindowRows:
+        for row, _ in index:
+            key, start, seq = decode_window_key(row[1:])
+            if key == wanted and time_from <= start <= time_to:
+                value = self.get(key, start, seq)
+                if value is not None:
+                    yield key, start, value
+
+    def order(self, key: bytes, start: int) -> Any:
+        """Return start and key."""
+        return start, key
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows; expired ones are skipped."""
+        for row, value in rows:
+            self.put(*decode_window_key(row), value)
+        self.commit(offsets)
+
+
+class RocksIndexedWindowStore(RocksTimeOrderedWindowStore):
+    """Window store in time order with an index row per window, by key."""
+
+    with_index = True
+
+
+class MemoryWindowStore(MemoryStore):
+    """Window store in memory: starts to keys; what is older than the retention is removed at the next access."""
+
+    def __init__(self, name: str, retention_ms: int, *, retain_duplicates: bool = False) -> None:
+        super().__init__(name)
+        self.retention_ms = retention_ms
+        self.observed_stream_time = -1
+        self._retain_duplicates = retain_duplicates
+        self._starts: SortedDict[int, OrderedMap[bytes]] = SortedDict()
+
+    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+        """Write one window; False when it is older than the retention."""
+        self._drop_expired()
+        self.observed_stream_time = max(self.observed_stream_time, start)
+        if start <= self.observed_stream_time - self.retention_ms:
+            return False
+        row = self._row(key, seq)
+        windows = self._starts.get(start)
+        if value is not None:
+            if windows is None:
+                windows = self._starts[start] = OrderedMap()
+            windows.set(row, value)
+        elif windows is not None:
+            windows.remove(row)
+            if not windows:
+                del self._starts[start]
+        return True
+
+    def _row(self, key: bytes, seq: int) -> bytes:
+        return key + seq.to_bytes(4, "big") if self._retain_duplicates else key
+
+    def _drop_expired(self) -> None:
+        starts, oldest = self._starts, self.observed_stream_time - self.retention_ms + 1
+        while starts and starts.keys()[0] < oldest:
+            starts.popitem(0)
+
+    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+        """Return one window's value, or None."""
+        self._drop_expired()
+        windows = self._starts.get(start)
+        return None if windows is None else windows.data.get(self._row(key, seq))
+
+    def scan(
+        self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
+    ) -> WindowRows:
+        """Iterate windows by start, then key."""
+        self._drop_expired()
+        starts = list(self._starts.irange(max(time_from, 0), time_to, reverse=reverse))
+        single = key_from is not None and key_from == key_to and not self._retain_duplicates
+        rows: list[tuple[bytes, int, bytes]] = []
+        for start in starts:
+            windows = self._starts[start]
+            if single and key_from is not None:
+                value = windows.data.get(key_from)
+                if value is not None:
+                    rows.append((key_from, start, value))
+                continue
+            upper = key_to
+            if self._retain_duplicates and key_to is not None:
+                upper = upper_range(key_to, b"\x7f\xff\xff\xff")
+            for row, value in windows.items(key_from, upper, reverse=reverse):
+                key = row[:-4] if self._retain_duplicates else row
+                if (key_from is None or key >= key_from) and (key_to is None or key <= key_to):
+                    rows.append((key, start, value))
+        return iter(rows)
+
+    def order(self, key: bytes, start: int) -> Any:
+        """Return start and key."""
+        return start, key
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Apply restored rows."""
+        for row, value in rows:
+            self.put(*decode_window_key(row), value)
+        self.commit(offsets)
+
+    def close(self) -> None:
+        """Forget everything."""
+        super().close()
+        self._starts.clear()
+        self.observed_stream_time = -1
+
+
+def _decode_base_row(row: bytes) -> tuple[bytes, int, int]:
+    return (b"", -1, 0) if row[:1] != BASE else decode_time_ordered_window_key(row)
+
+
+def _matching(
+    rows: Iterator[tuple[bytes, bytes]],
+    decode: Callable[[bytes], tuple[bytes, int, int]],
+    key_from: bytes | None,
+    key_to: bytes | None,
+    time_from: int,
+    time_to: int,
+) -> WindowRows:
+    """Keep the windows within bounds: the scanned range covers them, but not only them."""
+    for row, value in rows:
+        key, start, _ = decode(row)
+        if (
+            time_from <= start <= time_to
+            and (key_from is None or key >= key_from)
+            and (key_to is None or key <= key_to)
+        ):
+            yield key, start, value
