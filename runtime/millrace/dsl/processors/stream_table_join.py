@@ -1,0 +1,93 @@
+"""Joins of a stream with a table: each record of the stream looks up the table's value as it is at that moment.
+
+With a versioned table the look-up is as of the record's timestamp. With a grace period (KIP-923) a record first waits in a buffer
+until the stream time of this operator has passed it by that much; a record that is already so late is joined at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.dsl.processors.borrowed_context import forward_as
+from millrace.dsl.processors.tables import View
+from millrace.processor.node import NodeContext, ProcessFn
+from millrace.records import Headers, RecordContext
+
+Joiner = Callable[[Any, Any, Any], Any]
+"""key, value of the left side, value of the right side (None = none, in left and outer joins) → result."""
+
+
+class StreamTableJoin:
+    """Joins records with a table by their key.
+
+    Records without a value are dropped, and so are those without a key; in a left join the latter are joined with nothing
+    (KIP-962).
+
+    Args:
+        view: of the table.
+        joiner: key, record's value, table's value → result.
+        left: send records on that have no match.
+        buffer_name: the store in which records wait for the grace period; None: they do not wait.
+    """
+
+    def __init__(self, *, view: View, joiner: Joiner, left: bool, buffer_name: str | None = None) -> None:
+        self._view = view
+        self._joiner = joiner
+        self._left = left
+        self._buffer_name = buffer_name
+
+    @property
+    def store_names(self) -> tuple[str, ...]:
+        """The stores its node has to be connected to."""
+        return (*self._view.store_names, *(() if self._buffer_name is None else (self._buffer_name,)))
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        join = self._joining(node)
+        return join if self._buffer_name is None else _waiting(node, self._buffer_name, join, left=self._left)
+
+    def _joining(self, node: NodeContext) -> ProcessFn:
+        joiner, left = self._joiner, self._left
+        forward, drop, fail = node.forward, node.drop_record, node.processing_failed
+        getter = self._view.open(node)
+        get = getter.get
+        look_up = getter.get_as_of or (lambda key, _timestamp: get(key))
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if value is None or (key is None and not left):
+                drop()
+                return
+            found = None if key is None else look_up(key, timestamp)
+            if found is None and not left:
+                return
+            try:
+                result = joiner(key, value, None if found is None else found[0])
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(key, result, timestamp, headers)
+
+        return process
+
+
+def _waiting(node: NodeContext, buffer_name: str, join: ProcessFn, *, left: bool) -> ProcessFn:
+    buffer = node.state_store(buffer_name)
+    put, evict = buffer.put, buffer.evict
+    drop, record = node.drop_record, node.record
+
+    def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        if value is None or (key is None and not left):
+            drop()
+            return
+        record.timestamp = timestamp
+        record.headers = headers
+        if key is None or not put(key, value, record):
+            join(key, value, timestamp, headers)
+        else:
+            evict(emit)
+
+    def emit(key: Any, value: Any, context: RecordContext) -> None:
+        forward_as(record, context, join, key, value)
+
+    return process
