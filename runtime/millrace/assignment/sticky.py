@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from millrace.assignment.model import LATEST_OFFSET, AssignmentConfig, ClientState, Placement, TaskAssignment
+from millrace.assignment.model import AssignmentConfig, ClientState, Placement, TaskAssignment
 from millrace.assignment.standby import assign_standbys
 from millrace.records import TaskId
 
@@ -44,11 +44,12 @@ class _Shares:
         self._extras = len(tasks) - sum(self._least.values())
 
     def assign(self) -> None:
-        """Assign every task: first within the shares rounded down, then the rest."""
+        """Assign every task: to who runs it, to who has its state, to anyone; each within the lower shares first."""
         # Partition first, so that what a full client gives up is spread over the sub-topologies.
-        order = sorted(self._tasks, key=lambda task: (task.partition, task.subtopology))
-        left = [task for task in order if not self._to_previous(task, self._has_room)]
-        left = [task for task in left if not self._to_previous(task, self._has_extra_room)]
+        left = sorted(self._tasks, key=lambda task: (task.partition, task.subtopology))
+        for candidates in (self._running, self._holding):
+            for room in (self._has_room, self._has_extra_room):
+                left = [task for task in left if not self._to_first(task, candidates(task), room)]
         for task in left:
             total = self._placement.load
             open_clients = [client for client in self._given if self._has_room(client)] or [
@@ -56,12 +57,16 @@ class _Shares:
             ]
             self._give(task, min(open_clients, key=lambda c: (self._given[c] / self._capacity(c), total(c), c)))
 
-    def _to_previous(self, task: TaskId, room: Callable[[UUID], bool]) -> bool:
+    def _running(self, task: TaskId) -> list[UUID]:
+        return [client for client, state in self._placement.clients.items() if task in state.previous_active]
+
+    def _holding(self, task: TaskId) -> list[UUID]:
         clients = self._placement.clients
-        runs = [client for client, state in clients.items() if task in state.previous_active]
-        lags = {client: state.lag(task) for client, state in clients.items() if task in state.previous_standby}
-        has = sorted((c for c in lags if lags[c] != LATEST_OFFSET), key=lambda client: (lags[client], client))
-        for client in (*runs, *has):
+        holders = [client for client, state in clients.items() if task in state.previous_standby]
+        return sorted(holders, key=lambda client: (clients[client].lag(task), client))
+
+    def _to_first(self, task: TaskId, candidates: list[UUID], room: Callable[[UUID], bool]) -> bool:
+        for client in candidates:
             if room(client):
                 self._give(task, client)
                 return True
