@@ -281,3 +281,64 @@ def test_store_of_another_node_is_refused(tmp_path):
     with pytest.raises(TopologyError, match="nosy asks for store 'counts' but is not connected"):
         harness.task.initialize()
     harness.task.close_dirty()
+
+
+def test_extractor_is_given_the_record_and_the_partition_time(tmp_path):
+    """An extractor of one's own sees deserialised records and the largest timestamp before; -1 drops a record."""
+    seen = []
+
+    def extract(record, partition_time):
+        seen.append((record.topic, record.offset, record.key, record.value, partition_time))
+        return int(record.value)
+
+    topology = (
+        Topology()
+        .add_source("src", "in", timestamp_extractor=extract)
+        .add_processor("p", Failing, "src")
+        .add_sink("snk", "out", "p")
+    )
+    harness = Harness(topology, tmp_path)
+    task = harness.run()
+    harness.add("in", ("a", "10", 1), ("b", "-1", 2), ("c", "5", 3))
+    task.process(0, 10)
+    assert seen == [("in", 0, "a", "10", -1), ("in", 1, "b", "-1", 10), ("in", 2, "c", "5", 10)]
+    assert [(sent.value, sent.timestamp) for sent in harness.collector.take()] == [(b"10", 10), (b"5", 5)]
+    assert task.dropped_records == 1
+    assert task.stream_time == 10
+
+
+def test_failing_extractor_names_the_record(tmp_path):
+    """An extractor that raises fails the task with source and offset."""
+
+    def extract(record, partition_time):
+        raise KeyError("when")
+
+    topology = Topology().add_source("src", "in", timestamp_extractor=extract).add_processor("p", Failing, "src")
+    harness = Harness(topology, tmp_path)
+    task = harness.run()
+    harness.add("in", ("a", "10", 1))
+    with pytest.raises(FailedProcessingError, match=r"source src failed on the record at offset 0 of in-0: KeyError"):
+        task.process(0, 10)
+    assert task.position(IN) == 0
+
+
+def test_failed_record_can_be_processed_again(tmp_path):
+    """After a failure the record is still at the head; what came before it can be committed."""
+    attempts = []
+
+    class Flaky(Processor):
+        def process(self, record):
+            attempts.append(record.value)
+            if len(attempts) == 2:
+                raise ValueError("once")
+            self.context.forward(record)
+
+    harness = Harness(pipe(processor=Flaky), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "a", 1), ("k", "b", 2), ("k", "c", 3))
+    with pytest.raises(FailedProcessingError):
+        task.process(0, 10)
+    assert task.prepare_commit()[IN].offset == 1
+    task.process(0, 10)
+    assert attempts == ["a", "b", "b", "c"]
+    assert task.prepare_commit()[IN].offset == 3

@@ -8,8 +8,10 @@ fail stays at the head.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from millrace.engine.compile import CompiledSource
@@ -18,7 +20,7 @@ from millrace.engine.times import TaskTimes
 from millrace.errors import FailedProcessingError, StreamsError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.timestamp_extractors import RECORD_TIMESTAMP_EXTRACTORS
-from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, RecordContext, TopicPartition
+from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordContext, TopicPartition
 
 Head = tuple[int, Any, Any, ConsumedRecord]
 """timestamp ms, key, value, the raw record."""
@@ -141,26 +143,24 @@ class RecordQueue:
         limit = min(max_records - done, len(waiting))
         if limit <= 0:
             return done
-        pop, forward, read_key, read_value = waiting.popleft, self._forward, self._read_key, self._read_value
+        batch = list(waiting) if limit == len(waiting) else list(islice(waiting, limit))
+        forward, read_key, read_value = self._forward, self._read_key, self._read_value
         own_timestamps, times, current = self._own_timestamps, self._times, self._current
         topic, partition = self.partition
         partition_time, stream_time = self.partition_time, times.stream_time
         current.topic = topic
         current.partition = partition
         offset = -1
-        raw = waiting[0]
         try:
-            for _ in range(limit):
-                raw = pop()
-                _, _, offset, timestamp, raw_key, raw_value, headers = raw
+            for _, _, offset, timestamp, raw_key, raw_value, headers in batch:
                 try:
                     key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
                     value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
                 except Exception as error:
-                    self._unreadable(raw, error)
+                    self._unreadable(_at(batch, offset), error)
                     continue
                 if timestamp < 0 or not own_timestamps:
-                    timestamp = self._timestamp(raw, key, value, partition_time)
+                    timestamp = self._timestamp(offset, timestamp, key, value, headers, partition_time)  # noqa: PLW2901 (the extractor decides)
                     if timestamp < 0:
                         continue
                 if timestamp > partition_time:
@@ -174,15 +174,25 @@ class RecordQueue:
                 current.raw_value = raw_value  # type: ignore[assignment]
                 forward(key, value, timestamp, headers)
         except StreamsError:
-            self._put_back(raw)
+            self._take(_index(batch, offset), offset)
             raise
         except Exception as error:
-            self._put_back(raw)
-            raise self._unexpected(error, raw) from error
+            self._take(_index(batch, offset), offset)
+            raise self._unexpected(error, _at(batch, offset)) from error
         finally:
             self.partition_time = partition_time
-        self.position = offset + 1
+        self._take(limit, offset + 1)
         return done + limit
+
+    def _take(self, number: int, position: int) -> None:
+        """Remove records that are done, and note the offset of the next."""
+        waiting = self.raw
+        if number == len(waiting):
+            waiting.clear()
+        else:
+            for _ in range(number):
+                waiting.popleft()
+        self.position = position
 
     def _put_back(self, raw: ConsumedRecord) -> None:
         """Keep a record that failed at the head, so that its offset is not committed."""
@@ -199,13 +209,15 @@ class RecordQueue:
             return None
         timestamp = raw.timestamp
         if timestamp < 0 or not self._own_timestamps:
-            timestamp = self._timestamp(raw, key, value, self.partition_time)
+            timestamp = self._timestamp(raw.offset, timestamp, key, value, headers, self.partition_time)
             if timestamp < 0:
                 return None
         return timestamp, key, value, raw
 
-    def _timestamp(self, raw: ConsumedRecord, key: Any, value: Any, partition_time: int) -> int:
-        record = ConsumedRecord(raw.topic, raw.partition, raw.offset, raw.timestamp, key, value, raw.headers)
+    def _timestamp(
+        self, offset: int, timestamp: int, key: Any, value: Any, headers: Headers, partition_time: int
+    ) -> int:
+        record = ConsumedRecord(*self.partition, offset, timestamp, key, value, headers)
         try:
             timestamp = self._extract(record, partition_time)
         except StreamsError:
@@ -213,7 +225,7 @@ class RecordQueue:
         except Exception as error:
             raise FailedProcessingError(
                 f"The timestamp extractor {self._extract!r} of source {self._source.name} failed on the record at offset "
-                f"{raw.offset} of {self.partition}: {error!r}. An extractor may return -1 to have a record dropped."
+                f"{offset} of {self.partition}: {error!r}. An extractor may return -1 to have a record dropped."
             ) from error
         if timestamp < 0:
             self._drop()
@@ -228,3 +240,16 @@ class RecordQueue:
             f"Processing failed on the record at offset {raw.offset} of {self.partition} (source {self._source.name}): "
             f"{type(error).__name__}: {error}"
         )
+
+
+def _at(batch: list[ConsumedRecord], offset: int) -> ConsumedRecord:
+    """Return the record of that offset; only failures need the whole record again."""
+    return batch[_index(batch, offset)]
+
+
+def _index(batch: list[ConsumedRecord], offset: int) -> int:
+    return bisect_left(batch, offset, key=_offset_of)
+
+
+def _offset_of(record: ConsumedRecord) -> int:
+    return record.offset

@@ -228,7 +228,11 @@ class StreamTask:
         if group is None or self.state is not TaskState.RUNNING:
             raise self._not_running()
         self.times.system_time = now_ms
-        done = group.process(now_ms, max_records)
+        try:
+            done = group.process(now_ms, max_records)
+        except BaseException:
+            self.commit_needed = True
+            raise
         if done:
             self.commit_needed = True
             self.counters.records_processed += done
