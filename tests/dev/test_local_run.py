@@ -91,7 +91,7 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         counts = Counts(host.bootstrap_servers)
         counts.wait_for(expected(LINES), meanwhile=host.poll)
         wait_until(lambda: host.poll() or sum(view.tasks or 0 for view in host.view()) == 8)
-        assert {view.state for view in host.view()} == {"RUNNING"}
+        assert {view.state for view in host.view()} == {"running"}
         victim = host.view()[0].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
     assert "wordcount runs in the background" in result.stdout
-    wait_until(lambda: [replica["state"] for replica in status(place)["replicas"]] == ["RUNNING", "RUNNING"])
+    wait_until(lambda: [replica["state"] for replica in status(place)["replicas"]] == ["running", "running"])
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 1
     assert "wordcount runs already" in result.stderr

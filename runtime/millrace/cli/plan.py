@@ -42,7 +42,10 @@ def plan(
         return
     from rich.console import Console
 
-    _show(result, Console(highlight=False, soft_wrap=True))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = 240
+    _show(result, console)
 
 
 def _show(plan: TopologyPlan, console: Console) -> None:

@@ -53,12 +53,15 @@ def run(
     }
     app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
     from millrace.cli.instance import run_until_stopped
+    from millrace.cli.logs import configure
 
+    verbose = bool((context.parent or context).params.get("verbose"))
+    configure(verbose=verbose, quiet=False)
     code = run_until_stopped(
         app.topology(),
         app.config(),
         status_file=status_file,
         stop_with_parent=stop_with_parent,
-        verbose=bool((context.parent or context).params.get("verbose")),
+        verbose=verbose,
     )
     raise typer.Exit(code)

@@ -203,7 +203,7 @@ class LocalHost:
         return ReplicaView(
             name=replica.name,
             pid=replica.pid,
-            state=status.state if status and replica.state is ReplicaState.RUNNING else replica.state.value,
+            state=_state(replica, status),
             tasks=status.tasks if status else None,
             lag=status.lag if status else None,
             records_per_s=rate,
@@ -233,3 +233,9 @@ def _running_or_new(directory: Path) -> tuple[EmbeddedKafka, bool]:
         return EmbeddedKafka.attach(directory), False
     except DevKafkaError:
         return EmbeddedKafka(directory=directory).start(), True
+
+
+def _state(replica: Replica, status: InstanceStatus | None) -> str:
+    if replica.state is not ReplicaState.RUNNING:
+        return replica.state.value
+    return status.state.lower() if status else "starting"
