@@ -74,10 +74,14 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, key: K, value: S | None, window_start: int) -> None:
-        """Set the value of a key's window; None deletes it (and does nothing in a store that retains duplicates)."""
-        if value is None and self.retain_duplicates:
-            return
+        """Set the value of a key's window; None deletes it (with duplicates retained it is only logged, as in Java)."""
         raw = self._key_bytes(self._topic, key)
+        if value is None and self.retain_duplicates:
+            self._seq = (self._seq + 1) & MAX_INT
+            if self._log is not None:
+                row = encode_window_key(raw, window_start, self._seq)
+                self._log(row, None, self._record.timestamp, self._tombstone_headers())
+            return
         cache = self._cache
         if cache is None:
             self._write(raw, window_start, None if value is None else self._split(value), self._record.timestamp)
