@@ -93,7 +93,7 @@ class WinProc(Processor[str, str, str, str]):
         self.seen += 1
         if self.seen % 5 == 0:
             rows = ",".join(f"{w.key}@{w.window.start}={v}" for w, v in store.fetch_all(max(0, ts - 150), ts))
-            self.context.forward(Record("*all", rows, ts, record.headers))
+            self.context.forward(Record("*all", rows, ts))
 
 
 class RangeProc(Processor[str, str, str, str]):
@@ -212,11 +212,12 @@ class SessProc(Processor[str, str, str, str]):
             return
         store, key, ts = self.context.get_state_store("ss"), record.key, record.timestamp
         start = end = ts
-        value = record.value
+        merged = ""
         for session, old in list(store.find_sessions(key, max(0, ts - 30), ts + 30)):
             start, end = min(start, session.window.start), max(end, session.window.end)
-            value = (old + value)[-16:]
+            merged = (merged + old)[-16:]
             store.remove(session)
+        value = (merged + record.value)[-16:]
         store.put(Windowed(key, Window(start, end)), value)
         self.context.forward(record.with_value(f"{start}..{end}={value}"))
 
