@@ -1,0 +1,295 @@
+"""From what members say to what they are given: threads, hosts, cooperation, versions and errors."""
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from millrace.assignment import AssignmentConfig, GroupLeader, HostInfo, MemberProtocol, select_assignor
+from millrace.assignment.assignment_info import NO_REBALANCE, AssignorError, decode_assignment_info
+from millrace.assignment.model import LATEST_OFFSET
+from millrace.assignment.subscription_info import (
+    SubscriptionInfo,
+    decode_subscription_info,
+    encode_subscription_info,
+)
+from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
+from millrace.kafka.membership import Assigned, MemberSubscription
+from millrace.kafka.partition_counts import resolve_partition_counts
+from millrace.records import TaskId, TopicPartition
+from millrace.topology.plan import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
+
+PARTITIONS = 6
+PLAN = TopologyPlan(
+    application_id="app",
+    hash="",
+    subtopologies=(
+        PlannedSubtopology(
+            id=0,
+            source_topics=("in",),
+            stores=(
+                PlannedStore(
+                    name="s", kind="keyvalue", value_format="plain", persistent=True, changelog_topic="app-s-changelog"
+                ),
+            ),
+            changelog_topics=(PlannedChangelogTopic(name="app-s-changelog"),),
+        ),
+        PlannedSubtopology(id=1, source_topics=("other",)),
+    ),
+)
+
+
+class FakeCluster:
+    """Topics with partitions, and changelogs with ends."""
+
+    def __init__(self, ends=0, error=None):
+        self.ends, self.error = ends, error
+
+    def provision(self):
+        """Return the counts of the plan, or fail."""
+        if isinstance(self.error, MissingSourceTopicError | ConfigError):
+            raise self.error
+        return resolve_partition_counts(PLAN, {"in": PARTITIONS, "other": PARTITIONS})
+
+    def end_offsets(self, partitions):
+        """Return the same end for all, or fail."""
+        if self.error:
+            raise self.error
+        return dict.fromkeys(partitions, self.ends)
+
+    def committed_offsets(self, partitions):
+        """No source topic is a changelog here."""
+        raise AssertionError
+
+
+class FakeMember:
+    """A member that obeys the group: keeps what it has until it is told to give it up."""
+
+    def __init__(self, number, process, end_point=""):
+        self.name, self.process = f"member-{number}", UUID(int=process)
+        self.protocol = MemberProtocol(self.process, end_point=end_point)
+        self.owned, self.tasks, self.generation = frozenset(), {}, -1
+
+    def subscription(self):
+        """Return what the member says when it joins."""
+        sums = dict.fromkeys(self.tasks, LATEST_OFFSET)
+        return MemberSubscription(("in", "other"), self.protocol.user_data(sums), self.owned, self.generation)
+
+    def accept(self, assignment, generation):
+        """Take an assignment; returns whether the member rejoins at once."""
+        added = frozenset(assignment.partitions) - self.owned
+        result = self.protocol.accept(Assigned(assignment.partitions, added, assignment.user_data, generation))
+        revoked = bool(self.owned - frozenset(assignment.partitions))
+        self.owned, self.tasks, self.generation = frozenset(assignment.partitions), result.active, generation
+        return revoked or result.next_rebalance_ms == 0
+
+
+def rebalance(leader, members, generation):
+    """Run one rebalance; returns whether another is due."""
+    given = leader({member.name: member.subscription() for member in members})
+    before = {tp: member.name for member in members for tp in member.owned}
+    for member in members:
+        for tp in given[member.name].partitions:
+            assert before.get(tp, member.name) == member.name, "given before it was revoked"
+    due = [member.accept(given[member.name], generation) for member in members]
+    return any(due)
+
+
+def settle(leader, members, generation):
+    """Rebalance until no member has a reason to; returns the next generation."""
+    for _ in range(6):
+        generation += 1
+        if not rebalance(leader, members, generation):
+            return generation
+    raise AssertionError("the group does not settle")
+
+
+def leader_of(process=1, cluster=None, **config):
+    """Return a leader over the fake cluster."""
+    config = AssignmentConfig(**{"allow_warmups": False, **config})
+    return GroupLeader(PLAN, UUID(int=process), cluster or FakeCluster(), config, clock_ms=lambda: 1_000)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=6), min_size=1, max_size=4)
+)
+def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
+    """Members come and go; at each step the group settles, every partition is owned once, and none changes hands directly."""
+    members, generation = {}, 0
+    for step in history:
+        wanted = dict(step)
+        members = {n: members[n] if n in members else FakeMember(n, p) for n, p in wanted.items()}
+        generation = settle(leader_of(), list(members.values()), generation)
+        owned = sorted(tp for member in members.values() for tp in member.owned)
+        assert owned == sorted(TopicPartition(t, n) for t in ("in", "other") for n in range(PARTITIONS))
+
+
+def test_threads_of_a_process_share_evenly_and_keep_their_tasks():
+    """Two processes with two threads each get three tasks per thread, and the same ones again."""
+    members = [FakeMember(n, 1 + n % 2) for n in range(4)]
+    generation = settle(leader_of(), members, 0)
+    assert [len(member.owned) for member in members] == [3, 3, 3, 3]
+    before = [member.owned for member in members]
+    settle(leader_of(), members, generation)
+    assert [member.owned for member in members] == before
+
+
+def test_unaffected_tasks_stay_while_others_move():
+    """When a member joins, the members that are there keep what they are to keep: they never stop processing it."""
+    first, second = FakeMember(1, 1), FakeMember(2, 2)
+    generation = settle(leader_of(), [first], 0)
+    everything = first.owned
+    assert rebalance(leader_of(), [first, second], generation + 1)
+    kept = first.owned
+    assert kept < everything
+    assert not second.owned
+    settle(leader_of(), [first, second], generation + 1)
+    assert first.owned == kept
+    assert second.owned == everything - kept
+
+
+def test_a_member_that_takes_over_is_told_to_come_back_at_once():
+    """The new owner of tasks that are not free yet has nextRebalanceMs=0, and with warm-ups a standby of them meanwhile."""
+    first, second = FakeMember(1, 1), FakeMember(2, 2)
+    leader = leader_of(allow_warmups=True)
+    generation = settle(leader, [first], 0)
+    given = leader({m.name: m.subscription() for m in (first, second)})
+    info = decode_assignment_info(given[second.name].user_data)
+    assert info.next_rebalance_ms == 0
+    assert given[second.name].partitions == ()
+    assert {task.subtopology for task in info.standby} == {0}
+    assert generation
+
+
+def test_hosts_of_all_partitions_are_told_to_every_member():
+    """Each process's endpoint is listed with the partitions of its tasks."""
+    members = [FakeMember(1, 1, "a:1"), FakeMember(2, 2, "b:2"), FakeMember(3, 3)]
+    settle(leader_of(), members, 0)
+    given = leader_of()({m.name: m.subscription() for m in members})
+    for assignment in given.values():
+        info = decode_assignment_info(assignment.user_data)
+        assert info.partitions_by_host == {HostInfo("a", 1): members[0].owned, HostInfo("b", 2): members[1].owned}
+
+
+def test_active_tasks_are_parallel_to_sorted_partitions():
+    """Partitions are sorted by topic and number, and the n-th task is that of the n-th partition."""
+    member = FakeMember(1, 1)
+    given = leader_of()({member.name: member.subscription()})[member.name]
+    assert list(given.partitions) == sorted(given.partitions)
+    tasks = decode_assignment_info(given.user_data).active
+    assert tasks[0] == TaskId(0, 0)
+    assert tasks[-1] == TaskId(1, PARTITIONS - 1)
+
+
+def test_a_probing_rebalance_is_asked_of_one_member_of_the_leader_s_process():
+    """While tasks wait for warm-ups one member comes back after the probing interval."""
+    old, new, third = FakeMember(1, 1), FakeMember(2, 2), FakeMember(3, 2)
+    leader = leader_of(1, FakeCluster(ends=1_000_000), allow_warmups=True)
+    generation = settle(leader, [old], 0)
+    settle(leader, [old, new, third], generation)
+    assert {task.partition for task in old.tasks if task.subtopology == 0} == set(range(PARTITIONS))
+    given = leader({m.name: m.subscription() for m in (old, new, third)})
+    times = {name: decode_assignment_info(a.user_data).next_rebalance_ms for name, a in given.items()}
+    assert times == {old.name: 601_000, new.name: NO_REBALANCE, third.name: NO_REBALANCE}
+
+
+def test_the_group_speaks_the_oldest_version_of_its_members():
+    """With a version 7 member all assignments are version 7, and newer members come back with that version."""
+    member, old = FakeMember(1, 1), FakeMember(2, 2)
+    info = decode_subscription_info(old.subscription().user_data)
+    data = encode_subscription_info(replace(info, version=7, latest_supported_version=7))
+    given = leader_of()({member.name: member.subscription(), old.name: replace(old.subscription(), user_data=data)})
+    answer = decode_assignment_info(given[member.name].user_data)
+    assert (answer.version, answer.commonly_supported_version) == (7, 7)
+    assert member.accept(given[member.name], 1)
+    assert decode_subscription_info(member.subscription().user_data).version == 7
+
+
+def test_a_member_of_a_newer_version_keeps_its_tasks_and_learns_ours():
+    """Version probing: a member with an unknown version keeps what it owns and is told the version to use."""
+    member, newer = FakeMember(1, 1), FakeMember(2, 2)
+    settle(leader_of(), [member, newer], 0)
+    future = (12).to_bytes(4) + (12).to_bytes(4) + bytes(20)
+    subscriptions = {member.name: member.subscription(), newer.name: replace(newer.subscription(), user_data=future)}
+    given = leader_of()(subscriptions)
+    answer = decode_assignment_info(given[newer.name].user_data)
+    assert frozenset(given[newer.name].partitions) == newer.owned
+    assert answer.error_code == AssignorError.VERSION_PROBING
+    assert answer.commonly_supported_version == 11
+
+
+def test_missing_input_topics_end_every_member():
+    """The leader tells all members by code, and keeps the error that names the topics."""
+    leader = leader_of(cluster=FakeCluster(error=MissingSourceTopicError("in is missing")))
+    member = FakeMember(1, 1)
+    given = leader({member.name: member.subscription()})
+    with pytest.raises(MissingSourceTopicError):
+        member.accept(given[member.name], 1)
+    assert "in is missing" in str(leader.error)
+
+
+def test_an_error_of_the_leader_ends_every_member():
+    """What else goes wrong while assigning is told as an assignment error."""
+    leader = leader_of(cluster=FakeCluster(error=ConfigError("no")))
+    member = FakeMember(1, 1)
+    with pytest.raises(TaskAssignmentError):
+        member.accept(leader({member.name: member.subscription()})[member.name], 1)
+
+
+def test_one_member_can_stop_the_application():
+    """A member that rejoins with SHUTDOWN_REQUESTED stops all members."""
+    first, second = FakeMember(1, 1), FakeMember(2, 2)
+    first.protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
+    given = leader_of()({m.name: m.subscription() for m in (first, second)})
+    for member in (first, second):
+        result = member.protocol.accept(Assigned((), frozenset(), given[member.name].user_data, 1))
+        assert result.shutdown_requested
+
+
+def test_without_end_offsets_tasks_stay_and_the_group_looks_again_soon():
+    """When lags cannot be told every task stays with its owner, and a rebalance is due within a minute."""
+    first, second = FakeMember(1, 1), FakeMember(2, 2)
+    settle(leader_of(), [first], 0)
+    before = first.owned
+    leader = leader_of(cluster=FakeCluster(error=StreamsTimeoutError("slow")))
+    given = leader({m.name: m.subscription() for m in (first, second)})
+    assert frozenset(given[first.name].partitions) == before
+    assert decode_assignment_info(given[first.name].user_data).next_rebalance_ms == 61_000
+
+
+def test_two_members_claim_a_partition_and_the_later_generation_wins():
+    """A member that was away claims what it owned in an older generation; the claim of the later one counts."""
+    away, now = FakeMember(1, 1), FakeMember(2, 2)
+    generation = settle(leader_of(), [away], 0)
+    settle(leader_of(), [now], generation + 5)
+    given = leader_of()({m.name: m.subscription() for m in (away, now)})
+    assert given[away.name].partitions == ()
+    assert len(given[now.name].partitions) == PARTITIONS
+
+
+def test_assignor_is_chosen_by_name_or_given():
+    """Java's class names work, a function works, anything else is refused."""
+    from millrace.assignment import sticky
+
+    name = "org.apache.kafka.streams.processor.assignment.assignors.StickyTaskAssignor"
+    assert select_assignor(name, allow_warmups=True) is sticky.assign
+    assert select_assignor(sticky.assign, allow_warmups=True) is sticky.assign
+    assert select_assignor(None, allow_warmups=False) is sticky.assign
+    with pytest.raises(ConfigError, match="HighAvailabilityTaskAssignor"):
+        select_assignor("com.example.Mine", allow_warmups=True)
+
+
+def test_member_without_user_data_gets_nothing_to_do():
+    """An empty assignment, as a member gets that the leader did not know, is no error."""
+    assert MemberProtocol(UUID(int=1)).accept(Assigned((), frozenset(), b"", 1)).active == {}
+
+
+def test_subscription_info_differs_at_each_rejoin():
+    """The unique field makes the broker see new metadata."""
+    protocol = MemberProtocol(UUID(int=1), client_tags={"zone": "a"})
+    first, second = (decode_subscription_info(protocol.user_data({})) for _ in range(2))
+    assert first.unique_field != second.unique_field
+    assert replace(first, unique_field=0) == SubscriptionInfo(UUID(int=1), client_tags={"zone": "a"})
