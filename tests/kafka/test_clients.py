@@ -1,0 +1,215 @@
+"""Client settings: what Kafka Streams forces, what users set under Java's names, and nothing that shows a password."""
+
+import logging
+
+import pytest
+
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.kafka.clients import ClientSettings, open_admin, open_consumer, open_producer
+from millrace.kafka.secrets import show
+from millrace.kafka.security import parse_jaas
+
+JAAS = 'org.apache.kafka.common.security.{}.{} required username="alice" password=\'s3;c"ret\';'
+SCRAM = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "SCRAM-SHA-512",
+    "sasl.jaas.config": JAAS.format("scram", "ScramLoginModule"),
+}
+
+
+def clients(**settings):
+    """Return client settings of an application; underscores stand for dots."""
+    given = {key.replace("_", "."): value for key, value in settings.items()}
+    return of({"application.id": "app", "bootstrap.servers": "127.0.0.1:9092", **given})
+
+
+def of(settings):
+    """Return client settings of process p."""
+    base = {"application.id": "app", "bootstrap.servers": "127.0.0.1:9092"}
+    return ClientSettings(StreamsConfig.of({**base, **settings}), "p")
+
+
+def test_names_are_those_of_kafka_streams():
+    """Client ids and transactional ids are built as Java builds them, so that dashboards and ACLs fit."""
+    settings = clients(processing_guarantee="exactly_once_v2")
+    assert settings.main_consumer(2)["client.id"] == "app-p-StreamThread-2-consumer"
+    assert settings.restore_consumer(2)["client.id"] == "app-p-StreamThread-2-restore-consumer"
+    assert settings.producer(2)["client.id"] == "app-p-StreamThread-2-producer"
+    assert settings.admin()["client.id"] == "app-p-admin"
+    assert settings.producer(2)["transactional.id"] == "app-p-2"
+    assert clients(client_id="mine").producer(1)["client.id"] == "mine-StreamThread-1-producer"
+
+
+def test_consumers_never_commit_reset_or_create_topics_by_themselves():
+    """What we do ourselves is forced off, whatever the user set."""
+    settings = of({"consumer.enable.auto.commit": "true", "auto.offset.reset": "latest"})
+    consumer = settings.main_consumer(1)
+    assert consumer["enable.auto.commit"] is False
+    assert consumer["auto.offset.reset"] == "error"
+    assert consumer["allow.auto.create.topics"] is False
+    assert consumer["enable.partition.eof"] is True
+    assert settings.auto_offset_reset() == "latest"
+
+
+def test_isolation_follows_the_guarantee(caplog):
+    """Exactly-once reads committed records only, and says so when it overrides a setting."""
+    assert clients().main_consumer(1)["isolation.level"] == "read_uncommitted"
+    eos = of({"processing.guarantee": "exactly_once_v2", "consumer.isolation.level": "read_uncommitted"})
+    assert eos.main_consumer(1)["isolation.level"] == "read_committed"
+    assert "isolation.level" in caplog.text
+
+
+def test_exactly_once_producer():
+    """Idempotent, transactional, 10 s transactions; retries as long as the transaction may last."""
+    producer = clients(processing_guarantee="exactly_once_v2", delivery_timeout_ms=2147483647).producer(1)
+    assert producer["enable.idempotence"] is True
+    assert producer["transaction.timeout.ms"] == 10_000
+    assert producer["delivery.timeout.ms"] == 10_000
+    assert producer["linger.ms"] == 100
+    open_producer(producer)
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [{"producer.enable.idempotence": "false"}, {"producer.acks": "1"}, {"max.in.flight.requests.per.connection": 6}],
+)
+def test_settings_that_contradict_exactly_once_are_refused(contradiction):
+    """Idempotence, acks and in-flight requests cannot be weakened under exactly-once."""
+    with pytest.raises(ConfigError, match=next(iter(contradiction)).removeprefix("producer.")):
+        of({"processing.guarantee": "exactly_once_v2", **contradiction}).producer(1)
+
+
+def test_more_specific_prefixes_win():
+    """No prefix < consumer. < main.consumer.; other clients do not see them."""
+    settings = of(
+        {
+            "fetch.min.bytes": 1,
+            "consumer.fetch.min.bytes": 2,
+            "main.consumer.fetch.min.bytes": 3,
+            "producer.linger.ms": 7,
+        }
+    )
+    assert settings.main_consumer(1)["fetch.min.bytes"] == 3
+    assert settings.restore_consumer(1)["fetch.min.bytes"] == 2
+    assert settings.global_consumer()["fetch.min.bytes"] == 2
+    assert settings.producer(1)["linger.ms"] == 7
+    assert "fetch.min.bytes" not in settings.producer(1)
+
+
+def test_java_names_are_translated():
+    """Keys with another name in librdkafka get it, with their units."""
+    settings = of(
+        {
+            "fetch.max.wait.ms": 50,
+            "receive.buffer.bytes": -1,
+            "producer.buffer.memory": 33554432,
+            "max.request.size": 2000000,
+        }
+    )
+    assert settings.main_consumer(1)["fetch.wait.max.ms"] == 50
+    assert settings.main_consumer(1)["socket.receive.buffer.bytes"] == 0
+    assert settings.producer(1)["queue.buffering.max.kbytes"] == 32768
+    assert settings.producer(1)["message.max.bytes"] == 2000000
+
+
+def test_java_only_keys_are_dropped_quietly_and_unknown_ones_with_a_warning(caplog):
+    """default.api.timeout.ms has no counterpart (debug log); a misspelt key is worth a warning."""
+    caplog.set_level(logging.DEBUG, "millrace.kafka.clients")
+    consumer = of({"default.api.timeout.ms": 1, "fetch.min.bites": 1}).main_consumer(1)
+    assert not {"default.api.timeout.ms", "fetch.min.bites"} & consumer.keys()
+    levels = {record.levelname: record.getMessage() for record in caplog.records}
+    assert "default.api.timeout.ms" in levels["DEBUG"]
+    assert "fetch.min.bites" in levels["WARNING"]
+
+
+def test_bad_value_names_its_key():
+    """A value librdkafka does not take is a ConfigError that names the key, before any client opens."""
+    with pytest.raises(ConfigError, match=r"fetch\.min\.bytes"):
+        of({"consumer.fetch.min.bytes": "many"}).main_consumer(1)
+
+
+def test_membership_settings_come_from_the_main_consumer():
+    """Session, heartbeat and instance id may have a prefix; each thread is a static member of its own."""
+    membership = of(
+        {"main.consumer.session.timeout.ms": 9000, "group.instance.id": "pod-0", "heartbeat.interval.ms": 700}
+    ).membership(2)
+    assert (membership.session_timeout_ms, membership.heartbeat_interval_ms) == (9000, 700)
+    assert membership.instance_id == "pod-0-2"
+    assert membership.group_id == "app"
+
+
+def test_jaas_credentials_reach_both_clients():
+    """User name and password are read as Java users write them, quotes and semicolons included."""
+    settings = of(SCRAM)
+    assert settings.main_consumer(1)["sasl.username"] == "alice"
+    assert settings.main_consumer(1)["sasl.password"] == 's3;c"ret'
+    assert settings.kafka_python(1)["sasl_plain_password"] == 's3;c"ret'
+    assert settings.kafka_python(1)["sasl_mechanism"] == "SCRAM-SHA-512"
+
+
+def test_no_printed_form_shows_a_credential():
+    """Neither settings, nor security values, nor errors show passwords, user names of kafka-python, or jaas text."""
+    settings = of(SCRAM)
+    printed = [repr(settings.main_consumer(1)), str(settings.producer(1)), f"{settings.kafka_python(1)}"]
+    printed += [show(settings.admin()), repr(settings.security()), repr(settings.membership(1))]
+    assert not [text for text in printed if "ret" in text.replace("retr", "").replace("retain", "") and "s3" in text]
+    with pytest.raises(ConfigError) as caught:
+        of({**SCRAM, "sasl.jaas.config": 'nonsense password="s3cret"'}).admin()
+    assert "s3cret" not in str(caught.value)
+
+
+def test_login_module_must_fit_the_mechanism():
+    """A PlainLoginModule with a SCRAM mechanism is told before a broker refuses it."""
+    with pytest.raises(ConfigError, match="PlainLoginModule"):
+        of({**SCRAM, "sasl.jaas.config": JAAS.format("plain", "PlainLoginModule")}).admin()
+
+
+def test_missing_credentials_are_told():
+    """SASL without user name and password names the keys to set."""
+    with pytest.raises(ConfigError, match=r"sasl\.jaas\.config"):
+        of({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}).admin()
+
+
+def test_java_key_stores_name_the_pem_key_to_use():
+    """A JKS trust store cannot be read; the error says which key takes a PEM file."""
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location"):
+        of({"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}).admin()
+    with pytest.raises(ConfigError, match=r"ssl\.key\.location"):
+        of({"security.protocol": "SSL", "ssl.keystore.location": "/x.jks"}).admin()
+
+
+def test_pem_key_stores_are_taken():
+    """Java's PEM stores have the same meaning here."""
+    settings = of(
+        {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": "/ca.pem",
+            "ssl.endpoint.identification.algorithm": "",
+        }
+    ).admin()
+    assert settings["ssl.ca.location"] == "/ca.pem"
+    assert settings["ssl.endpoint.identification.algorithm"] == "none"
+
+
+def test_jaas_options_are_parsed_with_either_quote():
+    """Single quotes, double quotes, escapes and bare words all occur in the field."""
+    text = 'com.example.PlainLoginModule required username=\'a b\' password="c\\"d" debug=true;'
+    assert parse_jaas(text, "PLAIN") == {"username": "a b", "password": 'c"d', "debug": "true"}
+
+
+def test_every_client_opens_with_its_settings():
+    """All clients open: librdkafka takes all of the settings, under both guarantees."""
+    for guarantee in ("at_least_once", "exactly_once_v2"):
+        settings = of({**SCRAM, "processing.guarantee": guarantee})
+        for consumer in (settings.main_consumer(1), settings.restore_consumer(1), settings.global_consumer()):
+            open_consumer({**consumer, "log_level": 0}).close()
+        open_producer({**settings.producer(1), "log_level": 0})
+        open_admin({**settings.admin(), "log_level": 0})
+
+
+def test_bootstrap_servers_are_required():
+    """Without brokers nothing can be opened."""
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        ClientSettings(StreamsConfig.of({"application.id": "a"}), "p")
