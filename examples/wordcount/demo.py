@@ -177,6 +177,7 @@ def main() -> int:
     try:
         with LocalHost(options, report=console.print) as host:
             topics = host.app.spec.app.config
+            host.ask_for_plan()
             host.start_kafka()
             host.provide_topics()
             lines, expected = load(host.bootstrap_servers, topics["input"])

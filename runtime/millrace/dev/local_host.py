@@ -1,6 +1,6 @@
 """Runs a `StreamsApp` manifest on this machine, by the steps with which the operator runs it on a cluster.
 
-Validate, have a Kafka, ask the program for its plan, provide the topics, run the replicas. Each step is a method, so that a
+Validate, ask the program for its plan, have a Kafka, provide the topics, run the replicas. Each step is a method, so that a
 program (such as the demo) can do something of its own between them; `poll` keeps the replicas running and must be called
 often. Whatever is started here ends with `stop`, or with this process, and the data stays.
 """
@@ -64,7 +64,7 @@ class LocalHost:
         """
         self.app: StreamsApp = load(options.manifest)
         self.directory = LocalDirectory.of(self.app.metadata.name, options.directory)
-        self.plan: TopologyPlan | None = None
+        self._plan: TopologyPlan | None = None
         self.replicas: tuple[Replica, ...] = ()
         self._options = options
         self._report = report
@@ -88,6 +88,15 @@ class LocalHost:
         assert self._bootstrap, "start_kafka() comes first"
         return self._bootstrap
 
+    def ask_for_plan(self) -> TopologyPlan:
+        """Have the program say what it needs; first, because it is what goes wrong most often and needs no Kafka.
+
+        Raises:
+            LocalHostError: It cannot.
+        """
+        self._plan = ask_for_plan(self._options.manifest)
+        return self._plan
+
     def start_kafka(self) -> None:
         """Have a Kafka: the named one, the one that runs in the folder already, or a new one on the folder's data.
 
@@ -106,23 +115,23 @@ class LocalHost:
             self._note.serves(self.bootstrap_servers)
 
     def provide_topics(self) -> None:
-        """Ask the program for its plan, create missing topics of the user's where wanted, and the internal ones.
+        """Create missing topics of the user's where that is wanted, and the internal ones of the plan.
 
         Raises:
             LocalHostError: The program cannot say what it needs.
             MissingSourceTopicError: Topics are missing that may not be created.
             MisconfiguredInternalTopicError: An internal topic exists and does not fit.
         """
-        self.plan = ask_for_plan(self._options.manifest)
+        plan = self._plan or self.ask_for_plan()
         admin = quiet_admin(self.bootstrap_servers)
         provide_topics(
             admin,
-            self.plan,
+            plan,
             wanted=self._options.topics,
             create_missing=self._options.create_topics,
             report=self._report,
         )
-        provisioned = provision(self.plan, admin, StreamsConfig.of(self._settings()))
+        provisioned = provision(plan, admin, StreamsConfig.of(self._settings()))
         for name, count in sorted(provisioned.created.items()):
             self._report(f"Created internal topic {name}, partitions: {count}")
 

@@ -52,6 +52,7 @@ def supervise(options: HostOptions, console: Console | None = None) -> None:
         host = LocalHost(options, report=lambda line: console.print(line, markup=False))
         with host:
             try:
+                host.ask_for_plan()
                 host.start_kafka()
                 host.provide_topics()
                 host.start_replicas()
