@@ -151,13 +151,17 @@ def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = T
     )
     try:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
-        open_partitions, found = set(range(partitions)), []
+        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1] for n in range(partitions)}
+        open_partitions = {number for number, end in ends.items() if end > 0}
+        found = []
         deadline = time.monotonic() + DEADLINE_S
         while open_partitions:
             assert time.monotonic() < deadline, f"cannot read {topic} to its end"
             for message in consumer.consume(1000, 0.2):
                 if message.error() is None:
                     found.append((message.key(), message.value(), message.partition()))
+                    if message.offset() >= ends[message.partition()] - 1:
+                        open_partitions.discard(message.partition())
                 elif message.error().code() == -191:
                     open_partitions.discard(message.partition())
         return found

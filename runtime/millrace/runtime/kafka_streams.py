@@ -21,7 +21,7 @@ from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.runtime.instrumentation import Instrumentation
-from millrace.runtime.member_factory import MemberFactory
+from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_served, provision_internal_topics
 from millrace.runtime.state_directory import StateDirectory
@@ -158,7 +158,10 @@ class KafkaStreams:
             settings=settings,
             directory=self._directory,
             admin=self._admin,
-            new_member=MemberFactory(self.topology, settings, self._admin),
+            new_membership=MembershipFactory(
+                self.topology, self.config, settings, self._directory.process_id, self._admin
+            ),
+            on_shutdown_requested=self._on_shutdown_requested,
             cache_max_bytes=self.config.statestore_cache_max_bytes // self.config.num_stream_threads,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
@@ -273,6 +276,16 @@ class KafkaStreams:
                 return
             if not self._state.is_running_or_rebalancing:
                 return
+            self._set_state(State.PENDING_ERROR)
+        if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+            thread.request_shutdown_of_all()
+        self._begin_shutdown(None, State.ERROR)
+
+    def _on_shutdown_requested(self) -> None:
+        with self._lock:
+            if not self._state.is_running_or_rebalancing:
+                return
+            self.error = self.error or StreamsError("Another instance has asked for the whole application to stop")
             self._set_state(State.PENDING_ERROR)
         self._begin_shutdown(None, State.ERROR)
 

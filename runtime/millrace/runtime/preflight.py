@@ -14,6 +14,7 @@ from millrace.config import GroupProtocol, StreamsConfig
 from millrace.errors import ConfigError, UnsupportedFeatureError
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.internal_topics import provision
+from millrace.runtime.membership import may_create_topics
 from millrace.topology.built import BuiltTopology
 
 __all__ = ["check_served", "provision_internal_topics"]
@@ -58,7 +59,6 @@ def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, ad
         MissingInternalTopicsError: an internal topic does not exist and may not be created.
         MisconfiguredInternalTopicError: an internal topic has another partition count or clean-up policy.
     """
-    create = config.internal("__internal.topics.create__", "true").lower() != "false"
-    report = provision(topology.plan(), admin, config, create=create)
+    report = provision(topology.plan(), admin, config, create=may_create_topics(config))
     if report.created:
         _log.info("Created internal topics %s", ", ".join(sorted(report.created)))

@@ -138,7 +138,7 @@ class StreamsProducer:
         if not self.in_transaction:
             self.begin()
         positions = [
-            ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata or None)
+            ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
             for tp, position in offsets.items()
         ]
         self._retry(

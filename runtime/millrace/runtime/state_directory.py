@@ -184,6 +184,10 @@ class StateDirectory:
             if next(iter(entry.iterdir()), None) is not None
         )
 
+    def unowned_tasks_on_disk(self, owner: str) -> list[TaskId]:
+        """Return the tasks with state here that no other thread than `owner` has."""
+        return [task_id for task_id in self.tasks_on_disk() if self._owners.get(task_id, owner) == owner]
+
     def wipe_task(self, task_id: TaskId) -> None:
         """Delete a task's state, so that it is restored from the changelogs.
 

@@ -20,7 +20,13 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from millrace.errors import RebalanceInProgressError, StreamsTimeoutError, TaskCorruptedError, TaskMigratedError
+from millrace.errors import (
+    RebalanceInProgressError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+)
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
 from millrace.runtime.producer import TransactionAbortedError
 from millrace.runtime.purge import RepartitionPurge
@@ -93,6 +99,14 @@ class StreamThread:
         self.leave_group = leave_group
         self._stop.set()
 
+    def request_shutdown_of_all(self) -> None:
+        """Tell all members of the application to stop; to be called in this thread, when its loop has ended."""
+        if self._resources is not None:
+            try:
+                self._resources.member.request_shutdown_of_all()
+            except StreamsError as error:
+                _log.warning("The other instances could not be told to stop: %s", error)
+
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until the thread has ended; return whether it has."""
         if self._thread.ident is not None and self._thread is not threading.current_thread():
@@ -144,7 +158,7 @@ class StreamThread:
             _log.warning("%s: %s", self.name, error)
             self._set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.handle_lost()
-            member.reset(str(error), keep_member_id=True)
+            member.rejoin_without_tasks(str(error))
         except TaskCorruptedError as error:
             _log.warning("%s: %s", self.name, error)
             tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
@@ -185,8 +199,13 @@ class StreamThread:
             self._set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.handle_lost(event.partitions)
         elif isinstance(event, Assigned):
+            assigned = self._resources.member.accept(event)
+            if assigned.shutdown_requested:
+                self._stop.set()
+                self._context.on_shutdown_requested()
+                return
             self._set_state(ThreadState.PARTITIONS_ASSIGNED)
-            tasks.handle_assignment(event.partitions)
+            tasks.handle_assignment(assigned.active)
 
     def _advance_tasks(self) -> None:
         assert self._resources is not None

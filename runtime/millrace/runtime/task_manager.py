@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
@@ -102,9 +103,16 @@ class TaskManager:
 
     # What the group says
 
-    def handle_assignment(self, partitions: Iterable[TopicPartition]) -> None:
-        """Keep the tasks of these partitions, close others, and create those that are new."""
-        wanted = self._resources.inputs.tasks(partitions)
+    def offset_sums(self) -> dict[TaskId, int]:
+        """Return what state is here for the assignor: of running tasks, and of those that only have a directory."""
+        directory = self._resources.directory
+        sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
+        sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
+        sums.update({task_id: LATEST_OFFSET for task_id, task in self.running.items() if task.changelogs})
+        return sums
+
+    def handle_assignment(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
+        """Keep these tasks (with their input partitions), close others, and create those that are new."""
         for task_id in self.task_ids - wanted.keys():
             _log.warning("Task %s is no longer assigned to %s; closing it", task_id, self._thread)
             self._drop(task_id)

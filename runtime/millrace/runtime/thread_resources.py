@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.failures import resolve_handler
 from millrace.kafka.clients import ClientSettings, open_consumer
-from millrace.kafka.membership.api import GroupEvent
 from millrace.processor.handlers import DefaultProductionExceptionHandler
-from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation
+from millrace.runtime.membership import Membership, TaskOffsetSums
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector
 from millrace.runtime.starting_offsets import StartingOffsets
@@ -27,44 +26,7 @@ from millrace.runtime.task_manager import TaskManager, TaskResources
 from millrace.state.cache import RecordCache
 from millrace.topology.built import BuiltTopology
 
-__all__ = ["Member", "ThreadContext", "ThreadResources", "open_resources"]
-
-
-class Member(Protocol):
-    """A stream thread's membership in the group, whatever the protocol."""
-
-    def start(self) -> None:
-        """Begin to join."""
-
-    def poll(self) -> Sequence[GroupEvent]:
-        """Return what happened in the group since the last call; does not wait."""
-
-    @property
-    def rebalancing(self) -> bool:
-        """Whether the group is between generations: commits wait."""
-
-    @property
-    def instance_id(self) -> str | None:
-        """The id of a static member."""
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this member assigns for the group."""
-
-    def reset(self, reason: str, *, keep_member_id: bool) -> None:
-        """Join anew, owning nothing: the thread has dropped its tasks."""
-
-    def close(self, *, leave_group: bool | None = None) -> None:
-        """End the membership; a member that does not leave keeps its place until its session times out."""
-
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets, once no transaction is pending on them."""
-
-    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit offsets with the member's generation."""
-
-    def group_metadata(self) -> bytes:
-        """Return what `send_offsets_to_transaction` takes."""
+__all__ = ["ThreadContext", "ThreadResources", "open_resources"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +38,10 @@ class ThreadContext:
     settings: ClientSettings
     directory: StateDirectory
     admin: AdminClient
-    new_member: Callable[[int], Member]
-    """Makes the group member of a thread, by its number."""
+    new_membership: Callable[[int, TaskOffsetSums], Membership]
+    """Joins a thread, given its number, to the group."""
+    on_shutdown_requested: Callable[[], None]
+    """Called, in a thread, when a member has asked for the whole application to stop."""
     cache_max_bytes: int
     """A thread's share of `statestore.cache.max.bytes`."""
     instrumentation: Instrumentation | None = None
@@ -94,7 +58,7 @@ class ThreadResources:
     producer: StreamsProducer
     collector: KafkaRecordCollector
     updater: StateUpdater
-    member: Member
+    member: Membership
     tasks: TaskManager
 
 
@@ -126,7 +90,7 @@ def open_resources(number: int, context: ThreadContext) -> ThreadResources:
         config,
         context.restore_listener,
     )
-    member = context.new_member(number)
+    member = context.new_membership(number, lambda: tasks.offset_sums())  # noqa: PLW0108 (made below)
     tasks = TaskManager(
         TaskResources(
             thread=settings.thread_name(number),

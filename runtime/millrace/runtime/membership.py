@@ -1,0 +1,167 @@
+"""A stream thread's part in its group: joins it, tells what state is here, and understands what it is given.
+
+Puts together the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`), so that the
+thread sees one thing. Warm-ups are not served yet, so tasks move at once and restore where they arrive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from uuid import UUID
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
+from millrace.assignment.assignment_info import AssignorError
+from millrace.config import StreamsConfig
+from millrace.kafka.clients import ClientSettings
+from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, TopicSubscription
+from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.topology.built import BuiltTopology
+
+__all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
+
+TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
+"""Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
+
+_SHUTDOWN_ANSWER_S = 10.0
+
+
+def may_create_topics(config: StreamsConfig) -> bool:
+    """Whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does."""
+    return str(config.internal("__internal.topics.create__", "true")).lower() != "false"
+
+
+class Membership:
+    """The membership of one stream thread; used by that thread only."""
+
+    def __init__(self, member: GroupMember, protocol: MemberProtocol, leader: GroupLeader) -> None:
+        self._member = member
+        self._protocol = protocol
+        self._leader = leader
+        self._rejoin_at_ms: int | None = None
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the group is between generations: commits wait."""
+        return self._member.rebalancing
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member assigns for the group."""
+        return self._member.is_leader
+
+    def start(self) -> None:
+        """Connect to the brokers; the first `poll` joins."""
+        self._member.start()
+
+    def poll(self) -> list[GroupEvent]:
+        """Return what happened in the group since the last call; does not wait.
+
+        Raises:
+            StreamsError: the group cannot be joined, or the tasks cannot be assigned and this member leads.
+        """
+        if self._rejoin_at_ms is not None and time.time_ns() // 1_000_000 >= self._rejoin_at_ms:
+            self._rejoin_at_ms = None
+            self._member.request_rejoin("a follow-up rebalance is due")
+        events = self._member.poll()
+        if self._leader.error is not None:
+            raise self._leader.error
+        return events
+
+    def accept(self, event: Assigned) -> AssignedTasks:
+        """Understand an assignment.
+
+        Raises:
+            MissingSourceTopicError: the leader found input topics missing.
+            TaskAssignmentError: the leader could not assign.
+        """
+        tasks = self._protocol.accept(event)
+        self._rejoin_at_ms = tasks.next_rebalance_ms
+        return tasks
+
+    def rejoin_without_tasks(self, reason: str) -> None:
+        """Join anew, owning nothing, because the thread has dropped its tasks."""
+        self._member.reset(reason, keep_member_id=True)
+
+    def request_shutdown_of_all(self) -> None:
+        """Tell every member of the application to stop; waits a while for the answer, which this member is told too."""
+        self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
+        self._member.request_rejoin("the application is to stop everywhere")
+        deadline = time.monotonic() + _SHUTDOWN_ANSWER_S
+        while time.monotonic() < deadline:
+            for event in self._member.poll(0.1):
+                if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
+                    return
+
+    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Return committed offsets, once no transaction is pending on them."""
+        return self._member.committed(partitions)
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit offsets with the member's generation."""
+        self._member.commit_offsets(offsets)
+
+    def group_metadata(self) -> bytes:
+        """Return what `send_offsets_to_transaction` takes."""
+        return self._member.group_metadata()
+
+    def close(self, *, leave_group: bool | None = None) -> None:
+        """End the membership; None: dynamic members leave, static ones keep their place until their session times out."""
+        self._member.close(leave_group=leave_group)
+
+
+class MembershipFactory:
+    """Makes the memberships of a client's threads.
+
+    Args:
+        topology: what the group reads.
+        config: the application's settings.
+        settings: the clients' settings.
+        process_id: this instance.
+        admin: used when a member leads.
+    """
+
+    def __init__(
+        self,
+        topology: BuiltTopology,
+        config: StreamsConfig,
+        settings: ClientSettings,
+        process_id: UUID,
+        admin: AdminClient,
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._process_id = process_id
+        self._admin = admin
+        self._plan = topology.plan()
+        self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
+        self._subscription = TopicSubscription.of(
+            {topic for subtopology in topology.subtopologies for topic in subtopology.source_topics},
+            [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
+        )
+
+    def __call__(self, thread: int, offset_sums: TaskOffsetSums) -> Membership:
+        """Return the membership of a thread, not started.
+
+        Args:
+            thread: its number, from 1.
+            offset_sums: what state is here; called each time the member joins.
+        """
+        config = self._config
+        protocol = MemberProtocol(
+            self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
+        )
+        cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(config))
+        assignment_config = AssignmentConfig.of(config, allow_warmups=False)
+        leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
+        member = GroupMember(
+            self._settings,
+            thread,
+            self._subscription,
+            user_data=lambda: protocol.user_data(offset_sums()),
+            assign=leader,
+        )
+        return Membership(member, protocol, leader)
