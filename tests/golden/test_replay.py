@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 
 import pytest
-
 from tests.golden.cases import CASES, load
 from tests.golden.replay import INFORMATIONAL, replay
 

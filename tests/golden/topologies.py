@@ -1,0 +1,28 @@
+"""Every topology of the golden cases by name: a function that may take the case's configuration and returns a `Topology`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.golden.join_topologies import JOIN_TOPOLOGIES
+from tests.golden.papi_topologies import TOPOLOGIES as PAPI_TOPOLOGIES
+from tests.golden.stream_topologies import STREAM_TOPOLOGIES
+from tests.golden.table_topologies import TABLE_TOPOLOGIES
+from tests.golden.window_topologies import WINDOW_TOPOLOGIES
+
+from millrace.topology import Topology
+
+TOPOLOGIES: dict[str, Callable[..., Topology]] = {
+    **STREAM_TOPOLOGIES,
+    **WINDOW_TOPOLOGIES,
+    **TABLE_TOPOLOGIES,
+    **JOIN_TOPOLOGIES,
+    **PAPI_TOPOLOGIES,
+}
+
+
+def topology(name: str, config: Any = None) -> Topology:
+    """Build one topology for a configuration (Kafka's dotted names)."""
+    define = TOPOLOGIES[name]
+    return define() if name in PAPI_TOPOLOGIES else define(config or {})
