@@ -22,6 +22,11 @@ CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "c
 
 INTERNAL_PREFIX = "__"
 
+FINAL_RESULTS_INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
+"""Internal setting: wall clock (ms) between two looks for windows whose final results are due; 1000 if absent."""
+OUTER_JOIN_INTERVAL = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
+"""Internal setting: wall clock (ms) between two looks for records of outer joins that found no partner; 1000 if absent."""
+
 
 class ProcessingGuarantee(StrEnum):
     """How often the effects of a record may show."""

@@ -179,8 +179,8 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
                 yield session, value
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
-        """Iterate sessions by end."""
-        earliest_end = max(earliest_end, self.oldest_readable(), 0)
+        """Iterate sessions by end, also those past retention whose segment is still there: their results are due."""
+        earliest_end = max(earliest_end, 0)
         latest_end = min(latest_end, MAX_LONG)
         if latest_end < earliest_end:
             return iter(())

@@ -112,6 +112,10 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
 
     with_index = False
 
+    def oldest_readable(self) -> int:
+        """Return the smallest start within retention; one more than in key order, or the last to close were lost."""
+        return super().oldest_readable() - 1
+
     def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
         """Write one window and its index row; False when its segment has expired."""
         segment = self.for_writing(start)

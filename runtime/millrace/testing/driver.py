@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from millrace.config import StreamsConfig
+from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
@@ -33,6 +33,12 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _PARTITION = 0
+_NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
+
+
+def _unthrottled(config: StreamsConfig) -> StreamsConfig:
+    """Have results sent as soon as they are due, unless the settings say otherwise: the wall clock stands still in tests."""
+    return config.model_copy(update={"client_settings": {**_NO_THROTTLE, **config.client_settings}})
 
 
 class TopologyTestDriver:
@@ -67,7 +73,7 @@ class TopologyTestDriver:
         auto_commit: bool = True,
     ) -> None:
         settings = config if isinstance(config, StreamsConfig) else {"application.id": "test", **(config or {})}
-        self.config = StreamsConfig.of(settings)
+        self.config = _unthrottled(StreamsConfig.of(settings))
         self._now_ms = initial_wall_clock_ms
         self._auto_commit = auto_commit
         self._directory = Path(tempfile.mkdtemp(prefix="millrace-test-"))

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from millrace.config import OUTER_JOIN_INTERVAL
 from millrace.dsl.processors.stream_table_join import Joiner
 from millrace.dsl.processors.user_code import UserCodeError, call_user
 from millrace.dsl.windows import JoinWindows
@@ -21,8 +22,6 @@ from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 from millrace.state.join_store import JoinSideKey, LeftOrRightValue
 
-EMIT_INTERVAL = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
-"""Internal setting: milliseconds of wall clock between two looks for records that found no partner."""
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
 
@@ -117,7 +116,7 @@ class _OuterJoinTask:
         self._fetch = node.state_store(side.other_store_name).fetch
         self._waiting = node.state_store(side.outer_store_name)
         self._times = side.times.of(node, self._waiting)
-        self._interval_ms: int = node.config.internal(EMIT_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
+        self._interval_ms: int = node.config.internal(OUTER_JOIN_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
         self._timestamp = UNKNOWN_TIMESTAMP
         self._headers = NO_HEADERS
 

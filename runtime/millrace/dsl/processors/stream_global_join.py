@@ -24,9 +24,7 @@ class StreamGlobalTableJoin:
         left: send records on that have no match.
     """
 
-    def __init__(
-        self, *, store_name: str, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool
-    ) -> None:
+    def __init__(self, *, store_name: str, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:
         self._store_name = store_name
         self._key_mapper = key_mapper
         self._joiner = joiner

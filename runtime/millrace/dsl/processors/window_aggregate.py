@@ -76,7 +76,9 @@ class WindowAggregate:
         aggregator: Aggregator,
     ) -> None:
         if emit_strategy is EmitStrategy.ON_WINDOW_CLOSE and not isinstance(windows, TimeWindows):
-            raise TopologyError(f"{type(windows).__name__} cannot be emitted on close; use TimeWindows or SlidingWindows")
+            raise TopologyError(
+                f"{type(windows).__name__} cannot be emitted on close; use TimeWindows or SlidingWindows"
+            )
         self.store_name = store_name
         self._windows = windows
         self._initializer = initializer

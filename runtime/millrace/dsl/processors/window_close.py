@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from millrace.config import FINAL_RESULTS_INTERVAL
 from millrace.processor.node import NodeContext
 from millrace.records import Change, Headers, Windowed
 
-EMIT_INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
-"""Internal setting: milliseconds of wall clock between two looks for final results."""
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
 NO_CLOSE_TIME = -1
@@ -71,7 +70,7 @@ class FinalResults:
         self._store_name = store_name
         self._due = due
         self._fetch = fetch
-        self._interval_ms: int = node.config.internal(EMIT_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
+        self._interval_ms: int = node.config.internal(FINAL_RESULTS_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
         self._next_ms = 0
         self._last_close_time = NO_CLOSE_TIME
         node.on_init(self._remember)
