@@ -24,3 +24,12 @@ def test_hash_and_partition_are_javas(vector):
 def test_known_hash_of_a():
     """The hash of "a" is the one formats §8 gives."""
     assert murmur2(b"a") == -1563381124
+
+
+@pytest.mark.parametrize("length", [1, 3, 4, 127, 128, 131, 132, 133, 1000])
+def test_partition_equals_the_clients(length):
+    """Keys of any length go where the Kafka client's own implementation sends them."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    key = bytes((7 * i + length) % 256 for i in range(length))
+    for partitions in (1, 2, 7, 64, 1000):
+        assert partition_for_key(key, partitions) == confluent_kafka.murmur2(key, partitions)

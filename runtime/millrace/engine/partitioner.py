@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _SEED: Final = 0x9747B28C
+_UNPACK_BLOCKS: Final = tuple(Struct(f"<{number}I").unpack_from for number in range(33))
+"""By number of 4-byte blocks: longer keys are rare enough to compile their format each time."""
 
 
 def murmur2(data: bytes) -> int:
@@ -16,14 +19,14 @@ def murmur2(data: bytes) -> int:
     -1563381124
     """
     length = len(data)
-    h = (_SEED ^ length) & _MASK
-    tail = length & ~3
-    for position in range(0, tail, 4):
-        k = (int.from_bytes(data[position : position + 4], "little") * _M) & _MASK
-        k = ((k ^ (k >> 24)) * _M) & _MASK
-        h = ((h * _M) & _MASK) ^ k
-    if tail != length:
-        h = ((h ^ int.from_bytes(data[tail:], "little")) * _M) & _MASK
+    blocks = length >> 2
+    unpack = _UNPACK_BLOCKS[blocks] if blocks < len(_UNPACK_BLOCKS) else Struct(f"<{blocks}I").unpack_from
+    h = _SEED ^ (length & _MASK)
+    for block in unpack(data):
+        k = (block * _M) & _MASK
+        h = ((h * _M) & _MASK) ^ (((k ^ (k >> 24)) * _M) & _MASK)
+    if length & 3:
+        h = ((h ^ int.from_bytes(data[length & ~3 :], "little")) * _M) & _MASK
     h = ((h ^ (h >> 13)) * _M) & _MASK
     h ^= h >> 15
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h

@@ -128,11 +128,12 @@ def _send_by_key(collector: RecordCollector) -> SendFn:
 
 def _send_by_inner_key(key_serde: Any, collector: RecordCollector) -> SendFn:
     send, partition_count, base_key = collector.send, collector.partition_count, key_serde.serialize_base_key
+    partition_of = getattr(collector, "partition_for_key", partition_for_key)
 
     def by_inner_key(
         topic: str, key: Any, _value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
     ) -> None:
-        partition = None if key is None else partition_for_key(base_key(topic, key, headers), partition_count(topic))
+        partition = None if key is None else partition_of(base_key(topic, key, headers), partition_count(topic))
         send(topic, key_bytes, value_bytes, ts, headers, partition)
 
     return by_inner_key
