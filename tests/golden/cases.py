@@ -60,6 +60,7 @@ class Case:
     stores: dict[str, list[dict[str, Any]]]
     """Rows by store."""
     dropped_records: int | None
+    """By all tasks, the global one included."""
 
 
 def load(folder: Path) -> Case:
@@ -67,6 +68,7 @@ def load(folder: Path) -> Case:
     described = json.loads((folder / "case.json").read_text())
     expected = list(_lines(folder / "expected.jsonl"))
     stores = list(_lines(folder / "stores.jsonl"))
+    dropped = [row["value"] for row in stores if row.get("metric") == "dropped-records-total"]
     rows: dict[str, list[dict[str, Any]]] = {}
     for row in stores:
         if "store" in row:
@@ -80,7 +82,7 @@ def load(folder: Path) -> Case:
         sent=tuple(_sent(line) for line in expected if "error" not in line),
         fails_at=next((line["i"] for line in expected if "error" in line), None),
         stores=rows,
-        dropped_records=next((row["value"] for row in stores if row.get("metric") == "dropped-records-total"), None),
+        dropped_records=sum(dropped) if dropped else None,
     )
 
 

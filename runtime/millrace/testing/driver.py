@@ -285,8 +285,9 @@ class TopologyTestDriver:
 
     @property
     def dropped_records(self) -> int:
-        """Records dropped so far (`dropped-records-total`), without those of global stores."""
-        return self._running_task().dropped_records
+        """Records dropped so far (`dropped-records-total`), those of global stores included."""
+        of_global_stores = 0 if self._global is None else self._global.counters.dropped_records
+        return self._running_task().dropped_records + of_global_stores
 
     # The end
 
