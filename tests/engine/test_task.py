@@ -342,3 +342,25 @@ def test_failed_record_can_be_processed_again(tmp_path):
     task.process(0, 10)
     assert attempts == ["a", "b", "b", "c"]
     assert task.prepare_commit()[IN].offset == 3
+
+
+def test_input_partitions_may_come_and_go(tmp_path):
+    """A task over a pattern takes up new partitions and keeps what the others have buffered."""
+    topology = (
+        Topology().add_source("src", pattern="in-.*").add_processor("p", Failing, "src").add_sink("snk", "out", "p")
+    )
+    harness = Harness(topology, tmp_path, **{"max.task.idle.ms": -1})
+    task = harness.run()
+    one, two = TopicPartition("in-1", 0), TopicPartition("in-2", 0)
+    task.update_input_partitions(frozenset({one}))
+    harness.add("in-1", ("k", "a", 1), ("k", "c", 3))
+    task.process(0, 1)
+    task.update_input_partitions(frozenset({one, two}))
+    harness.add("in-2", ("k", "b", 2))
+    task.process(0, 10)
+    assert harness.values() == ["a", "b", "c"]
+    assert {partition: item.offset for partition, item in task.prepare_commit().items()} == {one: 2, two: 1}
+    task.post_commit({})
+    task.update_input_partitions(frozenset({two}))
+    assert task.input_partitions == {two}
+    assert task.buffered() == 0

@@ -180,3 +180,14 @@ def test_subtopologies_run_as_one_task():
         driver.create_input_topic("b").pipe_input("k", "2", 10)
         assert driver.task.stream_time == 50
         assert driver.create_output_topic("out-b").read_record().timestamp == 10
+
+
+def test_topics_of_a_pattern_are_read_from_the_first_record():
+    """A source with a pattern reads any topic that matches, once something is piped or sent to it."""
+    topology = Topology().add_source("src", pattern="in-[ab]").add_sink("snk", "out", "src")
+    with TopologyTestDriver(topology, CONFIG) as driver:
+        for name in ("in-a", "in-b"):
+            driver.create_input_topic(name).pipe_input("k", name)
+        assert driver.create_output_topic("out").read_values_to_list() == ["in-a", "in-b"]
+        with pytest.raises(TopologyError, match="does not read topic 'in-c'"):
+            driver.create_input_topic("in-c").pipe_input("k", "v")

@@ -167,29 +167,27 @@ class StreamTask:
         self._committed_metadata = dict(self._metadata)
         self._failures = failures
         self._topology = topology = compile_topology(self.subtopology.nodes, self._environment(failures))
-        extractor = default_timestamp_extractor(self.config)
-        queues = []
-        for partition in self.input_partitions:
-            source = topology.source_for(partition.topic)
-            if self._trace_record is not None:
-                source = traced(source, self.task_id, self.record, self._trace_record)
-            queue = RecordQueue(
-                partition,
-                source,
-                source.timestamp_extractor or extractor,
-                current=self.record,
-                times=self.times,
-                failures=failures,
-                drop_record=self._drop_record,
-            )
-            if partition in known:
-                queue.partition_time = known[partition].partition_time
+        queues = [self._new_queue(topology, partition) for partition in self.input_partitions]
+        for queue in queues:
+            if queue.partition in known:
+                queue.partition_time = known[queue.partition].partition_time
                 self.times.stream_time = max(self.times.stream_time, queue.partition_time)
-            queues.append(queue)
         self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
         self.times.system_time = self._clock()
         topology.init()
         self._move_to(TaskState.RUNNING)
+
+    def update_input_partitions(self, partitions: frozenset[TopicPartition]) -> None:
+        """Read other partitions from now on, when topics that match a pattern came or went; what was buffered stays."""
+        self.input_partitions = partitions
+        if self._group is None or self._topology is None:
+            return
+        old = self._group.queues
+        queues = [
+            old[partition] if partition in old else self._new_queue(self._topology, partition)
+            for partition in partitions
+        ]
+        self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
 
     # Processing
 
@@ -374,6 +372,21 @@ class StreamTask:
         return head if head is not None else queue.position
 
     # Inside
+
+    def _new_queue(self, topology: CompiledTopology, partition: TopicPartition) -> RecordQueue:
+        assert self._failures is not None
+        source = topology.source_for(partition.topic)
+        if self._trace_record is not None:
+            source = traced(source, self.task_id, self.record, self._trace_record)
+        return RecordQueue(
+            partition,
+            source,
+            source.timestamp_extractor or default_timestamp_extractor(self.config),
+            current=self.record,
+            times=self.times,
+            failures=self._failures,
+            drop_record=self._drop_record,
+        )
 
     def _environment(self, failures: ErrorHandling) -> CompileEnv:
         return CompileEnv(

@@ -356,7 +356,12 @@ class TopologyTestDriver:
         if topic in self._input_topics:
             return True
         if any(pattern.fullmatch(topic) for pattern in self._patterns):
-            raise TopologyError(f"Topic {topic!r} is read by a pattern; the driver only knows topics that were named")
+            task = self._running_task()
+            partition = TopicPartition(topic, _PARTITION)
+            self._input_topics.add(topic)
+            task.update_input_partitions(task.input_partitions | {partition})
+            task.set_lag(partition, 0)
+            return True
         return False
 
     def _consumed(
@@ -375,7 +380,7 @@ class TopologyTestDriver:
                 topic = produced.topic
                 self._topics_produced.add(topic)
                 self._outputs.setdefault(topic, deque()).append(produced)
-                if topic in self._input_topics or topic in self._global_topics:
+                if self._reads(topic) or topic in self._global_topics:
                     timestamp = self._now_ms if produced.timestamp is None else produced.timestamp
                     self.enqueue(topic, produced.key, produced.value, timestamp, produced.headers)
 
