@@ -39,7 +39,7 @@ def streams_app_crd() -> dict[str, Any]:
     properties = schema["properties"]
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
-    properties["metadata"] = {"type": "object", "description": properties["metadata"]["description"]}
+    properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
     schema |= cel(
         f"size(self.metadata.name) <= {RESOURCE_NAME_LENGTH} && self.metadata.name.matches(r'{RESOURCE_NAME_PATTERN}')",

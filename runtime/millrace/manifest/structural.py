@@ -101,7 +101,7 @@ def violations(schema: Schema, path: str = "") -> Iterator[str]:
         yield f"{where}: the default is null, which the schema does not admit"
     if not path and schema.get("type") != "object":
         yield f"{where}: must be an object"
-    if not path and schema.get("properties", {}).get("metadata", {}).keys() - {"type", "description"}:
+    if not path and schema.get("properties", {}).get("metadata", {}).keys() - {"type"}:
         yield f"{where}: metadata must be left to the API server"
     yield from _violations_of_type(schema, where)
     yield from _violations_of_parts(schema, path)
