@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass
@@ -96,15 +97,28 @@ def _error(failure: _Failure, config: StreamsConfig, timeout_s: float) -> Stream
 def _try(server: str, settings: ClientSettings, security: Security, timeout_s: float) -> _Failure | None:
     host, port = split_server(server)
     try:
-        socket.create_connection((host, port), timeout_s).close()
+        link = socket.create_connection((host, port), timeout_s)
     except OSError as error:
         return _Failure(_Step.NOBODY_LISTENS, server, str(error))
+    with link:
+        if security.tls and (reason := _tls_problem(link, host, security)):
+            return _Failure(_Step.NOT_THE_PROTOCOL, server, reason)
     own = {**settings.kafka_python(), "bootstrap_servers": [server]}
     connection = Connection(own)
     try:
         return connection.run(_probe, connection, server, security, int(timeout_s * 1000))
     finally:
         connection.close()
+
+
+def _tls_problem(link: socket.socket, host: str, security: Security) -> str | None:
+    try:
+        with security.ssl_context().wrap_socket(link, server_hostname=host):
+            return None
+    except ssl.SSLCertVerificationError as error:
+        return f"its TLS certificate is not trusted ({error.verify_message}): check ssl.ca.location and the host name"
+    except OSError as error:
+        return f"it does not speak TLS ({error})"
 
 
 async def _probe(connection: Connection, server: str, security: Security, timeout_ms: int) -> _Failure | None:
@@ -127,9 +141,6 @@ async def _probe(connection: Connection, server: str, security: Security, timeou
         if security.sasl and link.broker_version_data is not None and not connected:
             # Brokers close the connection on refusing credentials, often before their answer has been read.
             return _Failure(_Step.CREDENTIALS, server, _sasl_reason(server, security, "it closed the connection"))
-        if security.tls and "CERTIFICATE_VERIFY_FAILED" in str(error):
-            hint = f"its TLS certificate is not trusted ({error}): check ssl.ca.location"
-            return _Failure(_Step.NOT_THE_PROTOCOL, server, hint)
         hint = "it closed the connection; this listener asks for SASL or TLS" if not security.sasl else str(error)
         return _Failure(_Step.NOT_THE_PROTOCOL, server, str(error) if security.tls else hint)
     return None

@@ -8,12 +8,15 @@ broker answers one request per connection at a time, and it answers a JoinGroup 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.net import KafkaConnectionManager, NetworkSelector
+from kafka.net.inet import KafkaNetSocket
+from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 log = logging.getLogger("millrace.kafka.connection")
 
@@ -21,6 +24,41 @@ _T = TypeVar("_T")
 
 # The library logs each step of each connection as INFO and each failed attempt as ERROR; what matters of it is reported by us.
 logging.getLogger("kafka").setLevel(logging.CRITICAL)
+
+
+class _Manager(KafkaConnectionManager):  # type: ignore[misc]
+    """The library's connection manager, except that it closes the sockets of attempts to connect that fail."""
+
+    async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
+        try:
+            addresses = socket.getaddrinfo(node.host, node.port, socket.AF_UNSPEC, socket.SOCK_STREAM)
+        except OSError as error:
+            raise kafka_errors.KafkaConnectionError(f"{node.host} has no address: {error}") from error
+        problem: Exception = kafka_errors.KafkaConnectionError(f"{node.host} has no address")
+        for family, kind, protocol, _, address in addresses:
+            link = socket.socket(family, kind, protocol)
+            try:
+                return await self._open(link, node.host, address, timeout_at)
+            except (OSError, kafka_errors.KafkaError) as error:
+                link.close()
+                problem = error
+        raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
+
+    async def _open(self, link: socket.socket, host: str, address: Any, timeout_at: float | None) -> Any:
+        link.setblocking(False)
+        for option in self.config["socket_options"]:
+            link.setsockopt(*option)
+        await KafkaNetSocket().sock_connect(self._net, link, address, timeout_at=timeout_at)
+        if not self.ssl_enabled:
+            return KafkaTCPTransport(self._net, link, host=host)
+        tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
+        transport = KafkaSSLTransport(self._net, link, host=host, **tls)
+        try:
+            await transport.handshake()
+        except (OSError, kafka_errors.KafkaError):
+            transport.abort()
+            raise
+        return transport
 
 
 class Connection:
@@ -34,7 +72,7 @@ class Connection:
         """
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self.net.start()
-        self.manager = KafkaConnectionManager(self.net, **settings)
+        self.manager = _Manager(self.net, **settings)
 
     def run(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
         """Run a coroutine function on the IO thread and wait for its result."""

@@ -1,0 +1,103 @@
+"""A small group for membership tests: members that poll in turn, and a leader that deals partitions out by name."""
+
+import secrets
+import time
+
+from millrace.config import StreamsConfig
+from millrace.kafka.clients import ClientSettings
+from millrace.kafka.membership import Assigned, GroupMember, Lost, MemberAssignment, Revoked, TopicSubscription
+from millrace.records import TopicPartition
+
+
+class Group:
+    """Members of one application over one topic, driven by the test's own thread."""
+
+    def __init__(self, bootstrap_servers, topic, partitions, **settings):
+        self.topic, self.partitions = topic, partitions
+        self.application_id = f"app-{secrets.token_hex(4)}"
+        self.settings = {
+            "application.id": self.application_id,
+            "bootstrap.servers": bootstrap_servers,
+            "heartbeat.interval.ms": 100,
+            "session.timeout.ms": 6000,
+            "reconnect.backoff.max.ms": 500,
+            **settings,
+        }
+        self.members = {}
+        self.events = {}
+        self.rebalances = 0
+
+    def tp(self, number):
+        """Return a partition of the topic."""
+        return TopicPartition(self.topic, number)
+
+    def assign(self, members):
+        """Deal partitions out in order of user data; what another owns waits (KIP-429)."""
+        self.rebalances += 1
+        order = sorted(members, key=lambda member: members[member].user_data)
+        owners = {tp: member for member, subscription in members.items() for tp in subscription.owned}
+        given = {member: [] for member in order}
+        for number in range(self.partitions):
+            wanted = order[number % len(order)]
+            if owners.get(self.tp(number), wanted) == wanted:
+                given[wanted].append(self.tp(number))
+        return {
+            member: MemberAssignment(tuple(tps), b"data of " + members[member].user_data)
+            for member, tps in given.items()
+        }
+
+    def join(self, name, *, patterns=(), **settings):
+        """Add a member; it joins as the group is polled."""
+        config = StreamsConfig.of({**self.settings, **settings})
+        topics = () if patterns else (self.topic,)
+        member = GroupMember(
+            ClientSettings(config, name),
+            1,
+            TopicSubscription.of(topics, patterns),
+            user_data=name.encode,
+            assign=self.assign,
+        )
+        member.start()
+        self.members[name] = member
+        self.events.setdefault(name, [])
+        return member
+
+    def poll(self, *names):
+        """Poll members once, all when none is named, and keep their events."""
+        for name in names or list(self.members):
+            self.events[name] += self.members[name].poll(0.02)
+
+    def until(self, condition, *names, timeout_s=20.0):
+        """Poll until a condition holds."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"not in time; events: {self.events}"
+            self.poll(*names)
+
+    def balanced(self):
+        """Return whether all members are stable and own everything between them, evenly."""
+        counts = [len(member.assignment) for member in self.members.values()]
+        stable = not any(member.rebalancing for member in self.members.values())
+        generations = {member.generation for member in self.members.values()}
+        return stable and len(generations) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
+
+    def settle(self, timeout_s=20.0):
+        """Poll until the group is balanced."""
+        self.until(self.balanced, timeout_s=timeout_s)
+
+    def of(self, name, kind):
+        """Return a member's events of one kind."""
+        return [event for event in self.events[name] if isinstance(event, kind)]
+
+    def revoked(self, name):
+        """Return all partitions ever revoked from or lost by a member."""
+        return {tp for kind in (Revoked, Lost) for event in self.of(name, kind) for tp in event.partitions}
+
+    def last(self, name):
+        """Return a member's last assignment."""
+        return self.of(name, Assigned)[-1]
+
+    def close(self):
+        """Close every member."""
+        for member in self.members.values():
+            member.close(leave_group=True)

@@ -1,0 +1,175 @@
+"""Provisioning on a real cluster: what is created, what is checked, what is refused."""
+
+import secrets
+import threading
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
+
+from millrace.config import StreamsConfig
+from millrace.errors import (
+    MisconfiguredInternalTopicError,
+    MissingInternalTopicsError,
+    MissingSourceTopicError,
+    StreamsError,
+)
+from millrace.kafka.admin import (
+    TopicToCreate,
+    all_topic_partitions,
+    create_topics,
+    delete_records,
+    earliest_offsets,
+    group_offsets,
+    latest_offsets,
+    topic_configs,
+    topic_partitions,
+)
+from millrace.kafka.internal_topics import provision
+from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.records import TopicPartition
+from millrace.topology.plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def admin(kafka):
+    """Give an admin client."""
+    return kafka.admin()
+
+
+@pytest.fixture
+def plan(topic_factory):
+    """Give the plan of a count: an input with three partitions, a repartition topic and a changelog."""
+    app, source = f"app-{secrets.token_hex(4)}", topic_factory("in", partitions=3)
+    return TopologyPlan(
+        application_id=app,
+        hash="",
+        subtopologies=(
+            PlannedSubtopology(id=0, source_topics=(source,), sink_topics=(f"{app}-c-repartition",)),
+            PlannedSubtopology(
+                id=1,
+                source_topics=(f"{app}-c-repartition",),
+                repartition_topics=(
+                    PlannedRepartitionTopic(
+                        name=f"{app}-c-repartition",
+                        config={"cleanup.policy": "delete", "retention.ms": "-1", "segment.bytes": "52428800"},
+                    ),
+                ),
+                changelog_topics=(
+                    PlannedChangelogTopic(name=f"{app}-c-changelog", config={"cleanup.policy": "compact"}),
+                ),
+            ),
+        ),
+    )
+
+
+def test_missing_topics_are_created_with_their_configuration(plan, admin):
+    """Counts follow from the input; configurations are those of the plan; a second run only verifies."""
+    app = plan.application_id
+    report = provision(plan, admin, StreamsConfig.of({"application.id": app, "replication.factor": 1}))
+    assert report.created == {f"{app}-c-repartition": 3, f"{app}-c-changelog": 3}
+    configs = topic_configs(admin, report.created)
+    assert configs[f"{app}-c-changelog"]["cleanup.policy"] == "compact"
+    assert configs[f"{app}-c-repartition"]["retention.ms"] == "-1"
+    again = provision(plan, admin, create=False)
+    assert (again.created, again.verified) == ({}, report.created)
+    assert again.counts.tasks == {0: 3, 1: 3}
+
+
+def test_all_missing_input_topics_are_named(plan, admin):
+    """Input topics are never created; the error lists every missing one."""
+    items = (PlannedSubtopology(id=0, source_topics=("gone-1", "gone-2")),)
+    with pytest.raises(MissingSourceTopicError, match="gone-1, gone-2"):
+        provision(plan.model_copy(update={"subtopologies": items}), admin)
+    assert not {"gone-1", "gone-2"} & all_topic_partitions(admin).keys()
+
+
+def test_creation_can_be_forbidden(plan, admin):
+    """With create=False missing internal topics are an error that names them, and nothing is created."""
+    with pytest.raises(MissingInternalTopicsError, match=r"c-changelog.*c-repartition"):
+        provision(plan, admin, create=False)
+    assert f"{plan.application_id}-c-changelog" not in all_topic_partitions(admin)
+
+
+def test_an_input_that_grew_is_refused(plan, admin):
+    """More input partitions than the internal topics were made for is an error with both numbers and what to do."""
+    provision(plan, admin)
+    [future] = admin.create_partitions([NewPartitions(plan.subtopologies[0].source_topics[0], 5)]).values()
+    future.result()
+    with pytest.raises(MisconfiguredInternalTopicError, match=r"has 3 partitions but needs 5.*reset"):
+        provision(plan, admin)
+
+
+def test_a_changelog_that_deletes_is_refused(plan, admin):
+    """A compacted changelog whose policy became delete would lose state."""
+    name = f"{plan.application_id}-c-changelog"
+    create_topics(admin, {name: TopicToCreate(3, {"cleanup.policy": "delete"})})
+    with pytest.raises(MisconfiguredInternalTopicError, match=r"cleanup\.policy=delete but needs compact"):
+        provision(plan, admin)
+
+
+def test_members_may_provision_at_the_same_time(plan, kafka):
+    """Several members that create the same topics at once all succeed."""
+    problems = []
+
+    def run():
+        try:
+            provision(plan, kafka.admin())
+        except StreamsError as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+
+
+def test_a_configuration_the_broker_refuses_is_told(admin):
+    """The topic and the broker's reason are in the message."""
+    with pytest.raises(StreamsError, match="refused-topic"):
+        create_topics(admin, {"refused-topic": TopicToCreate(1, {"cleanup.policy": "burn"})})
+
+
+def test_offsets_and_purging(admin, kafka, topic_factory):
+    """Ends and beginnings are read, records are deleted up to an offset, an unknown group has no offsets."""
+    partition = TopicPartition(topic_factory("purge"), 0)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for _ in range(5):
+        producer.produce(partition.topic, b"x")
+    producer.flush(10)
+    delete_records(admin, {partition: 3})
+    assert earliest_offsets(admin, [partition]) == {partition: 3}
+    assert latest_offsets(admin, [partition], committed_only=True) == {partition: 5}
+    assert group_offsets(admin, "nobody") == {}
+
+
+def test_asking_for_a_topic_does_not_create_it(admin):
+    """Describing a topic that does not exist leaves it that way."""
+    assert topic_partitions(admin, ["not-there"]) == {}
+    assert topic_configs(admin, ["not-there"]) == {}
+    assert "not-there" not in all_topic_partitions(admin)
+
+
+def test_leader_s_view(plan, admin):
+    """The leader provisions and reads ends and committed offsets through one object."""
+    cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}))
+    counts = cluster.provision()
+    changelog = TopicPartition(next(iter(counts.changelogs)), 0)
+    assert cluster.end_offsets([changelog]) == {changelog: 0}
+    assert cluster.committed_offsets([TopicPartition(counts.sources[0][0], 0)]) == {}
+
+
+def test_policies_compare_as_sets(plan, admin):
+    """compact,delete and delete,compact are the same policy."""
+    name = f"{plan.application_id}-c-changelog"
+    item = plan.subtopologies[1]
+    windowed = item.model_copy(
+        update={"changelog_topics": (PlannedChangelogTopic(name=name, config={"cleanup.policy": "compact,delete"}),)}
+    )
+    windowed_plan = plan.model_copy(update={"subtopologies": (plan.subtopologies[0], windowed)})
+    create_topics(admin, {name: TopicToCreate(3, {"cleanup.policy": "delete,compact"})})
+    provision(windowed_plan, admin)

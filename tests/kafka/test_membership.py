@@ -1,0 +1,312 @@
+"""Members of a real group: joining, handing over, leaving, static membership, offsets and fencing."""
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from tests.kafka.support import Group
+
+from millrace.errors import (
+    ConfigError,
+    FencedInstanceIdError,
+    InconsistentGroupError,
+    TaskMigratedError,
+)
+from millrace.kafka.membership import Assigned, Lost, MemberState, Revoked, encode_group_metadata
+from millrace.kafka.membership.payloads import decode_subscription, encode_subscription
+from millrace.records import OffsetAndMetadata
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def group(kafka, topic_factory):
+    """Give a group over a topic with four partitions."""
+    group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
+    yield group
+    group.close()
+
+
+def test_a_single_member_gets_everything_and_the_leader_s_data(group):
+    """The first generation gives all partitions, sorted, with the user data that the assignor made."""
+    member = group.join("a")
+    group.settle()
+    assert group.events["a"] == [
+        Assigned(tuple(group.tp(n) for n in range(4)), frozenset(group.tp(n) for n in range(4)), b"data of a", 1)
+    ]
+    assert member.is_leader
+    assert member.generation == 1
+    assert member.member_id.startswith(f"{group.application_id}-a-StreamThread-1-consumer-")
+    assert member.group_metadata() == encode_group_metadata(group.application_id, 1, member.member_id)
+
+
+def test_hand_over_is_cooperative(group):
+    """When a second member joins, the first keeps what it is to keep throughout, and gives up only what moves."""
+    group.join("a")
+    group.settle()
+    group.join("b")
+    group.settle()
+    assert group.revoked("a") == {group.tp(1), group.tp(3)}
+    assert set(group.members["a"].assignment) == {group.tp(0), group.tp(2)}
+    assert set(group.members["b"].assignment) == {group.tp(1), group.tp(3)}
+    assert not group.of("a", Lost)
+    revocation = group.events["a"].index(group.of("a", Revoked)[0])
+    assert isinstance(group.events["a"][revocation + 1], Assigned)
+    assert group.revoked("b") == set()
+
+
+def test_partitions_return_when_a_dynamic_member_closes(group):
+    """A dynamic member leaves on close, and the other has its partitions at the next heartbeat."""
+    group.join("a")
+    group.join("b")
+    group.settle()
+    group.members.pop("b").close()
+    group.settle(timeout_s=4)
+    assert len(group.members["a"].assignment) == 4
+
+
+def test_a_static_member_bounces_without_a_rebalance(group):
+    """A static member that returns within its session has its partitions back, and nobody else notices."""
+    group.join("a", **{"group.instance.id": "pod-a"})
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle()
+    rebalances, generation = group.rebalances, group.members["b"].generation
+    owned = group.members["b"].assignment
+    group.members.pop("b").close()
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle()
+    assert group.members["b"].assignment == owned
+    assert group.members["b"].instance_id == "pod-b-1"
+    assert (group.rebalances, group.members["a"].generation) == (rebalances, generation)
+
+
+def test_a_static_leader_bounces_without_a_rebalance(group):
+    """A returning leader is told to skip the assignment (KIP-814): the group goes on as it was."""
+    group.join("a", **{"group.instance.id": "pod-a"})
+    group.settle()
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle()
+    leader = next(name for name, member in group.members.items() if member.is_leader)
+    rebalances, owned = group.rebalances, group.members[leader].assignment
+    group.members.pop(leader).close()
+    group.join(leader, **{"group.instance.id": f"pod-{leader}"})
+    group.settle()
+    assert group.rebalances == rebalances
+    assert group.members[leader].assignment == owned
+    assert group.members[leader].is_leader
+
+
+def test_a_static_member_leaves_when_asked_to(group):
+    """On scale-in a static member gives its partitions up at once."""
+    group.join("a", **{"group.instance.id": "pod-a"})
+    group.join("b", **{"group.instance.id": "pod-b"})
+    group.settle()
+    group.members.pop("b").close(leave_group=True)
+    group.settle(timeout_s=4)
+    assert len(group.members["a"].assignment) == 4
+
+
+def test_a_second_process_with_the_same_instance_id_fences_the_first(group):
+    """The replaced member raises, in poll and again in every later poll; its commits are refused."""
+    first = group.join("a", **{"group.instance.id": "pod"})
+    group.settle()
+    group.join("twin", **{"group.instance.id": "pod"})
+    group.until(lambda: group.members["twin"].assignment, "twin")
+    with pytest.raises(TaskMigratedError):
+        first.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+    for _ in range(2):
+        with pytest.raises(FencedInstanceIdError, match="pod-1"):
+            first.poll(1)
+    group.members.pop("a").close()
+
+
+def test_heartbeats_alone_find_out_that_an_instance_was_fenced(group):
+    """A member that only polls learns of its replacement too."""
+    first = group.join("a", **{"group.instance.id": "pod"})
+    group.settle()
+    group.join("twin", **{"group.instance.id": "pod"})
+    group.until(lambda: group.members["twin"].assignment, "twin")
+    with pytest.raises(FencedInstanceIdError):
+        group.until(lambda: False, "a", timeout_s=5)
+    assert first.state is MemberState.UNJOINED
+    group.members.pop("a").close()
+
+
+def test_offsets_come_back_with_their_metadata(group):
+    """What was committed is read by any member, metadata included; partitions without a commit are left out."""
+    group.join("a")
+    group.settle()
+    committed = {group.tp(0): OffsetAndMetadata(17, "AgAAAAAAAAXc"), group.tp(3): OffsetAndMetadata(0)}
+    group.members["a"].commit_offsets(committed)
+    group.members["a"].commit_offsets({})
+    assert group.join("b").committed([group.tp(n) for n in range(4)]) == committed
+
+
+def test_a_commit_of_a_departed_generation_is_migration(group):
+    """A member that the broker has removed is told at its commit; it loses its partitions and joins anew."""
+    member = group.join("a")
+    group.settle()
+    member.reset("test: as if the group had gone on", keep_member_id=False)
+    with pytest.raises(TaskMigratedError):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+    with pytest.raises(TaskMigratedError):
+        member.group_metadata()
+    group.until(lambda: group.of("a", Lost))
+    assert group.of("a", Lost) == [Lost(frozenset(group.tp(n) for n in range(4)))]
+
+
+def test_a_stale_generation_is_refused_by_the_broker(group):
+    """A commit with the generation of before a rebalance raises TaskMigratedError, and the member rejoins."""
+    member = group.join("a")
+    group.settle()
+    group.join("b")
+    group.settle()
+    member._generation -= 1
+    with pytest.raises(TaskMigratedError, match="ILLEGAL_GENERATION"):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
+    group.until(lambda: group.of("a", Lost))
+    group.settle()
+
+
+@pytest.mark.parametrize("stale", ["generation", "member"])
+def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
+    """send_offsets_to_transaction with an old identity is refused, abortably; with the current one it commits."""
+    member = group.join("a")
+    group.settle()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
+    producer.init_transactions(10)
+    current = member.group_metadata()
+    identity = (0, member.member_id) if stale == "generation" else (member.generation, "ghost")
+    producer.begin_transaction()
+    offsets = [ClientTopicPartition(group.topic, 0, 5)]
+    with pytest.raises(KafkaException) as caught:
+        producer.send_offsets_to_transaction(offsets, encode_group_metadata(group.application_id, *identity), 10)
+    error = caught.value.args[0]
+    assert error.name() == ("ILLEGAL_GENERATION" if stale == "generation" else "UNKNOWN_MEMBER_ID")
+    assert error.txn_requires_abort()
+    producer.abort_transaction(10)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(offsets, current, 10)
+    producer.commit_transaction(10)
+    assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
+
+
+def test_committed_waits_for_an_open_transaction(group, kafka):
+    """Offsets of a transaction that is still open are not passed over: the read waits until it is decided."""
+    from millrace.errors import StreamsTimeoutError
+
+    member = group.join("a")
+    group.settle()
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
+    producer.init_transactions(10)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 10)
+    with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
+        member.committed([group.tp(0)], timeout_s=0.5)
+    producer.commit_transaction(10)
+    assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
+
+
+def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):
+    """Beyond max.poll.interval.ms a member gives way; when it polls again it has lost what it had, and rejoins."""
+    group.join("a")
+    group.join("slow", **{"max.poll.interval.ms": 1000})
+    group.settle()
+    group.until(lambda: len(group.members["a"].assignment) == 4, "a", timeout_s=10)
+    assert group.members["slow"].generation == -1
+    group.until(lambda: group.of("slow", Lost))
+    group.settle()
+
+
+def test_heartbeats_go_on_while_the_thread_processes(group):
+    """A member that is busy for longer than its session time-out stays in the group."""
+    import time
+
+    member = group.join("a", **{"session.timeout.ms": 1000})
+    group.settle()
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        sum(range(10_000))  # the stream thread computes and never polls
+    member.commit_offsets({group.tp(0): OffsetAndMetadata(3)})
+    assert member.poll() == []
+    assert member.generation == 1
+
+
+def test_a_rejoin_can_be_asked_for(group):
+    """Follow-up and probing rebalances start with request_rejoin, and disturb nothing that stays."""
+    member = group.join("a")
+    group.settle()
+    member.request_rejoin("probing rebalance")
+    group.until(lambda: member.generation == 2 and not member.rebalancing)
+    assert group.last("a").added == frozenset()
+    assert group.revoked("a") == set()
+
+
+def test_new_partitions_of_an_input_topic_are_assigned(group, kafka):
+    """The leader sees that a topic has grown and rebalances."""
+    from confluent_kafka.admin import NewPartitions
+
+    group.join("a", **{"metadata.max.age.ms": 200})
+    group.settle()
+    admin = kafka.admin()
+    [future] = admin.create_partitions([NewPartitions(group.topic, 6)]).values()
+    future.result()
+    group.partitions = 6
+    group.settle()
+
+
+def test_a_pattern_finds_new_topics(group, topic_factory):
+    """A member that subscribes by pattern rejoins when a topic appears that matches."""
+    first = topic_factory("pattern", partitions=1)
+    stem = first.replace("pattern", "pattern-.*").split("-.*")[0]
+    member = group.join("a", patterns=(f"{stem}-.*",), **{"metadata.max.age.ms": 200})
+    group.until(lambda: not member.rebalancing)
+    assert first in member.subscribed_topics
+    second = topic_factory("pattern", partitions=1)
+    group.until(lambda: second in member.subscribed_topics and not member.rebalancing)
+
+
+def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
+    """What the leader's callback raises comes out of poll."""
+    group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
+    group.join("a")
+    with pytest.raises(ConfigError, match="cannot assign"):
+        group.until(lambda: False, timeout_s=5)
+
+
+def test_a_plain_consumer_in_the_group_is_told(group, kafka):
+    """A group with consumers of another protocol cannot be joined; the error says what to do."""
+    from confluent_kafka import Consumer
+
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group.application_id})
+    consumer.subscribe([group.topic])
+    while not consumer.assignment():
+        consumer.poll(0.05)
+    group.join("a")
+    with pytest.raises(InconsistentGroupError, match=r"application\.id"):
+        group.until(lambda: False, timeout_s=5)
+    consumer.close()
+
+
+def test_a_session_timeout_the_broker_does_not_allow_is_told(group):
+    """The error names the setting and the broker's limits."""
+    group.join("a", **{"session.timeout.ms": 200, "heartbeat.interval.ms": 50})
+    with pytest.raises(ConfigError, match=r"session\.timeout\.ms=200"):
+        group.until(lambda: False, timeout_s=5)
+
+
+def test_many_members_settle(group):
+    """Four members that start together share the partitions."""
+    for name in "abcd":
+        group.join(name)
+    group.settle(timeout_s=30)
+
+
+def test_payloads_of_java_members_are_read():
+    """A subscription with owned partitions survives its encoding, with topics sorted as Java sorts them."""
+    from millrace.kafka.membership import MemberSubscription
+    from millrace.records import TopicPartition
+
+    subscription = MemberSubscription(
+        ("a", "b"), b"\x00\x01", frozenset({TopicPartition("a", 1), TopicPartition("b", 0)}), 7, None, "rack"
+    )
+    assert decode_subscription(encode_subscription(subscription)) == subscription

@@ -1,0 +1,221 @@
+"""Members when brokers end, freeze or move, when a whole process is frozen, and when nobody or the wrong one is there."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from tests.kafka.support import Group
+
+from millrace.config import StreamsConfig
+from millrace.dev.kafka import SaslPlain
+from millrace.errors import (
+    AuthenticationError,
+    BrokerUnreachableError,
+    StreamsTimeoutError,
+)
+from millrace.kafka.check import check_connection, split_server
+from millrace.kafka.membership import Lost
+from millrace.records import OffsetAndMetadata
+
+pytestmark = pytest.mark.broker
+
+JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{}";'
+
+
+def sasl(servers, password="secret", **settings):
+    """Return settings of an application that logs in as alice."""
+    return {
+        "application.id": "app",
+        "bootstrap.servers": servers,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": JAAS.format(password),
+        **settings,
+    }
+
+
+def test_a_member_outlives_a_restart_of_its_broker(own_kafka):
+    """When the only broker restarts, the member finds its coordinator again, keeps its generation, and commits."""
+    kafka = own_kafka()
+    kafka.create_topics("in", partitions=4)
+    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000})
+    group.join("a")
+    group.join("b")
+    group.settle()
+    owned = {name: member.assignment for name, member in group.members.items()}
+    kafka.restart_broker()
+    for member in group.members.values():
+        member.commit_offsets({tp: OffsetAndMetadata(9) for tp in member.assignment}, timeout_s=30)
+    group.until(lambda: all(not member.rebalancing for member in group.members.values()), timeout_s=30)
+    group.settle(timeout_s=30)
+    assert {name: member.assignment for name, member in group.members.items()} == owned
+    assert not group.of("a", Lost)
+    assert not group.of("b", Lost)
+    group.close()
+
+
+def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
+    """A rebalance that a broker's end interrupts is repeated until it succeeds."""
+    kafka = own_kafka()
+    kafka.create_topics("in", partitions=4)
+    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000})
+    member = group.join("a")
+    kafka.stop_broker()
+    deadline = time.monotonic() + 1.5
+    while time.monotonic() < deadline:
+        assert member.poll(0.1) == []
+    kafka.restart_broker()
+    group.settle(timeout_s=40)
+    group.close()
+
+
+def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
+    """A commit and a read end with StreamsTimeoutError at their time-out; a close does not hang."""
+    kafka = own_kafka()
+    kafka.create_topics("in", partitions=4)
+    group = Group(kafka.bootstrap_servers, "in", 4)
+    member = group.join("a")
+    group.settle()
+    kafka.kill()
+    began = time.monotonic()
+    with pytest.raises(StreamsTimeoutError):
+        member.commit_offsets({group.tp(0): OffsetAndMetadata(1)}, timeout_s=1)
+    with pytest.raises(StreamsTimeoutError):
+        member.committed([group.tp(0)], timeout_s=1)
+    member.close(timeout_s=1)
+    assert time.monotonic() - began < 8
+
+
+@pytest.mark.slow
+def test_the_coordinator_moves_to_another_broker(own_kafka):
+    """When the broker that coordinates the group is killed, another one does, and no partition is lost."""
+    kafka = own_kafka(brokers=3)
+    kafka.create_topics("in", partitions=4)
+    group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000, "request.timeout.ms": 5000})
+    group.join("a")
+    group.join("b")
+    group.settle()
+    owned = {name: member.assignment for name, member in group.members.items()}
+    kafka.kill(group.members["a"]._coordinator._node)
+    for member in group.members.values():
+        member.commit_offsets({tp: OffsetAndMetadata(9) for tp in member.assignment}, timeout_s=40)
+    group.settle(timeout_s=40)
+    assert {name: member.assignment for name, member in group.members.items()} == owned
+    group.close()
+
+
+def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
+    """SIGSTOP for longer than the session: others take over, the commit after SIGCONT is refused, and the member rejoins."""
+    group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4, **{"session.timeout.ms": 6000})
+    root = Path(__file__).parents[2]
+    child = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "tests.kafka.stopped_member",
+            kafka.bootstrap_servers,
+            group.application_id,
+            group.topic,
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'runtime'}{os.pathsep}{root}"},
+    )
+    try:
+        assert child.stdout.readline() == "owns\n"
+        group.join("taker")
+        child.send_signal(signal.SIGSTOP)
+        group.until(lambda: len(group.members["taker"].assignment) == 4)
+        child.send_signal(signal.SIGCONT)
+        assert child.stdout.readline().startswith("migrated")
+        group.until(lambda: child.poll() is not None)
+        assert child.stdout.read() == "rejoined 2\n"
+        assert child.returncode == 0
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        group.close()
+
+
+@pytest.fixture(scope="module")
+def secured():
+    """Give a Kafka with an open and a SASL listener."""
+    from millrace.dev.kafka import EmbeddedKafka
+
+    with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
+        kafka.create_topics("in", partitions=4)
+        yield kafka
+
+
+def test_members_log_in(secured):
+    """A member joins through a SASL listener, and its clients share the credentials."""
+    group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers))
+    group.application_id = "app"
+    group.join("a")
+    group.settle()
+    group.close()
+
+
+def test_a_wrong_password_is_an_authentication_error(secured):
+    """The error says what was refused, without the password, and comes at once."""
+    began = time.monotonic()
+    with pytest.raises(AuthenticationError, match="password is wrong") as caught:
+        check_connection(StreamsConfig.of(sasl(secured.sasl_bootstrap_servers, "wrong-one")))
+    assert "wrong-one" not in str(caught.value)
+    assert time.monotonic() - began < 4
+
+
+def test_an_offered_mechanism_is_suggested(secured):
+    """A mechanism that the listener does not offer is answered with those it does."""
+    settings = sasl(secured.sasl_bootstrap_servers, **{"sasl.mechanism": "SCRAM-SHA-256"})
+    settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("plain.Plain", "scram.Scram")
+    with pytest.raises(AuthenticationError, match=r"does not offer .*SCRAM-SHA-256, but PLAIN"):
+        check_connection(StreamsConfig.of(settings))
+
+
+@pytest.mark.parametrize("direction", ["plain client", "sasl client", "tls client"])
+def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction):
+    """A client that speaks another protocol than the listener learns that the listener is there, and what to set."""
+    settings = {
+        "plain client": {"application.id": "app", "bootstrap.servers": secured.sasl_bootstrap_servers},
+        "sasl client": sasl(secured.bootstrap_servers),
+        "tls client": {
+            "application.id": "app",
+            "bootstrap.servers": secured.bootstrap_servers,
+            "security.protocol": "SSL",
+        },
+    }[direction]
+    with pytest.raises(AuthenticationError, match=r"security\.protocol"):
+        check_connection(StreamsConfig.of(settings), timeout_s=1)
+
+
+def test_a_member_with_the_wrong_password_does_not_start(secured):
+    """GroupMember.start raises what the check finds."""
+    group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers, "nope"))
+    with pytest.raises(AuthenticationError):
+        group.join("a")
+
+
+def test_nobody_listens():
+    """The error names the servers and what to check, after the time-out."""
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "127.0.0.1:1,no.such.host.invalid:9092"})
+    with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1.*[Cc]heck"):
+        check_connection(config, timeout_s=0.5)
+
+
+def test_one_of_several_servers_is_enough(secured):
+    """The check succeeds as soon as one broker answers."""
+    servers = f"127.0.0.1:1,{secured.bootstrap_servers}"
+    check_connection(StreamsConfig.of({"application.id": "app", "bootstrap.servers": servers}))
+
+
+def test_server_without_port_is_told():
+    """bootstrap.servers needs host and port."""
+    with pytest.raises(BrokerUnreachableError, match="host:port"):
+        split_server("kafka")
