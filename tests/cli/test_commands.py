@@ -187,3 +187,29 @@ def test_version():
     result = millrace("--version")
     assert result.returncode == 0
     assert result.stdout.startswith("millrace 0.")
+
+
+@pytest.mark.broker
+def test_dev_kafka_serves_until_it_is_told_to_stop():
+    """`dev kafka` says where it serves, and ends cleanly on SIGTERM."""
+    command = [sys.executable, "-m", "millrace.cli", "dev", "kafka", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        line = process.stdout.readline()
+        process.terminate()
+        rest = process.stdout.read()
+    assert line.startswith("Kafka serves at 127.0.0.1:")
+    assert (process.returncode, rest) == (0, "")
+
+
+@pytest.mark.slow
+def test_run_without_a_broker_says_so_with_a_hint(folder):
+    """Brokers that do not answer are a failure that may pass (1), named with what can be done."""
+    result = millrace(
+        "run", "-f", "streamsapp.yaml", "--bootstrap", "127.0.0.1:1", "--state-dir", "state", folder=folder
+    )
+    assert result.returncode == 1
+    assert "Error: " in result.stderr
+    assert "127.0.0.1:1" in result.stderr
+    assert "Hint: Check the address, or start a Kafka on this machine with `millrace dev kafka`." in result.stderr
+    assert "Traceback" not in result.stderr
