@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # typ
 from confluent_kafka.cimpl import NewTopic
 
 from millrace.errors import AuthorizationError, StreamsError, StreamsTimeoutError
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import TopicPartition
 
 _SPEC: Any = OffsetSpec  # its factories carry no types
 _REQUEST_TIMEOUT_S: Final = 15.0
@@ -234,8 +234,11 @@ def _offsets(
 
 def group_offsets(
     admin: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None = None, timeout_s: float = 30.0
-) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return a group's committed offsets once no transaction is pending on them; for tools that are not members.
+) -> dict[TopicPartition, int]:
+    """Return a group's committed offsets once no transaction is pending on them; for those that are not members.
+
+    Without the metadata strings: librdkafka's admin client reads them beyond their end. Members read them with
+    `GroupMember.committed`.
 
     Raises:
         AuthorizationError: The group may not be described.
@@ -252,7 +255,7 @@ def group_offsets(
 
     answer = _ask("read the offsets of group", ask, [group_id], timeout_s)[group_id]
     return {
-        TopicPartition(tp.topic, tp.partition): OffsetAndMetadata(tp.offset, tp.metadata or "")
+        TopicPartition(tp.topic, tp.partition): tp.offset
         for tp in answer.topic_partitions
         if tp.error is None and tp.offset >= 0
     }

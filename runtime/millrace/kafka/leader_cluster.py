@@ -52,5 +52,4 @@ class LeaderCluster:
     def committed_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's committed offsets."""
         group = self._config.application_id
-        found = group_offsets(self._admin, group, partitions, self._offsets_timeout_s)
-        return {partition: offset.offset for partition, offset in found.items()}
+        return group_offsets(self._admin, group, partitions, self._offsets_timeout_s)
