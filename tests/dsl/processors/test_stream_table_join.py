@@ -1,0 +1,97 @@
+"""Joins of a stream with a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.dsl.processors.support import Pipeline, Running, Sent
+
+from millrace.dsl.processors.stream_table_join import StreamTableJoin
+from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.errors import FailedProcessingError
+from millrace.records import Headers
+from millrace.serdes import Serdes
+from millrace.state import Stores
+
+
+def described(key: str | None, value: str, found: str | None) -> str:
+    """Join, showing what the joiner was given."""
+    if value == "bad":
+        raise ValueError("no good")
+    return f"{key}:{value}/{found}"
+
+
+def pipeline(*, left: bool = False) -> Pipeline:
+    """Return a join of topic `stream` with table `table`."""
+    table = TableSourceProcessor("t", materialized=True, on_materialize=lambda: None)
+    join = StreamTableJoin(view=table.view(), joiner=described, left=left)
+    store = Stores.timestamped_key_value_store_builder(
+        Stores.persistent_timestamped_key_value_store("t"), Serdes.string(), Serdes.string()
+    )
+    return (
+        Pipeline()
+        .source("stream")
+        .source("table")
+        .node("t", table, "table")
+        .node("join", join, "stream")
+        .store(store, "t", *(["join"] if join.store_names == ("t",) else []))
+        .listen_to("join")
+    )
+
+
+def test_a_record_is_joined_with_the_value_the_table_has_when_it_comes() -> None:
+    """Only the stream's records give results; later updates of the table do not. Timestamp and headers are the record's."""
+    with Running(pipeline()) as task:
+        task.pipe("table", "k", "v1", 50)
+        assert task.pipe("stream", "k", "a", 10, [("h", b"1")]) == [Sent("k", "k:a/v1", 10, Headers([("h", b"1")]))]
+        assert task.pipe("table", "k", "v2", 60) == []
+        assert task.pipe("stream", "k", "b", 20) == [Sent("k", "k:b/v2", 20)]
+
+
+def test_an_inner_join_sends_nothing_without_a_match() -> None:
+    """A record without a match is no error and no drop."""
+    with Running(pipeline()) as task:
+        task.pipe("table", "k", "v", 1)
+        task.pipe("table", "k", None, 2)
+        assert task.pipe("stream", "k", "a", 3) == []
+        assert task.dropped == 0
+
+
+def test_a_left_join_sends_records_without_a_match() -> None:
+    """The joiner gets None for the table's value."""
+    with Running(pipeline(left=True)) as task:
+        assert task.pipe("stream", "k", "a", 1) == [Sent("k", "k:a/None", 1)]
+
+
+def test_a_left_join_joins_records_without_a_key_with_nothing() -> None:
+    """KIP-962: they are not dropped any more. An inner join still drops them."""
+    with Running(pipeline(left=True)) as task:
+        assert task.pipe("stream", None, "a", 1) == [Sent(None, "None:a/None", 1)]
+        assert task.dropped == 0
+    with Running(pipeline()) as task:
+        assert task.pipe("stream", None, "a", 1) == []
+        assert task.dropped == 1
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_records_without_a_value_are_dropped(left: bool) -> None:
+    """There is nothing to join."""
+    with Running(pipeline(left=left)) as task:
+        task.pipe("table", "k", "v", 1)
+        assert task.pipe("stream", "k", None, 1) == []
+        assert task.dropped == 1
+
+
+def test_a_failing_joiner_is_reported_with_its_node() -> None:
+    """What user code raises goes to the processing exception handler."""
+    with Running(pipeline(left=True)) as task, pytest.raises(FailedProcessingError, match="node join failed"):
+        task.pipe("stream", "k", "bad", 1)
+
+
+def test_a_join_names_the_stores_it_needs() -> None:
+    """The graph connects them to the node."""
+    view = TableSourceProcessor("t", materialized=True, on_materialize=lambda: None).view()
+    arguments: dict[str, Any] = {"view": view, "joiner": described, "left": True}
+    assert StreamTableJoin(**arguments).store_names == ("t",)
+    assert StreamTableJoin(**arguments, buffer_name="b").store_names == ("t", "b")
