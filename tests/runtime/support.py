@@ -55,19 +55,22 @@ class SplitWords(Processor[str, str, str, str]):
             self.context.forward(Record(word, word, record.timestamp))
 
 
-def counts_builder(*, caching: bool = False) -> Any:
+def counts_builder(*, caching: bool = False, log_config: Mapping[str, str] | None = None) -> Any:
     """Return the builder of the store `counts`."""
     builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), TEXT, NUMBER)
+    builder.with_logging_enabled(log_config)
     return builder.with_caching_enabled() if caching else builder
 
 
-def word_count(source: str, sink: str, *, caching: bool = False) -> Topology:
+def word_count(
+    source: str, sink: str, *, caching: bool = False, log_config: Mapping[str, str] | None = None
+) -> Topology:
     """Count words whose records are already keyed so that equal words meet: one sub-topology."""
     return (
         Topology()
         .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
         .add_processor("count", CountWords, "lines")
-        .add_state_store(counts_builder(caching=caching), "count")
+        .add_state_store(counts_builder(caching=caching, log_config=log_config), "count")
         .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
     )
 
@@ -103,7 +106,7 @@ def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) ->
     }
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = DEADLINE_S) -> Any:
     """Wait for a condition to be true and return its value; fail with `what` after the time-out."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -111,7 +114,7 @@ def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = DEADL
         if value:
             return value
         time.sleep(0.02)
-    raise AssertionError(f"not in {timeout_s:.0f} s: {what}")
+    raise AssertionError(f"not in {timeout_s:.0f} s: {what() if callable(what) else what}")
 
 
 @contextlib.contextmanager

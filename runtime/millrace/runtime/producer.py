@@ -20,6 +20,7 @@ Passing arguments by position is worth another 0.3 µs: `produce(topic, value, k
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -172,8 +173,9 @@ class StreamsProducer:
 
     def close(self) -> None:
         """Forget what is not sent. Flush or commit first to keep it."""
-        self._client.purge()
-        self._client.flush(1.0)
+        with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
+            self._client.purge()
+            self._client.flush(_FLUSH_STEP_S)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.on_failure is not None:

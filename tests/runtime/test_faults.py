@@ -1,0 +1,283 @@
+"""Crashes, zombies and broken state on a real broker: exactly-once counts stay exact, at-least-once loses nothing."""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+import signal
+import threading
+from collections import defaultdict
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from tests.runtime.support import (
+    Replica,
+    expected_counts,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    wait_until,
+    word_count,
+)
+
+pytestmark = pytest.mark.broker
+PARTITIONS = 4
+WORDS = 40
+
+
+class Feeder:
+    """Produces lines in the background, at a steady rate, until told to stop; survives a broker's restart."""
+
+    def __init__(self, kafka, topic, rate=400):
+        self._producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._topic = topic
+        self._rate = rate
+        self._stop = threading.Event()
+        self.lines = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        random_words = random.Random(7)
+        while not self._stop.wait(0.05):
+            for _ in range(self._rate // 20):
+                partition = random_words.randrange(PARTITIONS)
+                line = f"p{partition}-{random_words.randrange(WORDS)} p{partition}-all"
+                self._producer.produce(self._topic, line.encode(), None, partition)
+                self.lines.append(line)
+            self._producer.poll(0)
+
+    def stop(self):
+        """Stop and wait until everything is acknowledged; return the lines."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.lines
+
+
+def counts_by_word(kafka, sink):
+    """Return every count that was written per word, in order."""
+    found = defaultdict(list)
+    for key, value, _ in read_all(kafka, sink, partitions=PARTITIONS):
+        found[key.decode()].append(int.from_bytes(value, "big", signed=True))
+    return found
+
+
+def wait_for_counts(kafka, sink, lines, replicas):
+    """Wait until the last count of every word is at least what it should be."""
+    expected = expected_counts(lines)
+
+    def complete():
+        for replica in replicas:
+            assert replica.process is None or replica.process.poll() in (None, -signal.SIGKILL), replica.log()[-4000:]
+        last = last_counts(kafka, sink, partitions=PARTITIONS)
+        return all(last.get(word, 0) >= count for word, count in expected.items())
+
+    try:
+        wait_until(complete, "all words counted", 120)
+    except AssertionError as error:
+        logs = "\n".join(f"--- {replica.name}\n{replica.log()[-6000:]}" for replica in replicas)
+        last = last_counts(kafka, sink, partitions=PARTITIONS)
+        missing = {word: (count, last.get(word)) for word, count in expected.items() if last.get(word, 0) < count}
+        raise AssertionError(f"{error}; missing {dict(list(missing.items())[:5])}\n{logs}") from None
+
+
+def assert_exact(kafka, sink, lines):
+    """Every word was counted 1, 2, 3 … without gap or repetition."""
+    found = counts_by_word(kafka, sink)
+    expected = expected_counts(lines)
+    wrong = {
+        word: (count, found[word][-3:]) for word, count in expected.items() if found[word] != list(range(1, count + 1))
+    }
+    assert not wrong
+
+
+@pytest.fixture
+def crash_kafka(own_kafka):
+    """Give a broker of this test's own, with one input and one output topic."""
+    kafka = own_kafka()
+    kafka.create_topics("in", "out", partitions=PARTITIONS)
+    return kafka
+
+
+def replicas_for(kafka, tmp_path, guarantee, *, static=True):
+    """Return two replicas of one application, each with a state directory of its own."""
+    replicas = []
+    for name in ("one", "two"):
+        extra = {"group.instance.id": name} if static else {}
+        config = settings(kafka, "crash", tmp_path / name, processing_guarantee=guarantee) | extra
+        replicas.append(Replica(config, "in", "out", tmp_path, name))
+    return replicas
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
+    """Replicas killed again and again, and the broker restarted: exactly-once is exact, at-least-once loses nothing."""
+    kafka = crash_kafka
+    replicas = replicas_for(kafka, tmp_path, guarantee)
+    for replica in replicas:
+        replica.start()
+    feeder = Feeder(kafka, "in")
+    chance = random.Random(guarantee)
+    try:
+        for strike in range(6):
+            victim = replicas[strike % 2]
+            wait_until(
+                lambda: victim.status().get("state") == "RUNNING",  # noqa: B023
+                lambda: f"{victim.name} runs: {victim.log()[-3000:]}",  # noqa: B023
+                90,
+            )
+            threading.Event().wait(chance.uniform(0.2, 1.0))
+            if strike == 3:
+                kafka.stop_broker()
+                threading.Event().wait(0.5)
+                kafka.restart_broker()
+            victim.kill()
+            victim.start()
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, replicas)
+        if guarantee == "exactly_once_v2":
+            assert_exact(kafka, "out", lines)
+        assert [replica.stop() for replica in replicas] == [0, 0]
+    finally:
+        feeder._stop.set()
+        for replica in replicas:
+            if replica.process is not None and replica.process.poll() is None:
+                replica.kill()
+    changelog = last_counts(kafka, "crash-counts-changelog", partitions=PARTITIONS)
+    expected = expected_counts(lines)
+    if guarantee == "exactly_once_v2":
+        assert changelog == expected
+    else:
+        assert {word for word in expected if changelog[word] < expected[word]} == set()
+
+
+@pytest.mark.slow
+def test_zombie_is_fenced(crash_kafka, tmp_path):
+    """A replica frozen beyond its session time-out wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
+    kafka = crash_kafka
+    replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False)
+    feeder = Feeder(kafka, "in")
+    try:
+        for replica in replicas:
+            replica.start()
+        wait_until(lambda: all(len(replica.status().get("tasks", ())) == 2 for replica in replicas), "two tasks each")
+        wait_until(lambda: all(replica.status()["records_total"] > 100 for replica in replicas), "both count")
+        frozen, other = replicas
+        frozen.signal(signal.SIGSTOP)
+        wait_until(
+            lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 30
+        )
+        processed = other.status()["records_total"]
+        wait_until(lambda: other.status()["records_total"] > processed + 200, "the other goes on")
+        frozen.signal(signal.SIGCONT)
+        wait_until(lambda: len(other.status()["tasks"]) == 2, lambda: f"the zombie back: {frozen.log()[-3000:]}", 60)
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, replicas)
+        assert_exact(kafka, "out", lines)
+        assert [replica.stop() for replica in replicas] == [0, 0]
+    finally:
+        feeder._stop.set()
+        for replica in replicas:
+            if replica.process is not None and replica.process.poll() is None:
+                replica.kill()
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory, app, tmp_path, caplog):
+    """A store whose changelog has moved past its offset is wiped and restored from what the changelog has."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = word_count(source, sink, log_config={"cleanup.policy": "compact,delete"})
+    here, elsewhere = (settings(kafka, app, tmp_path / name) for name in ("here", "elsewhere"))
+    for config, expected in ((here, 10), (elsewhere, 20)):
+        produce(kafka, source, ["word"] * 10)
+        with running(topology, config):
+            wait_until(lambda: last_counts(kafka, sink).get("word") == expected, "counted")  # noqa: B023
+    changelog = f"{app}-counts-changelog"
+    admin = kafka.admin()
+    for future in admin.delete_records([TopicPartition(changelog, 0, 15)]).values():
+        future.result(30)
+    with caplog.at_level(logging.WARNING), running(topology, here):
+        produce(kafka, source, ["word"])
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 21, "counted from the restored state")
+    assert "wiped and restored from the beginning" in caplog.text
+
+
+def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, caplog):
+    """A changelog that ends before the store's offset (deleted and made again) wipes the store."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path)
+    produce(kafka, source, ["word"] * 10)
+    with running(word_count(source, sink), config):
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 10, "counted")
+    admin, changelog = kafka.admin(), f"{app}-counts-changelog"
+    admin.delete_topics([changelog])[changelog].result(30)
+    wait_until(lambda: changelog not in admin.list_topics(timeout=5).topics, "deleted")
+    with caplog.at_level(logging.WARNING), running(word_count(source, sink), config):
+        produce(kafka, source, ["word"])
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 1, "counted from nothing")
+    assert "wiped and restored from the beginning" in caplog.text
+
+
+def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app, tmp_path):
+    """Restoration that is broken off keeps what it has put on disk; the next run restores only the rest."""
+    from millrace.runtime import KafkaStreams, State
+
+    source, sink = topic_factory("in"), topic_factory("out")
+    lines = [f"w{number}" for number in range(5000)]
+    produce(kafka, source, lines)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")) as streams:
+        wait_until(lambda: streams.status().records_total >= 5000, "counted")
+    config = settings(kafka, app, tmp_path / "second", uncommitted_max_bytes=1)
+    starts = []
+
+    class Listener:
+        def __init__(self, block):
+            self.block = block
+            self.batches = threading.Semaphore(0)
+
+        def on_restore_start(self, partition, store, start_offset, end_offset):
+            starts.append((start_offset, end_offset))
+
+        def on_batch_restored(self, *_):
+            self.batches.release()
+            if self.block is not None:
+                self.block.wait(30)
+
+        def on_restore_end(self, *_):
+            pass
+
+        on_restore_suspended = on_restore_end
+
+    gate = threading.Event()
+    listener = Listener(gate)
+    streams = KafkaStreams(word_count(source, sink), config)
+    streams.set_restore_listener(listener)
+    streams.start()
+    assert listener.batches.acquire(timeout=30)
+    streams.close(0)
+    gate.set()
+    assert streams.wait(30)
+    again = KafkaStreams(word_count(source, sink), config)
+    again.set_restore_listener(Listener(None))
+    with again:
+        wait_until(lambda: again.state is State.RUNNING, "RUNNING")
+    assert starts[0] == (0, 5000)
+    assert len(starts) == 1 or 0 < starts[1][0] < 5000
