@@ -153,7 +153,7 @@ def test_no_printed_form_shows_a_credential():
     settings = of(SCRAM)
     printed = [repr(settings.main_consumer(1)), str(settings.producer(1)), f"{settings.kafka_python(1)}"]
     printed += [show(settings.admin()), repr(settings.security()), repr(settings.membership(1))]
-    assert not [text for text in printed if "ret" in text.replace("retr", "").replace("retain", "") and "s3" in text]
+    assert not [text for text in printed if "s3" in text or "JaasConfig" in text]
     with pytest.raises(ConfigError) as caught:
         of({**SCRAM, "sasl.jaas.config": 'nonsense password="s3cret"'}).admin()
     assert "s3cret" not in str(caught.value)

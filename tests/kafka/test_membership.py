@@ -167,6 +167,20 @@ def test_a_stale_generation_is_refused_by_the_broker(group):
     group.settle()
 
 
+def test_a_member_that_drops_its_tasks_while_joining_joins_once(group):
+    """Dropping everything with a JoinGroup in flight gives Lost, then all partitions anew, and leaves no second member behind."""
+    member = group.join("a")
+    group.settle()
+    member.request_rejoin("test")
+    while member.state is not MemberState.JOINING:
+        member.poll()
+    member.reset("the tasks were dropped", keep_member_id=True)
+    group.until(lambda: group.of("a", Lost) and not member.rebalancing and member.assignment)
+    assert group.last("a").added == frozenset(group.tp(n) for n in range(4))
+    group.join("b")
+    group.settle(timeout_s=4)
+
+
 @pytest.mark.parametrize("stale", ["generation", "member"])
 def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     """send_offsets_to_transaction with an old identity is refused, abortably; with the current one it commits."""

@@ -29,13 +29,14 @@ def assign_standbys(
     if config.num_standby_replicas == 0:
         return
     short: list[TaskId] = []
+    fair_load = _fair_load(placement, len(stateful) * config.num_standby_replicas) if sticky else 0.0
     for task in sorted(stateful):
         for _ in range(config.num_standby_replicas):
             free = [client for client in placement.clients if not placement.has(client, task)]
             if not free:
                 short.append(task)
                 break
-            best = min(free, key=lambda client: _preference(placement, task, client, config, sticky=sticky))
+            best = min(free, key=lambda client: _preference(placement, task, client, config, fair_load))
             placement.standby[best].add(task)
     if short:
         log.warning(
@@ -52,25 +53,24 @@ def assign_standbys(
 
 
 def _preference(
-    placement: Placement, task: TaskId, client: UUID, config: AssignmentConfig, *, sticky: bool
+    placement: Placement, task: TaskId, client: UUID, config: AssignmentConfig, fair_load: float
 ) -> tuple[int, int, float, UUID]:
-    had = sticky and task in (placement.clients[client].previous_standby | placement.clients[client].previous_active)
-    stays = had and placement.load(client) <= _fair_load(placement)
-    return (
-        -_distance(placement, task, client, config.rack_aware_tags),
-        0 if stays else 1,
-        placement.load(client),
-        client,
-    )
+    state, load = placement.clients[client], placement.load(client)
+    stays = load < fair_load and (task in state.previous_standby or task in state.previous_active)
+    distance = _distance(placement, task, client, config.rack_aware_tags)
+    return (-distance, 0 if stays else 1, load, client)
 
 
-def _fair_load(placement: Placement) -> float:
-    total = sum(placement.count(client) for client in placement.clients)
+def _fair_load(placement: Placement, standbys: int) -> float:
+    """Return how many tasks per thread there will be when all standbys are placed."""
+    total = sum(placement.count(client) for client in placement.clients) + standbys
     return total / sum(client.capacity for client in placement.clients.values())
 
 
 def _distance(placement: Placement, task: TaskId, client: UUID, tags: tuple[str, ...]) -> int:
     """Return in how many tags a client differs from every client that has a copy of the task."""
+    if not tags:
+        return 0
     holders = [placement.clients[other] for other in placement.clients if placement.has(other, task)]
     own = placement.clients[client].tags
     return sum(all(own.get(tag) != holder.tags.get(tag) for holder in holders) for tag in tags)

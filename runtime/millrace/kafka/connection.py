@@ -22,9 +22,6 @@ log = logging.getLogger("millrace.kafka.connection")
 
 _T = TypeVar("_T")
 
-# The library logs each step of each connection as INFO and each failed attempt as ERROR; what matters of it is reported by us.
-logging.getLogger("kafka").setLevel(logging.CRITICAL)
-
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """The library's connection manager, except that it closes the sockets of attempts to connect that fail."""
@@ -70,6 +67,7 @@ class Connection:
         Args:
             settings: kafka-python's, as `ClientSettings.kafka_python` gives them.
         """
+        _quiet_library()
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self.net.start()
         self.manager = _Manager(self.net, **settings)
@@ -105,3 +103,10 @@ class Connection:
         self.manager.close()
         self.net.stop(timeout_ms=5_000)
         self.net.close()
+
+
+def _quiet_library() -> None:
+    """Keep kafka-python's log to what is fatal: it reports each failed attempt as an error; what matters of it we report."""
+    library = logging.getLogger("kafka")
+    if library.level == logging.NOTSET:
+        library.setLevel(logging.CRITICAL)

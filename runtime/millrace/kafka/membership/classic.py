@@ -339,6 +339,8 @@ class GroupMember:
             if not keep_member_id:
                 self._member_id = ""
             self._lost = self._lost or bool(self._owned)
+            if self._state is MemberState.JOINING:
+                return  # what is in flight joins anew; forgetting it would leave a member behind that nobody is
             self._rejoin_reason = self._rejoin_reason or reason
             if self._state is not MemberState.CLOSED:
                 self._state = MemberState.UNJOINED
