@@ -105,9 +105,10 @@ def test_records_without_key_or_value_are_dropped() -> None:
 
 def test_a_failing_joiner_skips_the_record_if_the_handler_says_so() -> None:
     """The skipped record is in its window nevertheless: it was not the one that failed to be read."""
-    with Running(inner()) as task, pytest.raises(FailedProcessingError, match="node join-right failed"):
+    with Running(inner()) as task:
         task.pipe("left", "k", "a", 1)
-        task.pipe("right", "k", "bad", 1)
+        with pytest.raises(FailedProcessingError, match="node join-right failed"):
+            task.pipe("right", "k", "bad", 1)
     handler: dict[str, Any] = {"processing.exception.handler": LogAndContinueProcessingExceptionHandler}
     with Running(inner(), **handler) as task:
         task.pipe("left", "k", "a", 1)

@@ -20,7 +20,7 @@ from millrace.dsl.processors.user_code import UserCodeError, call_user
 from millrace.dsl.windows import JoinWindows
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
-from millrace.state.join_records import JoinSideKey, LeftOrRightValue
+from millrace.state.outer_join import JoinSideKey, LeftOrRightValue
 
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
@@ -156,7 +156,7 @@ class _OuterJoinTask:
     def _take(self, other: JoinSideKey) -> None:
         """Stop the other record from waiting, if it does."""
         self._own_context()
-        self._waiting.put_if_absent(other, None)
+        self._waiting.take(other)
 
     def _put(self, own: JoinSideKey, value: LeftOrRightValue | None) -> None:
         self._own_context()
