@@ -6,6 +6,7 @@ elected) as for what does not. These functions repeat the former until their dea
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -28,6 +29,8 @@ _PASSING: Final = frozenset(
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
         KafkaError.UNKNOWN_TOPIC_OR_PART,
         KafkaError.NOT_CONTROLLER,
         KafkaError.REQUEST_TIMED_OUT,
@@ -42,6 +45,7 @@ _PASSING: Final = frozenset(
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
+        KafkaError._NOENT,  # noqa: SLF001 (no leader is known yet)
     }
 )
 _FORBIDDEN: Final = frozenset(
@@ -225,7 +229,14 @@ def _offsets(
 ) -> dict[TopicPartition, int]:
     isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
 
+    asked = False
+
     def ask(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        nonlocal asked
+        if asked:  # librdkafka's admin client asks the leaders it knows of and does not look for new ones by itself
+            with contextlib.suppress(KafkaException):
+                admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
+        asked = True
         request = {ClientTopicPartition(tp.topic, tp.partition): spec for tp in wanted}
         return _by_partition(admin.list_offsets(request, isolation_level=isolation, request_timeout=_REQUEST_TIMEOUT_S))
 

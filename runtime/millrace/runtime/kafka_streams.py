@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, Self
@@ -299,8 +300,8 @@ class KafkaStreams:
             thread.join()
         self._stop_housekeeping.set()
         self._directory.unlock()
+        self._write_status(end)
         self._set_state(end)
-        self._write_status()
 
     def _keep_house(self) -> None:
         cleaned = time.monotonic()
@@ -314,10 +315,13 @@ class KafkaStreams:
             except Exception as error:
                 _log.warning("Housekeeping failed: %s", error)
 
-    def _write_status(self) -> None:
+    def _write_status(self, state: State | None = None) -> None:
         if self._status_file:
+            status = self.status()
+            if state is not None:
+                status = replace(status, state=state.value)
             try:
-                write_status(self.status(), Path(self._status_file))
+                write_status(status, Path(self._status_file))
             except OSError as error:
                 _log.warning("Cannot write the status file %s: %s", self._status_file, error)
 

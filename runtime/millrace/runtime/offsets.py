@@ -1,11 +1,14 @@
 """Asking the brokers for the first, last or first-since-a-time offset of partitions, with the retries that takes.
 
 Leaders move while we ask: errors that pass (not leader, offset not available after a fail-over) are asked again for the
-partitions concerned until the deadline.
+partitions concerned until the deadline. librdkafka's admin client keeps asking the leaders, with the leader epochs, that it
+knows; after an error only a new metadata request makes it look again.
 """
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -19,9 +22,10 @@ from millrace.records import TopicPartition
 
 __all__ = ["beginning_offsets", "end_offsets", "offsets_for_time", "query_offsets"]
 
+_log = logging.getLogger(__name__)
 _SPEC: Any = OffsetSpec
 _REQUEST_TIMEOUT_S: Final = 10.0
-_PAUSE_S: Final = 0.05
+_PAUSE_S: Final = 0.1
 _PASSING: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -36,7 +40,7 @@ _PASSING: Final = frozenset(
         KafkaError._TIMED_OUT,  # noqa: SLF001
         KafkaError._TRANSPORT,  # noqa: SLF001
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
-        KafkaError._WAIT_COORD,  # noqa: SLF001
+        KafkaError._NOENT,  # noqa: SLF001 (no leader is known)
     }
 )
 
@@ -81,7 +85,10 @@ def query_offsets(
             if time.monotonic() > deadline:
                 names = ", ".join(map(str, sorted(left)[:5]))
                 raise StreamsTimeoutError(f"No offsets for {names} in {timeout_s:.0f} s: {problem.str()}")
+            _log.info("Asking again for offsets of %d partitions: %s", len(left), problem.str())
             time.sleep(_PAUSE_S)
+            with contextlib.suppress(KafkaException):
+                admin.list_topics(timeout=_REQUEST_TIMEOUT_S)
     return found
 
 

@@ -1,0 +1,322 @@
+"""What an instance does when something is refused, missing, or fails: on a real broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import subprocess
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from tests.runtime.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    Replica,
+    counts_builder,
+    expected_counts,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    wait_until,
+    word_count,
+)
+
+from millrace.errors import (
+    BrokerUnreachableError,
+    ConfigError,
+    LockError,
+    MisconfiguredInternalTopicError,
+    MissingInternalTopicsError,
+    MissingSourceTopicError,
+    ProductionError,
+    StateDirectoryError,
+    UnsupportedFeatureError,
+)
+from millrace.processor.handlers import HandlerResponse
+from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def committed_offset(kafka, app, topic):
+    """Return the group's committed offset of partition 0, -1001 for none."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": app})
+    try:
+        return consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset
+    finally:
+        consumer.close()
+
+
+def copy(source, sink):
+    """Return a topology that copies records."""
+    return (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_sink("out", sink, "in", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+@BOTH
+def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_factory, app, tmp_path, guarantee):
+    """A record that the broker refuses ends the instance with an error that names it, and is not skipped."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
+    produce(kafka, source, ["small", "x" * 5000, "after"])
+    streams = KafkaStreams(copy(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee))
+    streams.start()
+    assert streams.wait(60)
+    assert streams.state is State.ERROR
+    assert isinstance(streams.error, ProductionError)
+    assert sink in str(streams.error)
+    assert "max.message.bytes" in str(streams.error)
+    assert committed_offset(kafka, app, source) < 2
+    streams.close()
+
+
+class Forgive:
+    """Lets refused records go."""
+
+    def __init__(self):
+        self.seen = []
+
+    def handle_error(self, context, record, exception):
+        """Answer RESUME."""
+        self.seen.append((record.topic, len(record.value)))
+        return HandlerResponse.resume()
+
+    def handle_serialization_error(self, context, topic, record, exception):
+        """Answer FAIL."""
+        return HandlerResponse.fail()
+
+
+def test_production_handler_may_let_refused_records_go(kafka, topic_factory, app, tmp_path):
+    """With a handler that answers RESUME the offset of a refused record is committed and what follows is written."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
+    handler = Forgive()
+    config = settings(kafka, app, tmp_path) | {"production.exception.handler": handler, "producer.linger.ms": 0}
+    with running(copy(source, sink), config) as streams:
+        produce(kafka, source, ["x" * 5000])
+        wait_until(lambda: handler.seen, "the handler was asked")
+        produce(kafka, source, ["after"])
+        wait_until(lambda: read_all(kafka, sink), "the record after it")
+        wait_until(lambda: committed_offset(kafka, app, source) == 2, "both committed")
+        assert streams.state is State.RUNNING
+    assert handler.seen == [(sink, 5000)]
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"after"]
+
+
+def test_record_too_large_for_the_producer_is_refused_at_once(kafka, topic_factory, app, tmp_path):
+    """A record above the producer's own limit asks the handler before it is sent, under exactly-once too."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    handler = Forgive()
+    config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2") | {
+        "production.exception.handler": handler,
+        "producer.message.max.bytes": 1000,
+    }
+    produce(kafka, source, ["x" * 5000, "after"])
+    with running(copy(source, sink), config):
+        wait_until(lambda: read_all(kafka, sink), "the record after it")
+    assert handler.seen == [(sink, 5000)]
+
+
+def test_missing_source_topic_is_named(kafka, app, tmp_path):
+    """Starting without an input topic fails at once with its name."""
+    with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
+        KafkaStreams(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)).start()
+
+
+def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):
+    """A changelog with another partition count than its sub-topology has tasks is not used."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    kafka.create_topics(f"{app}-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
+    with pytest.raises(MisconfiguredInternalTopicError, match="3 partitions but needs 2"):
+        KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path)).start()
+
+
+def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app, tmp_path):
+    """With __internal.topics.create__=false a missing changelog is an error."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path) | {"__internal.topics.create__": "false"}
+    with pytest.raises(MissingInternalTopicsError, match=f"{app}-counts-changelog"):
+        KafkaStreams(word_count(source, sink), config).start()
+
+
+def test_unreachable_brokers_are_said_to_be(app, tmp_path):
+    """Without a broker the start fails with the address."""
+    config = settings("127.0.0.1:9", app, tmp_path)
+    with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
+        KafkaStreams(word_count("in", "out"), config).start()
+
+
+@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}, {"num.standby.replicas": 1}])
+def test_settings_not_served_are_refused(app, tmp_path, setting):
+    """Valid settings that this version does not serve are refused by name before anything starts."""
+    with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
+        KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
+
+
+def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
+    """Under exactly-once the commit interval must fit into the transaction time-out."""
+    config = settings("127.0.0.1:9", app, tmp_path, processing_guarantee="exactly_once_v2", commit_interval_ms=30_000)
+    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms"):
+        KafkaStreams(word_count("in", "out"), config)
+
+
+def test_locked_state_directory_is_refused(kafka, topic_factory, app, tmp_path):
+    """A second instance on the same directory does not start, and says who holds it; the first goes on."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path)
+    with running(word_count(source, sink), config) as first:
+        with pytest.raises(LockError, match=str(tmp_path / app)):
+            KafkaStreams(word_count(source, sink), config).start()
+        assert first.state is State.RUNNING
+
+
+def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tmp_path):
+    """When the volume fills up while state is written the instance ends and says that the volume is full."""
+    target = tmp_path / "small"
+    target.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", target], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs privileges")
+    try:
+        source, sink = topic_factory("in"), topic_factory("out")
+        streams = KafkaStreams(word_count(source, sink), settings(kafka, app, target))
+        try:
+            streams.start()
+            for batch in range(40):  # 160 MB; the volume is full after the first memtable
+                produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
+                if streams.wait(0.5):
+                    break
+            assert streams.wait(30)
+            error = streams.error
+        except StateDirectoryError as early:
+            error = early
+        assert isinstance(error, StateDirectoryError), repr(error)
+        assert "full" in str(error) or "space" in str(error)
+        streams.close()
+    finally:
+        subprocess.run(["umount", "-l", target], check=True)
+
+
+class FailOnce(CountWords):
+    """Fails on the word `bad`, once."""
+
+    failed = False
+
+    def process(self, record):
+        """Count, or fail."""
+        if record.value == "bad" and not FailOnce.failed:
+            FailOnce.failed = True
+            raise RuntimeError("this word is bad")
+        super().process(record)
+
+
+def failing(source, sink):
+    """Return a word count that fails once."""
+    FailOnce.failed = False
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", FailOnce, "lines")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+@BOTH
+def test_failed_thread_is_replaced_when_the_handler_says_so(kafka, topic_factory, app, tmp_path, guarantee):
+    """REPLACE_THREAD: a new thread takes the tasks over from their last commit."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
+    errors = []
+
+    def handler(error):
+        errors.append(error)
+        return UncaughtExceptionResponse.REPLACE_THREAD
+
+    lines = ["good"] * 5 + ["bad"] + ["good"] * 5
+    produce(kafka, source, lines)
+    streams = KafkaStreams(failing(source, sink), config)
+    streams.set_uncaught_exception_handler(handler)
+    with streams:
+        wait_until(
+            lambda: last_counts(kafka, sink).get("good", 0) >= 10 and streams.state is State.RUNNING, "all counted"
+        )
+    assert len(errors) == 1
+    assert "bad" in str(errors[0].__cause__)
+    if guarantee == "exactly_once_v2":
+        assert last_counts(kafka, sink) == expected_counts(lines)
+
+
+def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp_path, caplog):
+    """SHUTDOWN_CLIENT is the default: the client ends in ERROR, `run` logs one clear line and returns 1."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["good", "bad"])
+    with caplog.at_level(logging.ERROR):
+        assert run(failing(source, sink), settings(kafka, app, tmp_path)) == 1
+    lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
+    assert any("Failed: FailedProcessingError" in line and "this word is bad" in line for line in lines)
+
+
+def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):
+    """An instance that cannot start returns 2 and logs one line with the reason."""
+    with caplog.at_level(logging.ERROR):
+        assert run(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)) == 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
+    assert len(lines) == 1
+    assert "no-such-topic" in lines[0]
+
+
+def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp_path):
+    """SHUTDOWN_APPLICATION: instances elsewhere end too."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    other = Replica(settings(kafka, app, tmp_path / "other"), source, sink, tmp_path, "other").start()
+    try:
+        wait_until(lambda: other.status().get("state") == "RUNNING", "the other runs")
+        streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path / "here"))
+        streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.SHUTDOWN_APPLICATION)
+        streams.start()
+        wait_until(
+            lambda: streams.state is State.RUNNING and len(streams.status().tasks) == 1 == len(other.status()["tasks"]),
+            "a task each",
+        )
+        produce(kafka, source, ["good", "good"], partitions=2)
+        produce(kafka, source, ["bad", "bad"], partitions=2)
+        FailOnce.failed = False
+        assert streams.wait(60)
+        assert other.process is not None
+        assert other.process.wait(60) == 1
+        assert "whole application to stop" in other.log()
+    finally:
+        if other.process is not None and other.process.poll() is None:
+            other.kill()
+
+
+def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):
+    """The status file has state, threads, tasks, counts and lags, and the last state after the end."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    path = Path(tmp_path / "status.json")
+    produce(kafka, source, ["a b"] * 10)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path) | {"__status.file__": str(path)}):
+        status = wait_until(
+            lambda: path.exists() and (found := json.loads(path.read_text()))["records_total"] == 10 and found, "status"
+        )
+    assert status["state"] == "RUNNING"
+    assert [task["id"] for task in status["tasks"]] == ["0_0"]
+    assert status["lag"] == {f"{source}-0": 0}
+    assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
