@@ -208,11 +208,15 @@ class TopologyTestDriver:
         """Process what is buffered, in the order a task chooses, and what follows from it."""
         task = self._running_task()
         self._capture()
-        while task.process(self._now_ms, 1):
-            task.punctuate_stream_time()
-            if self._auto_commit:
-                self._commit()
-            self._capture()
+        try:
+            while task.process(self._now_ms, 1):
+                task.punctuate_stream_time()
+                if self._auto_commit:
+                    self._commit()
+                self._capture()
+        except Exception:
+            self._capture()  # what the failed record had already sent
+            raise
 
     def record_produced(self) -> list[ProducedRecord]:
         """Start keeping every record sent, to any topic, in one list; return that live list."""

@@ -153,12 +153,12 @@ class _OuterJoinTask:
             return call_user(self._joiner, key, value, other)
         return call_user(self._joiner, key, other, value)
 
-    def _take(self, other: JoinSideKey) -> None:
+    def _take(self, other: JoinSideKey[Any]) -> None:
         """Stop the other record from waiting, if it does."""
         self._own_context()
         self._waiting.take(other)
 
-    def _put(self, own: JoinSideKey, value: LeftOrRightValue | None) -> None:
+    def _put(self, own: JoinSideKey[Any], value: LeftOrRightValue[Any] | None) -> None:
         self._own_context()
         self._waiting.put(own, value)
 
@@ -171,7 +171,7 @@ class _OuterJoinTask:
         if not self._time_to_look():
             return
         forward, headers = self._forward, self._headers
-        sent: JoinSideKey | None = None
+        sent: JoinSideKey[Any] | None = None
         for entry, value in self._expired():
             left, right = (value.value, None) if value.is_left else (None, value.value)
             forward(entry.key, call_user(self._joiner, entry.key, left, right), entry.timestamp, headers)
@@ -192,7 +192,7 @@ class _OuterJoinTask:
         times.next_look_ms = now + self._interval_ms
         return True
 
-    def _expired(self) -> list[tuple[JoinSideKey, LeftOrRightValue]]:
+    def _expired(self) -> list[tuple[JoinSideKey[Any], LeftOrRightValue[Any]]]:
         """Return the waiting records whose window has closed, and note from when on others wait."""
         times = self._times
         stream_time = times.stream_time
