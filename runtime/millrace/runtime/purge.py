@@ -6,6 +6,7 @@ A failed request is no harm: the next one deletes the same and more.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["RepartitionPurge"]
 
 _log = logging.getLogger(__name__)
+_METADATA_TIMEOUT_S = 5.0
 
 
 class RepartitionPurge:
@@ -44,6 +46,10 @@ class RepartitionPurge:
         if any(not future.done() for future in self._running):
             return
         self._last = now
+        if any(future.exception() is not None for future in self._running):
+            self._purged.clear()
+            with contextlib.suppress(KafkaException):
+                self._admin.list_topics(timeout=_METADATA_TIMEOUT_S)  # leaders may have moved
         self._running = []
         wanted = {
             partition: position.offset
