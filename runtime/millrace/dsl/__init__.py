@@ -1,1 +1,57 @@
 """What users write: streams, tables, windows and joins, compiled to a physical topology."""
+
+from millrace.dsl.emit_strategy import EmitStrategy
+from millrace.dsl.kstream import KStream
+from millrace.dsl.ktable import KTable
+from millrace.dsl.branched_stream import BranchedKStream
+from millrace.dsl.global_table import GlobalKTable
+from millrace.dsl.grouped_stream import KGroupedStream
+from millrace.dsl.options import (
+    Branched,
+    BufferConfig,
+    Consumed,
+    Grouped,
+    Joined,
+    Materialized,
+    Named,
+    Printed,
+    Produced,
+    Repartitioned,
+    StoreType,
+    StreamJoined,
+    Suppressed,
+    TableJoined,
+)
+from millrace.dsl.options.joining import ValueJoinerWithKey
+from millrace.dsl.streams_builder import StreamsBuilder
+from millrace.dsl.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+
+__all__ = [
+    "Branched",
+    "BranchedKStream",
+    "BufferConfig",
+    "Consumed",
+    "EmitStrategy",
+    "GlobalKTable",
+    "Grouped",
+    "JoinWindows",
+    "Joined",
+    "KGroupedStream",
+    "KStream",
+    "KTable",
+    "Materialized",
+    "Named",
+    "Printed",
+    "Produced",
+    "Repartitioned",
+    "SessionWindows",
+    "SlidingWindows",
+    "StoreType",
+    "StreamJoined",
+    "StreamsBuilder",
+    "Suppressed",
+    "TableJoined",
+    "TimeWindows",
+    "UnlimitedWindows",
+    "ValueJoinerWithKey",
+]

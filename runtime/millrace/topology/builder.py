@@ -17,6 +17,7 @@ from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.built import BuiltTopology, Subtopology
+from millrace.topology.deferred import resolved_serde, resolved_store
 from millrace.topology.describe import NodeGroup, describe
 from millrace.topology.grouping import UnionFind
 from millrace.topology.java_order import hash_ordered
@@ -31,8 +32,7 @@ class TopologyBuilder:
         self.nodes: dict[str, Node] = {}
         self.stores: dict[str, StoreBuilder] = {}
         self.global_stores: dict[str, StoreBuilder] = {}
-        self.generated_names: dict[str, list[str]] = {}
-        """Names of internal resources that nobody chose, by kind (KIP-1111)."""
+        self._generated_names: dict[str, list[str]] = {}
         self._users: dict[str, list[str]] = {}
         self._source_changelogs: dict[str, str] = {}
         self._repartition_topics: dict[str, RepartitionTopic] = {}
@@ -174,6 +174,18 @@ class TopologyBuilder:
         """Demand that the topics of these source nodes have equal numbers of partitions."""
         self._copartitioned.append(tuple(sources))
 
+    def replace_copartitioned_source(self, replaced: str, replacement: str) -> None:
+        """Put another source in the place of one that the optimiser removed."""
+        self._copartitioned = [
+            tuple(replacement if name == replaced else name for name in sources) for sources in self._copartitioned
+        ]
+
+    def note_generated_name(self, kind: str, name: str) -> None:
+        """Remember that nobody chose the name of this internal resource (KIP-1111)."""
+        names = self._generated_names.setdefault(kind, [])
+        if name not in names:
+            names.append(name)
+
     # Results.
 
     def groups(self) -> list[NodeGroup]:
@@ -198,13 +210,13 @@ class TopologyBuilder:
         groups = self.groups()
         tasks = tuple(self._subtopology(group, config, copartitioned) for group in groups if not group.is_global)
         filled = [group for group in groups if group.is_global]
-        return BuiltTopology(config.application_id, tasks, self._global_subtopology(filled) if filled else None)
+        return BuiltTopology(config.application_id, tasks, self._global_subtopology(filled, config) if filled else None)
 
     def _subtopology(self, group: NodeGroup, config: StreamsConfig, copartitioned: list[frozenset[str]]) -> Subtopology:
         application_id = config.application_id
-        nodes = tuple(self._with_full_names(node, application_id) for node in group.nodes)
+        nodes = tuple(self._resolved(node, config) for node in group.nodes)
         sources = [node for node in nodes if isinstance(node, SourceNode)]
-        builders = self._builders(group.nodes)
+        builders = tuple(resolved_store(builder, config) for builder in self._builders(group.nodes))
         changelogs = {
             builder.name: self._source_changelogs.get(builder.name) or f"{application_id}-{builder.name}-changelog"
             for builder in builders
@@ -238,13 +250,13 @@ class TopologyBuilder:
             source_changelogs=frozenset(self._source_changelogs) & {builder.name for builder in builders},
         )
 
-    def _global_subtopology(self, groups: list[NodeGroup]) -> Subtopology:
-        nodes = tuple(node for group in groups for node in group.nodes)
+    def _global_subtopology(self, groups: list[NodeGroup], config: StreamsConfig) -> Subtopology:
+        nodes = tuple(self._resolved(node, config) for group in groups for node in group.nodes)
         topics = self._global_topics
         return Subtopology(
             id=groups[0].id,
             nodes=nodes,
-            store_builders=tuple(self.global_stores.values()),
+            store_builders=tuple(resolved_store(builder, config) for builder in self.global_stores.values()),
             source_topics=tuple(sorted(topics)),
             changelog_topics={store: topic for topic, store in topics.items()},
             source_changelogs=frozenset(topics.values()),
@@ -254,13 +266,15 @@ class TopologyBuilder:
         names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_ordered(node.stores))
         return tuple(self.stores[name] for name in dict.fromkeys(names))
 
-    def _with_full_names(self, node: Node, application_id: str) -> Node:
-        if isinstance(node, SourceNode) and node.topics:
-            topics = tuple(self._full_name(topic, application_id) for topic in node.topics)
-            return dataclasses.replace(node, topics=topics)
-        if isinstance(node, SinkNode) and node.topic is not None:
-            return dataclasses.replace(node, topic=self._full_name(node.topic, application_id))
-        return node
+    def _resolved(self, node: Node, config: StreamsConfig) -> Node:
+        if isinstance(node, ProcessorNode):
+            return node
+        keys, values = resolved_serde(node.key_serde, config), resolved_serde(node.value_serde, config)
+        if isinstance(node, SourceNode):
+            topics = tuple(self._full_name(topic, config.application_id) for topic in node.topics)
+            return dataclasses.replace(node, topics=topics, key_serde=keys, value_serde=values)
+        topic = None if node.topic is None else self._full_name(node.topic, config.application_id)
+        return dataclasses.replace(node, topic=topic, key_serde=keys, value_serde=values)
 
     def _full_name(self, topic: str, application_id: str) -> str:
         return f"{application_id}-{topic}" if topic in self._repartition_topics else topic
@@ -318,8 +332,8 @@ class TopologyBuilder:
                 )
 
     def _require_explicit_names(self, config: StreamsConfig) -> None:
-        if config.ensure_explicit_internal_resource_naming and any(self.generated_names.values()):
-            listing = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in self.generated_names.items() if names)
+        if config.ensure_explicit_internal_resource_naming and self._generated_names:
+            listing = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in self._generated_names.items())
             raise TopologyError(
                 "ensure.explicit.internal.resource.naming is set, but these internal resources have generated names "
                 f"({listing}); name the stores with Materialized and the repartition topics with Grouped, Joined, "

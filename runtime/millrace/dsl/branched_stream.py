@@ -1,0 +1,68 @@
+"""`BranchedKStream`: a stream while it is being split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.kstream import KStream
+from millrace.dsl.options.splitting import Branched
+from millrace.dsl.processors import stateless
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+BRANCH = "KSTREAM-BRANCH-"
+
+
+class BranchedKStream(Generic[K, V]):
+    """Made by `KStream.split`; ended by `default_branch` or `no_default_branch`, which return the branches by name.
+
+    A branch is called `<name of the split><name of the branch>`; branches without a name are numbered from 1, the default
+    branch is 0.
+    """
+
+    def __init__(self, stream: KStream[K, V], name: str | None) -> None:
+        self._stream = stream
+        self._graph = stream._graph  # noqa: SLF001 (part of the same facade)
+        self._name = self._graph.names.processor(BRANCH, name)
+        self._predicates: list[Callable[[K, V], Any]] = []
+        self._children: list[str] = []
+        self._branches: dict[str, KStream[Any, Any]] = {}
+        self._node = ProcessorStep(self._name, stateless.branching(self._predicates, self._children))
+        self._graph.add(stream._node, self._node)  # noqa: SLF001
+
+    def branch(
+        self, predicate: Callable[[K, V], Any], branched: Branched[K, V] | str | None = None
+    ) -> BranchedKStream[K, V]:
+        """Send the records for which the predicate is true, and that no branch before has taken, to a new branch."""
+        self._predicates.append(predicate)
+        self._add(branched, len(self._predicates))
+        return self
+
+    def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[Any, Any]]:
+        """Send all other records to one more branch, and return the branches by name."""
+        self._add(branched, 0)
+        return self._branches
+
+    def no_default_branch(self) -> dict[str, KStream[Any, Any]]:
+        """Drop all other records, and return the branches by name."""
+        return self._branches
+
+    def _add(self, branched: Branched[K, V] | str | None, number: int) -> None:
+        options: Branched[K, V] = Branched(branched) if isinstance(branched, str) else branched or Branched()
+        suffix = options.name if options.name is not None else str(number)
+        name = self._graph.names.processor(BRANCH, self._name, suffix)
+        self._children.append(name)
+        node = ProcessorStep(name, stateless.pass_through())
+        self._graph.add(self._node, node)
+        stream = self._stream._same_types(node)  # noqa: SLF001
+        if options.function is not None:
+            result = options.function(stream)
+            if result is not None:
+                self._branches[name] = result
+        elif options.consumer is not None:
+            options.consumer(stream)
+        else:
+            self._branches[name] = stream

@@ -1,0 +1,23 @@
+"""`GlobalKTable`: a table of which every instance has all partitions."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from millrace.dsl.processors.tables import View
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class GlobalKTable(Generic[K, V]):
+    """Made by `StreamsBuilder.global_table`; streams are joined with it by any key."""
+
+    def __init__(self, view: View, queryable_store_name: str | None) -> None:
+        self._view = view
+        self._queryable_store_name = queryable_store_name
+
+    @property
+    def queryable_store_name(self) -> str | None:
+        """The name by which the store can be queried, None if it was not named."""
+        return self._queryable_store_name

@@ -1,0 +1,57 @@
+"""Collects the logical graph of one application and compiles it: merge sources, optimise, then write in build order.
+
+The order of writing is that in which the user called the operators (the build priority), parents first. It decides the order
+of nodes in a task and the numbers of sub-topologies.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+
+from millrace.config import StreamsConfig
+from millrace.dsl.graph.names import Names
+from millrace.dsl.graph.node import GraphNode, Root
+from millrace.dsl.graph.optimizer import optimize
+from millrace.dsl.graph.sources import merge_duplicate_sources
+from millrace.dsl.graph.versioned import mark_versioned_inputs
+from millrace.topology.builder import TopologyBuilder
+
+
+class GraphBuilder:
+    """The logical graph while operators are being called."""
+
+    def __init__(self) -> None:
+        self.root = Root()
+        self.names = Names()
+        self.topology = TopologyBuilder()
+        self.nodes: list[GraphNode] = []
+        """All nodes in the order they were added, each once."""
+        self._priority = 0
+
+    def add(self, parents: GraphNode | Iterable[GraphNode], node: GraphNode) -> None:
+        """Put a node below its parents."""
+        for parent in (parents,) if isinstance(parents, GraphNode) else tuple(parents):
+            parent.add_child(node)
+            self._priority += 1
+            node.build_priority = self._priority
+        if node not in self.nodes:
+            self.nodes.append(node)
+
+    def compile(self, config: StreamsConfig | None) -> TopologyBuilder:
+        """Write the graph into the topology; the optimiser runs only when the configuration asks for it."""
+        merge_duplicate_sources(self.root)
+        optimize(self, config)
+        mark_versioned_inputs(self.root, self.nodes)
+        queue: list[tuple[int, int, GraphNode]] = [(0, 0, self.root)]
+        sequence = 0
+        while queue:
+            _, _, node = heapq.heappop(queue)
+            if not node.written and all(parent.written for parent in node.parents):
+                node.write(self.topology)
+                node.written = True
+            for child in node.children:
+                if not child.written:
+                    sequence += 1
+                    heapq.heappush(queue, (child.build_priority, sequence, child))
+        return self.topology

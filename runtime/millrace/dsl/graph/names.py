@@ -1,0 +1,57 @@
+"""Names of nodes and stores: one counter per builder, ten digits, and an index is used up even where a name is given.
+
+That keeps the generated names of everything else as they are when somebody names one operator (formats §11).
+"""
+
+from __future__ import annotations
+
+import re
+
+from millrace.errors import TopologyError
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+_MAX_LENGTH = 249
+_GENERATED_STREAM_NAME = re.compile(r"KSTREAM.*-[0-9]{10}")
+
+
+def checked_name(name: str) -> str:
+    """Return a name if it may be part of a topic's name.
+
+    Raises:
+        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has others than ASCII alphanumerics, `.`, `_`, `-`.
+    """
+    if not name:
+        raise TopologyError("A name must not be empty")
+    if name in (".", ".."):
+        raise TopologyError(f"{name!r} cannot be a name")
+    if len(name) > _MAX_LENGTH:
+        raise TopologyError(f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have")
+    if not _LEGAL.fullmatch(name):
+        raise TopologyError(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
+    return name
+
+
+def is_generated_stream_name(name: str) -> bool:
+    """Whether a repartition topic of that base name gets nodes with generated names too."""
+    return _GENERATED_STREAM_NAME.fullmatch(name) is not None
+
+
+class Names:
+    """The counter of one builder."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def _index(self) -> str:
+        index = self._next
+        self._next += 1
+        return f"{index:010d}"
+
+    def processor(self, prefix: str, given: str | None = None, suffix: str = "") -> str:
+        """Return the given name with a suffix, or a generated one; either way one index is gone."""
+        generated = prefix + self._index()
+        return generated if given is None else checked_name(given + suffix)
+
+    def store(self, prefix: str) -> str:
+        """Return a generated store name."""
+        return f"{prefix}STATE-STORE-{self._index()}"

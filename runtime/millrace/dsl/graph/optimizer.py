@@ -1,0 +1,192 @@
+"""The optimiser's rules, `topology.optimization`: each rewrites the logical graph, and may change topics and state.
+
+| rule | effect |
+|---|---|
+| reuse.ktable.source.topics | a table's input topic serves as its store's changelog |
+| merge.repartition.topics | several repartitions after one key-changing step become one, right behind that step |
+| single.store.self.join | a stream joined with itself keeps one window store instead of two |
+
+`all` is every rule and `none` (the default) no rule. Whatever is chosen, repartitions ahead of nothing but left and outer joins
+keep records with null keys (KIP-962).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millrace.config import StreamsConfig
+from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, Repartition
+from millrace.dsl.graph.sources import TableSource
+from millrace.dsl.graph.stream_joins import StreamStreamJoin, WindowedStore
+from millrace.errors import ConfigError
+
+if TYPE_CHECKING:
+    from millrace.dsl.graph.builder import GraphBuilder
+
+REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"
+MERGE_REPARTITION_TOPICS = "merge.repartition.topics"
+SINGLE_STORE_SELF_JOIN = "single.store.self.join"
+ALL_RULES = frozenset({REUSE_SOURCE_TOPICS, MERGE_REPARTITION_TOPICS, SINGLE_STORE_SELF_JOIN})
+
+
+def rules_of(setting: str) -> frozenset[str]:
+    """Return the rules that `topology.optimization` turns on.
+
+    Raises:
+        ConfigError: a rule is unknown, or `all` or `none` stand beside others.
+    """
+    names = [name.strip() for name in setting.split(",") if name.strip()]
+    if names in ([], ["none"]):
+        return frozenset()
+    if names == ["all"]:
+        return ALL_RULES
+    unknown = [name for name in names if name not in ALL_RULES]
+    if unknown:
+        raise ConfigError(
+            f"topology.optimization: {', '.join(unknown)} cannot be used here; give none, all, or a list of "
+            f"{', '.join(sorted(ALL_RULES))}"
+        )
+    return frozenset(names)
+
+
+def optimize(graph: GraphBuilder, config: StreamsConfig | None) -> None:
+    """Apply the rules of a configuration."""
+    rules = frozenset[str]() if config is None else rules_of(config.topology_optimization)
+    if REUSE_SOURCE_TOPICS in rules:
+        for node in graph.nodes:
+            if isinstance(node, TableSource):
+                node.reuse_source_topic = True
+    if MERGE_REPARTITION_TOPICS in rules:
+        _merge_repartition_topics(graph)
+    if SINGLE_STORE_SELF_JOIN in rules:
+        for node in graph.nodes:
+            if isinstance(node, StreamStreamJoin) and len(node.parents) == 1:
+                _keep_one_store(node)
+    for node in graph.nodes:
+        if isinstance(node, Repartition):
+            node.keeps_null_keys = _feeds_relaxed_join(node)
+
+
+# Merging repartition topics.
+
+
+def _merge_repartition_topics(graph: GraphBuilder) -> None:
+    for changer, repartitions in _repartitions_by_key_changer(graph).items():
+        if not repartitions:
+            continue
+        first = repartitions[0]
+        merged = Repartition(
+            graph.names,
+            first.topic.name.removesuffix(REPARTITION_SUFFIX) + REPARTITION_SUFFIX,
+            key_serde=next((item.key_serde for item in repartitions if item.key_serde is not None), None),
+            value_serde=next((item.value_serde for item in repartitions if item.value_serde is not None), None),
+            name_is_generated=first.name_is_generated,
+        )
+        merged.build_priority = changer.build_priority
+        for repartition in repartitions:
+            _replace(graph, changer, repartition, merged)
+        changer.add_child(merged)
+        graph.nodes.append(merged)
+
+
+def _replace(graph: GraphBuilder, changer: GraphNode, repartition: Repartition, merged: Repartition) -> None:
+    child = _find_upward(repartition, lambda node: changer in node.parents)
+    assert child is not None, f"{repartition} is not below {changer}"
+    merged.add_child(child)
+    changer.remove_child(child)
+    parents = repartition.parents
+    for grandchild in repartition.children:
+        for parent in parents:
+            parent.add_child(grandchild)
+    for parent in parents:
+        parent.remove_child(repartition)
+    repartition.clear_children()
+    if repartition in graph.nodes:
+        graph.nodes.remove(repartition)
+    graph.topology.replace_copartitioned_source(repartition.name, merged.name)
+
+
+def _repartitions_by_key_changer(graph: GraphBuilder) -> dict[GraphNode, list[Repartition]]:
+    found: dict[GraphNode, list[Repartition]] = {}
+    for node in graph.nodes:
+        if node.key_changing:
+            found[node] = []
+        elif isinstance(node, Repartition) and node.mergeable:
+            changer = _key_changer_of(node)
+            if changer is not None:
+                found[changer].append(node)
+    return _moved_below_merges(graph, found)
+
+
+def _moved_below_merges(
+    graph: GraphBuilder, found: dict[GraphNode, list[Repartition]]
+) -> dict[GraphNode, list[Repartition]]:
+    """Where streams with changed keys are merged first and repartitioned then, one topic behind the merge will do."""
+    merged: dict[GraphNode, list[GraphNode]] = {}
+    for merge in (node for node in graph.nodes if node.is_merge and not node.key_changing):
+        merged[merge] = [
+            changer
+            for changer, repartitions in found.items()
+            if all(_find_upward(item, _child_of(merge)) is not None for item in repartitions)
+            and _find_upward(merge, _child_of(changer)) is not None
+        ]
+    for merge, changers in merged.items():
+        found[merge] = list(dict.fromkeys(item for changer in changers for item in found[changer]))
+    for changers in merged.values():
+        for changer in changers:
+            found.pop(changer, None)
+    return found
+
+
+def _child_of(parent: GraphNode) -> Callable[[GraphNode], bool]:
+    return lambda node: parent in node.parents
+
+
+def _key_changer_of(repartition: GraphNode) -> GraphNode | None:
+    """Return the step that changed the key, unless a later one may have changed the type of the value."""
+    nearest = _find_upward(repartition, lambda node: node.key_changing or node.value_changing)
+    changer = _find_upward(repartition, lambda node: node.key_changing)
+    return changer if nearest is changer else None
+
+
+def _find_upward(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphNode | None:
+    """Search a node and its ancestors, depth first; of several parents the last one's ancestors win."""
+    if matches(node):
+        return node
+    found = None
+    for parent in node.parents:
+        if matches(parent):
+            return parent
+        found = _find_upward(parent, matches)
+    return found
+
+
+# Self joins.
+
+
+def _keep_one_store(join: StreamStreamJoin) -> None:
+    (parent,) = join.parents
+    other = next(
+        child
+        for child in parent.children
+        if isinstance(child, WindowedStore) and child.name == join.other_windowed_name
+    )
+    parent.remove_child(other)
+    join.become_self_join()
+
+
+# Null keys.
+
+
+def _feeds_relaxed_join(repartition: Repartition) -> bool:
+    """Whether a join that takes records with null keys comes before the next repartition."""
+    pending = list(repartition.children)
+    while pending:
+        node = pending.pop()
+        if getattr(node, "takes_null_keys", False):
+            return True
+        if not isinstance(node, Repartition):
+            pending.extend(node.children)
+    return False

@@ -1,0 +1,143 @@
+"""Repartitioning: records leave through a sink to an internal topic, and come back through a source by their new key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.dsl.graph.names import Names, is_generated_stream_name
+from millrace.dsl.graph.node import GraphNode
+from millrace.processor.api import StreamPartitioner
+from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
+from millrace.records import Headers
+from millrace.serdes.base import Serde
+from millrace.topology.builder import TopologyBuilder
+from millrace.topology.nodes import RepartitionTopic, SinkNode, SourceNode
+
+REPARTITION_SUFFIX = "-repartition"
+FILTER = "KSTREAM-FILTER-"
+SINK = "KSTREAM-SINK-"
+SOURCE = "KSTREAM-SOURCE-"
+
+
+class Repartition(GraphNode):
+    """Filter, sink and source around a repartition topic. Its name is that of the source."""
+
+    def __init__(
+        self,
+        names: Names,
+        base_name: str,
+        *,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        partitioner: StreamPartitioner | None = None,
+        partitions: int | None = None,
+        name_is_generated: bool = True,
+        mergeable: bool = True,
+    ) -> None:
+        topic = base_name if base_name.endswith(REPARTITION_SUFFIX) else base_name + REPARTITION_SUFFIX
+        sink, keep, source = names.processor(SINK), names.processor(FILTER), names.processor(SOURCE)
+        if not is_generated_stream_name(base_name):
+            sink, keep, source = f"{topic}-sink", f"{topic}-filter", f"{topic}-source"
+        super().__init__(source)
+        self.topic = RepartitionTopic(topic, partitions, partitions is not None)
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.partitioner = partitioner
+        self.name_is_generated = name_is_generated
+        self.mergeable = mergeable
+        self.keeps_null_keys = False
+        self._filter = keep
+        self._sink = sink
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the topic, the filter, the sink and the source."""
+        topology.add_internal_topic(self.topic)
+        if self.name_is_generated:
+            topology.note_generated_name("repartition topic", self.topic.name)
+        topology.add_processor(self._filter, _null_key_filter(lambda: self.keeps_null_keys), self.parent_names)
+        topology.add_sink(
+            SinkNode(
+                self._sink,
+                (self._filter,),
+                self.topic.name,
+                key_serde=self.key_serde,
+                value_serde=self.value_serde,
+                partitioner=self.partitioner,
+            )
+        )
+        topology.add_source(
+            SourceNode(
+                self.name,
+                (self.topic.name,),
+                key_serde=self.key_serde,
+                value_serde=self.value_serde,
+                timestamp_extractor=fail_on_invalid_timestamp,
+            )
+        )
+
+
+class TableRepartition(GraphNode):
+    """Sink and source around the repartition topic of a grouped table, whose records are changes."""
+
+    def __init__(
+        self,
+        *,
+        sink: str,
+        source: str,
+        topic: str,
+        key_serde: Serde[Any] | None,
+        change_serde: Serde[Any],
+        name_is_generated: bool,
+    ) -> None:
+        super().__init__(source)
+        self.topic = RepartitionTopic(topic)
+        self.key_serde = key_serde
+        self.change_serde = change_serde
+        self.name_is_generated = name_is_generated
+        self._sink = sink
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Nothing behind a repartition topic is versioned."""
+        return False
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the topic, the sink and the source."""
+        topology.add_internal_topic(self.topic)
+        if self.name_is_generated:
+            topology.note_generated_name("repartition topic", self.topic.name)
+        topology.add_sink(
+            SinkNode(
+                self._sink,
+                self.parent_names,
+                self.topic.name,
+                key_serde=self.key_serde,
+                value_serde=self.change_serde,
+            )
+        )
+        topology.add_source(
+            SourceNode(
+                self.name,
+                (self.topic.name,),
+                key_serde=self.key_serde,
+                value_serde=self.change_serde,
+                timestamp_extractor=fail_on_invalid_timestamp,
+            )
+        )
+
+
+def _null_key_filter(keeps_null_keys: Callable[[], bool]) -> Callable[[NodeContext], ProcessFn]:
+    def factory(node: NodeContext) -> ProcessFn:
+        forward = node.forward
+        if keeps_null_keys():
+            return forward
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is not None:
+                forward(key, value, timestamp, headers)
+
+        return process
+
+    return factory

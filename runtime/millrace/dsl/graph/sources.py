@@ -1,0 +1,158 @@
+"""Where records enter: streams and tables read from topics. Sources of exactly the same topics become one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from millrace.dsl.graph.node import GraphNode
+from millrace.errors import TopologyError
+from millrace.processor.api import TimestampExtractor
+from millrace.processor.node import NodeFactory
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+from millrace.topology.builder import TopologyBuilder
+from millrace.topology.nodes import SourceNode
+
+
+class StreamSource(GraphNode):
+    """A stream read from topics or from all topics that match a pattern."""
+
+    def __init__(
+        self,
+        name: str,
+        topics: Iterable[str] = (),
+        pattern: re.Pattern[str] | None = None,
+        *,
+        key_serde: Serde[Any] | None = None,
+        value_serde: Serde[Any] | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        offset_reset: str | None = None,
+    ) -> None:
+        super().__init__(name)
+        self.topics = tuple(dict.fromkeys(topics))
+        self.pattern = pattern
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.timestamp_extractor = timestamp_extractor
+        self.offset_reset = offset_reset
+
+    def absorb(self, other: StreamSource) -> None:
+        """Take over the children of a source of the same topics.
+
+        Raises:
+            TopologyError: the two want to begin at different offsets.
+        """
+        if other.offset_reset is not None and other.offset_reset != self.offset_reset:
+            raise TopologyError(
+                f"Sources {self.name} and {other.name} read the same topics with different offset resets "
+                f"({self.offset_reset}, {other.offset_reset}); give both the same"
+            )
+        for child in other.children:
+            self.add_child(child)
+            other.remove_child(child)
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the source."""
+        topology.add_source(
+            SourceNode(
+                self.name,
+                self.topics,
+                self.pattern,
+                self.key_serde,
+                self.value_serde,
+                self.timestamp_extractor,
+                self.offset_reset,
+            )
+        )
+
+
+class TableStep(GraphNode):
+    """A table made from a stream: the processor that keeps the latest value of each key, and its store if anything needs it."""
+
+    factory: NodeFactory
+
+    def __init__(self, name: str, store: StoreBuilder, *, versioned: bool) -> None:
+        super().__init__(name)
+        self.store = store
+        self.materialized = False
+        self._versioned = versioned
+
+    def materialize(self) -> None:
+        """Keep the table in its store."""
+        self.materialized = True
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Whether the table is kept in a versioned store."""
+        return self.materialized and self._versioned
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the processor, and the store if anything needs it."""
+        topology.add_processor(self.name, self.factory, self.parent_names)
+        if self.materialized:
+            topology.add_state_store(self.store, (self.name,))
+
+
+class TableSource(GraphNode):
+    """A table read from a topic: a source and the processor that keeps the latest value of each key."""
+
+    factory: NodeFactory
+
+    def __init__(self, name: str, source: SourceNode, store: StoreBuilder, *, versioned: bool) -> None:
+        super().__init__(name)
+        self.source = source
+        self.store = store
+        self.materialized = False
+        self.versioned = versioned
+        self.reuse_source_topic = False
+
+    def materialize(self) -> None:
+        """Keep the table in its store."""
+        self.materialized = True
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Whether the table is kept in a versioned store."""
+        return self.versioned
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add source and processor, and the store if anything needs it."""
+        topology.add_source(self.source)
+        topology.add_processor(self.name, self.factory, (self.source.name,))
+        if self.materialized:
+            topology.add_state_store(self.store, (self.name,))
+            if self.reuse_source_topic:
+                topology.use_source_as_changelog(self.store.name, self.source.topics[0])
+
+
+def merge_duplicate_sources(root: GraphNode) -> None:
+    """Let streams of exactly the same topics (or the same pattern) share a source.
+
+    Raises:
+        TopologyError: topics of two sources overlap without being the same.
+    """
+    by_topic: dict[str, StreamSource] = {}
+    by_pattern: dict[tuple[str, int], StreamSource] = {}
+    for node in root.children:
+        if not isinstance(node, StreamSource):
+            continue
+        if node.pattern is not None:
+            first = by_pattern.setdefault((node.pattern.pattern, node.pattern.flags), node)
+            if first is not node:
+                first.absorb(node)
+                root.remove_child(node)
+            continue
+        for topic in node.topics:
+            first = by_topic.setdefault(topic, node)
+            if first is node:
+                continue
+            if set(first.topics) != set(node.topics):
+                raise TopologyError(
+                    f"Sources {first.name} ({', '.join(first.topics)}) and {node.name} ({', '.join(node.topics)}) overlap "
+                    f"in topic {topic} without reading the same topics; read each topic with one stream and merge them"
+                )
+            first.absorb(node)
+            root.remove_child(node)
+            break

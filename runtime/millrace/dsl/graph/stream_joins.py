@@ -1,0 +1,67 @@
+"""Joins of two streams: each side keeps its records in a window store and looks up those of the other side."""
+
+from __future__ import annotations
+
+from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.steps import ProcessorStep
+from millrace.processor.node import NodeFactory
+from millrace.state.api import StoreBuilder
+from millrace.topology.builder import TopologyBuilder
+
+
+class WindowedStore(ProcessorStep):
+    """Puts the records of one side into its window store, and passes them on."""
+
+
+class StreamStreamJoin(GraphNode):
+    """Both join processors, the merge of their results, and the stores. Its name is that of the merge."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        this_windowed_name: str,
+        other_windowed_name: str,
+        this_name: str,
+        other_name: str,
+        this_factory: NodeFactory,
+        other_factory: NodeFactory,
+        merge_factory: NodeFactory,
+        self_join_factory: NodeFactory,
+        this_store: StoreBuilder,
+        other_store: StoreBuilder,
+        outer_store: StoreBuilder | None,
+        takes_null_keys: bool,
+    ) -> None:
+        super().__init__(name)
+        self.this_windowed_name = this_windowed_name
+        self.other_windowed_name = other_windowed_name
+        self.takes_null_keys = takes_null_keys
+        self._this_name = this_name
+        self._other_name = other_name
+        self._this_factory = this_factory
+        self._other_factory = other_factory
+        self._merge_factory = merge_factory
+        self._self_join_factory = self_join_factory
+        self._this_store = this_store
+        self._other_store = other_store
+        self._outer_store = outer_store
+        self._is_self_join = False
+
+    def become_self_join(self) -> None:
+        """Join the left side's records with the left side's store."""
+        self._is_self_join = True
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the processors and stores."""
+        if self._is_self_join:
+            topology.add_processor(self.name, self._self_join_factory, (self.this_windowed_name,))
+            topology.add_state_store(self._this_store, (self.this_windowed_name, self.name))
+            return
+        topology.add_processor(self._this_name, self._this_factory, (self.this_windowed_name,))
+        topology.add_processor(self._other_name, self._other_factory, (self.other_windowed_name,))
+        topology.add_processor(self.name, self._merge_factory, (self._this_name, self._other_name))
+        topology.add_state_store(self._this_store, (self.this_windowed_name, self._other_name))
+        topology.add_state_store(self._other_store, (self.other_windowed_name, self._this_name))
+        if self._outer_store is not None:
+            topology.add_state_store(self._outer_store, (self._this_name, self._other_name))

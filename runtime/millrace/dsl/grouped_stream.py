@@ -1,0 +1,198 @@
+"""`KGroupedStream`: the records of a stream by key, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar, overload
+
+from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.repartition import Repartition
+from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
+from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.serdes import Serdes
+from millrace.serdes.base import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+AGGREGATE = "KSTREAM-AGGREGATE-"
+REDUCE = "KSTREAM-REDUCE-"
+
+
+class KGroupedStream(Generic[K, V]):
+    """Made by `KStream.group_by` and `group_by_key`. Records without key or value are dropped by the aggregations."""
+
+    def __init__(
+        self,
+        graph: GraphBuilder,
+        name: str,
+        node: GraphNode,
+        *,
+        sources: Iterable[str],
+        key_serde: Serde[K] | None,
+        value_serde: Serde[V] | None,
+        repartition_required: bool,
+        repartition_name: str | None,
+    ) -> None:
+        self._graph = graph
+        self._name = name
+        self._node = node
+        self._sources = frozenset(sources)
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._repartition_required = repartition_required
+        self._repartition_name = repartition_name
+        self._repartition_node: Repartition | None = None
+
+    def count(
+        self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
+    ) -> KTable[K, int]:
+        """Count the records of each key, as a 64-bit integer.
+
+        Example:
+            >>> from millrace.dsl._doctest import run
+            >>> run(lambda words: words.group_by_key().count("counts").to_stream().map_values(str), ("a", "x"), ("a", "y"))
+            [('a', '1'), ('a', '2')]
+        """
+        options = table_options(materialized, self._graph.names, AGGREGATE)
+        options = options.with_defaults(self._key_serde, Serdes.long())
+        name = self._graph.names.processor(AGGREGATE, name_of(named))
+        processor = StreamAggregate(options.store_name, count_initializer, count_aggregator)
+        return self._aggregated(name, options, processor)
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        materialized: Materialized[K, V] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, V]:
+        """Combine the values of each key; the first one is taken as it is.
+
+        Args:
+            reducer: gets the value so far and the new one; None as its result deletes the key.
+            materialized: how the table is kept.
+            named: the node's name.
+
+        Example:
+            >>> from millrace.dsl._doctest import run
+            >>> run(lambda words: words.group_by_key().reduce(lambda old, new: old + new).to_stream(), ("k", "a"), ("k", "b"))
+            [('k', 'a'), ('k', 'ab')]
+        """
+        options = table_options(materialized, self._graph.names, REDUCE)
+        options = options.with_defaults(self._key_serde, self._value_serde)
+        name = self._graph.names.processor(REDUCE, name_of(named))
+        return self._aggregated(name, options, StreamReduce(options.store_name, reducer))
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A | None],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, A]:
+        """Fold the values of each key into an aggregate.
+
+        Args:
+            initializer: makes the aggregate that a key begins with.
+            aggregator: gets key, value and the aggregate so far; None as its result deletes the key.
+            materialized: how the table is kept; give it the aggregates' serde.
+            named: the node's name.
+
+        Example:
+            >>> from millrace.dsl._doctest import run
+            >>> def build(words):
+            ...     return words.group_by_key().aggregate(str, lambda key, value, joined: joined + value).to_stream()
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k', 'a'), ('k', 'ab')]
+        """
+        options = table_options(materialized, self._graph.names, AGGREGATE).with_defaults(self._key_serde)
+        name = self._graph.names.processor(AGGREGATE, name_of(named))
+        return self._aggregated(name, options, StreamAggregate(options.store_name, initializer, aggregator))
+
+    @overload
+    def windowed_by(self, windows: TimeWindows | UnlimitedWindows | SlidingWindows) -> TimeWindowedKStream[K, V]: ...
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
+    def windowed_by(self, windows: Any) -> Any:
+        """Aggregate by windows of time, besides by key.
+
+        Example:
+            >>> from millrace.dsl._doctest import run
+            >>> def build(words):
+            ...     windows = TimeWindows.of_size_with_no_grace(10)
+            ...     counts = words.group_by_key().windowed_by(windows).count().to_stream()
+            ...     return counts.map(lambda windowed, count: (windowed.key, f"{windowed.window.start}: {count}"))
+            >>> from millrace.dsl import TimeWindows
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k', '0: 1'), ('k', '0: 2')]
+        """
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedKStream(self, windows)
+        return TimeWindowedKStream(self, windows)
+
+    def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
+        """Begin to aggregate several grouped streams into one table; this one with the given aggregator."""
+        return CogroupedKStream.beginning_with(self, aggregator)
+
+    # Building blocks.
+
+    def _aggregated(
+        self,
+        name: str,
+        options: TableOptions,
+        processor: Any,
+        *,
+        windows: WindowSpec | SessionSpec | None = None,
+        key_serde: Serde[Any] | None = None,
+        grace_ms: int | None = None,
+    ) -> KTable[Any, Any]:
+        """Put an aggregation behind this stream, which is repartitioned if its key has changed."""
+        parent, sources = self._repartitioned(options)
+        store = options.store(windows)
+        node = ProcessorStep(name, processor, stores=(store,))
+        node.window_grace_ms = grace_ms
+        node.versioned_output = store.versioned
+        self._graph.add(parent, node)
+        return KTable(
+            self._graph,
+            name,
+            node,
+            processor,
+            sources=sources,
+            key_serde=options.option.key_serde if windows is None else key_serde,
+            value_serde=options.option.value_serde,
+            queryable_store_name=options.queryable_name,
+        )
+
+    def _repartitioned(self, options: TableOptions) -> tuple[GraphNode, frozenset[str]]:
+        """Return the node to aggregate behind; a repartition topic with a name is shared by all aggregations."""
+        if not self._repartition_required:
+            return self._node, self._sources
+        node = self._new_repartition(options)
+        if self._repartition_node is None or self._repartition_name is None:
+            self._repartition_node = node
+        self._graph.add(self._node, self._repartition_node)
+        return self._repartition_node, frozenset((node.name,))
+
+    def _new_repartition(self, options: TableOptions) -> Repartition:
+        given = self._repartition_name
+        return Repartition(
+            self._graph.names,
+            given if given is not None else options.store_name,
+            key_serde=self._key_serde,
+            value_serde=self._value_serde,
+            name_is_generated=given is None and not options.queryable,
+        )
+
+
+from millrace.dsl.cogrouped_stream import CogroupedKStream  # noqa: E402 (streams and tables make each other)
+from millrace.dsl.ktable import KTable  # noqa: E402
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream  # noqa: E402

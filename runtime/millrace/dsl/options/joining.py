@@ -1,0 +1,186 @@
+"""How joins name, repartition and store what they join."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from millrace.dsl.durations import Duration, to_millis
+from millrace.processor.api import StreamPartitioner
+from millrace.serdes.base import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+VO = TypeVar("VO")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ValueJoinerWithKey(Generic[K, V, VO, R]):
+    """Marks a joiner that takes the key too: `join(table, ValueJoinerWithKey(lambda key, left, right: …))`."""
+
+    joiner: Callable[[K, V, VO], R]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined(Generic[K, V, VO]):
+    """How a stream is joined with a table."""
+
+    name: str | None = None
+    """Of the join, and of the repartition topic where one is needed."""
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    other_value_serde: Serde[VO] | None = None
+    grace_period_ms: int | None = None
+    """Hold stream records back this long, so that a versioned table can catch up (KIP-923)."""
+
+    @classmethod
+    def as_(cls, name: str) -> Joined[Any, Any, Any]:
+        """Name the join."""
+        return cls(name)
+
+    @classmethod
+    def with_(
+        cls,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        other_value_serde: Serde[VO] | None = None,
+        *,
+        name: str | None = None,
+        grace_period: Duration | None = None,
+    ) -> Joined[K, V, VO]:
+        """Use these serdes where the stream has to be repartitioned."""
+        joined = cls(name, key_serde, value_serde, other_value_serde)
+        return joined if grace_period is None else joined.with_grace_period(grace_period)
+
+    def with_name(self, name: str | None) -> Joined[K, V, VO]:
+        """Name the join."""
+        return replace(self, name=name)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Joined[K, V, VO]:
+        """Use this serde for keys."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Joined[K, V, VO]:
+        """Use this serde for the stream's values."""
+        return replace(self, value_serde=serde)
+
+    def with_other_value_serde(self, serde: Serde[VO] | None) -> Joined[K, V, VO]:
+        """Use this serde for the table's values."""
+        return replace(self, other_value_serde=serde)
+
+    def with_grace_period(self, grace: Duration) -> Joined[K, V, VO]:
+        """Hold stream records back this long; the table must be versioned.
+
+        Raises:
+            TopologyError: it is negative.
+        """
+        return replace(self, grace_period_ms=to_millis(grace, "The grace period of a join"))
+
+
+@dataclass(frozen=True, slots=True)
+class StreamJoined(Generic[K, V, VO]):
+    """How two streams are joined: names, serdes and the window stores of both sides."""
+
+    name: str | None = None
+    store_name: str | None = None
+    """Base name of the stores and their changelogs."""
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    other_value_serde: Serde[VO] | None = None
+    this_store_supplier: Any = None
+    other_store_supplier: Any = None
+    dsl_store_suppliers: Any = None
+    logging_enabled: bool = True
+    log_config: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def as_(cls, store_name: str) -> StreamJoined[Any, Any, Any]:
+        """Give the stores a base name."""
+        return cls(store_name=store_name)
+
+    @classmethod
+    def with_(
+        cls,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        other_value_serde: Serde[VO] | None = None,
+    ) -> StreamJoined[K, V, VO]:
+        """Use these serdes for keys and for the values of both sides."""
+        return cls(key_serde=key_serde, value_serde=value_serde, other_value_serde=other_value_serde)
+
+    def with_name(self, name: str | None) -> StreamJoined[K, V, VO]:
+        """Name the nodes and repartition topics."""
+        return replace(self, name=name)
+
+    def with_store_name(self, store_name: str | None) -> StreamJoined[K, V, VO]:
+        """Give the stores a base name."""
+        return replace(self, store_name=store_name)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> StreamJoined[K, V, VO]:
+        """Use this serde for keys."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> StreamJoined[K, V, VO]:
+        """Use this serde for the values of this side."""
+        return replace(self, value_serde=serde)
+
+    def with_other_value_serde(self, serde: Serde[VO] | None) -> StreamJoined[K, V, VO]:
+        """Use this serde for the values of the other side."""
+        return replace(self, other_value_serde=serde)
+
+    def with_this_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
+        """Keep this side in a store of that supplier, which must retain duplicates and match the windows."""
+        return replace(self, this_store_supplier=supplier)
+
+    def with_other_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
+        """Keep the other side in a store of that supplier, which must retain duplicates and match the windows."""
+        return replace(self, other_store_supplier=supplier)
+
+    def with_dsl_store_suppliers(self, suppliers: Any) -> StreamJoined[K, V, VO]:
+        """Take all stores from these suppliers."""
+        return replace(self, dsl_store_suppliers=suppliers)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> StreamJoined[K, V, VO]:
+        """Log the stores' changes to topics with these settings."""
+        return replace(self, logging_enabled=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> StreamJoined[K, V, VO]:
+        """Log no changes."""
+        return replace(self, logging_enabled=False, log_config={})
+
+
+@dataclass(frozen=True, slots=True)
+class TableJoined(Generic[K, VO]):
+    """How two tables are joined by a foreign key."""
+
+    name: str | None = None
+    partitioner: StreamPartitioner | None = None
+    """Of the left table's topic, if it is not the default one."""
+    other_partitioner: StreamPartitioner | None = None
+    """Of the right table's topic, if it is not the default one."""
+
+    @classmethod
+    def as_(cls, name: str) -> TableJoined[Any, Any]:
+        """Name the join, its topics and its store."""
+        return cls(name)
+
+    @classmethod
+    def with_(
+        cls, partitioner: StreamPartitioner | None = None, other_partitioner: StreamPartitioner | None = None
+    ) -> TableJoined[Any, Any]:
+        """Send subscriptions and responses where these put them."""
+        return cls(None, partitioner, other_partitioner)
+
+    def with_name(self, name: str | None) -> TableJoined[K, VO]:
+        """Name the join."""
+        return replace(self, name=name)
+
+    def with_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
+        """Send responses where this puts them."""
+        return replace(self, partitioner=partitioner)
+
+    def with_other_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
+        """Send subscriptions where this puts them."""
+        return replace(self, other_partitioner=partitioner)

@@ -1,0 +1,33 @@
+"""Names of operators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.dsl.graph.names import checked_name
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Gives an operator's node a name; a plain string does the same."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        checked_name(self.name)
+
+    @classmethod
+    def as_(cls, name: str) -> Named:
+        """Return the name."""
+        return cls(name)
+
+
+def name_of(named: Named | str | None) -> str | None:
+    """Return the checked text of a name.
+
+    Raises:
+        TopologyError: the name has characters that topic names cannot have.
+    """
+    if named is None:
+        return None
+    return checked_name(named) if isinstance(named, str) else named.name

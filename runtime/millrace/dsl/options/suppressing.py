@@ -1,0 +1,113 @@
+"""How updates of a table are held back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from collections.abc import Mapping
+
+from millrace.dsl.durations import Duration, to_millis
+from millrace.errors import TopologyError
+
+
+@dataclass(frozen=True, slots=True)
+class BufferConfig:
+    """How much is held back at most, and what happens when that is reached."""
+
+    record_limit: int | None = None
+    byte_limit: int | None = None
+    shuts_down: bool = False
+    logging_enabled: bool = True
+    log_config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for limit in (self.record_limit, self.byte_limit):
+            if limit is not None and limit < 0:
+                raise TopologyError(f"A limit of a suppression buffer must not be negative, but is {limit}")
+
+    @classmethod
+    def max_records(cls, limit: int) -> BufferConfig:
+        """Hold at most that many keys; emit the oldest early when there are more."""
+        return cls(record_limit=limit)
+
+    @classmethod
+    def max_bytes(cls, limit: int) -> BufferConfig:
+        """Hold at most that many bytes; emit the oldest early when there are more."""
+        return cls(byte_limit=limit)
+
+    @classmethod
+    def unbounded(cls) -> BufferConfig:
+        """Hold whatever has to be held."""
+        return cls(shuts_down=True)
+
+    def with_max_records(self, limit: int) -> BufferConfig:
+        """Hold at most that many keys."""
+        return replace(self, record_limit=limit)
+
+    def with_max_bytes(self, limit: int) -> BufferConfig:
+        """Hold at most that many bytes."""
+        return replace(self, byte_limit=limit)
+
+    def with_no_bound(self) -> BufferConfig:
+        """Hold whatever has to be held."""
+        return replace(self, record_limit=None, byte_limit=None, shuts_down=True)
+
+    def emit_early_when_full(self) -> BufferConfig:
+        """Emit the oldest updates when the buffer is full."""
+        return replace(self, shuts_down=False)
+
+    def shut_down_when_full(self) -> BufferConfig:
+        """Fail the task when the buffer is full."""
+        return replace(self, shuts_down=True)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> BufferConfig:
+        """Log the buffer to a topic with these settings."""
+        return replace(self, logging_enabled=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> BufferConfig:
+        """Lose what is buffered with the task."""
+        return replace(self, logging_enabled=False, log_config={})
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether no update can ever be emitted early."""
+        return self.shuts_down
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """Until when updates are held back."""
+
+    wait_ms: int | None = None
+    """Time after the first update of a key; None: until its window closes."""
+    buffer: BufferConfig = field(default_factory=BufferConfig.unbounded)
+    name: str | None = None
+
+    @classmethod
+    def until_time_limit(cls, wait: Duration, buffer: BufferConfig) -> Suppressed:
+        """Send an update on this much stream time after the first of its key, and only the latest of them.
+
+        Raises:
+            TopologyError: the time is negative.
+        """
+        return cls(to_millis(wait, "The time to suppress"), buffer)
+
+    @classmethod
+    def until_window_closes(cls, buffer: BufferConfig) -> Suppressed:
+        """Send exactly one, final result per window.
+
+        Raises:
+            TopologyError: the buffer may emit early, so that results were not final.
+        """
+        if not buffer.is_strict:
+            raise TopologyError(
+                "until_window_closes needs a buffer that never emits early: use BufferConfig.unbounded(), or "
+                "shut_down_when_full()"
+            )
+        return cls(None, buffer)
+
+    def with_name(self, name: str | None) -> Suppressed:
+        """Name the node; its store is `<name>-store`."""
+        return replace(self, name=name)
+
+

@@ -1,0 +1,150 @@
+"""Aggregations of streams by key: count, reduce, aggregate; and the node that joins those of a cogroup."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millrace.dsl.processors.tables import (
+    IS_LATEST,
+    NOT_PUT,
+    TableStore,
+    View,
+    change_forwarder,
+    store_view,
+)
+from millrace.processor.node import NodeContext, ProcessFn
+from millrace.records import Headers
+
+Initializer = Callable[[], Any]
+Aggregator = Callable[[Any, Any, Any], Any]
+"""key, value, aggregate so far; returns the new aggregate, None to delete it."""
+Reducer = Callable[[Any, Any], Any]
+
+
+def count_initializer() -> int:
+    """Begin to count."""
+    return 0
+
+
+def count_aggregator(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 (any record counts)
+    """Count one more."""
+    return count + 1
+
+
+class StreamAggregate:
+    """Keeps one aggregate per key. Records without key or value are dropped.
+
+    The first old value sent on is the initial one, as in Kafka Streams.
+    """
+
+    def __init__(self, store_name: str, initializer: Initializer, aggregator: Aggregator) -> None:
+        self.store_name = store_name
+        self._initializer = initializer
+        self._aggregator = aggregator
+        self._sends_old_values = False
+
+    def send_old_values(self, *, force: bool = True) -> bool:  # noqa: ARG002 (there always is a store)
+        """Send old values."""
+        self._sends_old_values = True
+        return True
+
+    def view(self) -> View:
+        """Look into the store."""
+        return store_view(self.store_name)
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        initialize, aggregate = self._initializer, self._aggregator
+        drop, fail, record = node.drop_record, node.processing_failed, node.record
+        table = TableStore(node.state_store(self.store_name))
+        get, put = table.get, table.put
+        forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            found = get(key)
+            try:
+                if found is None:
+                    old = initialize()
+                    new = aggregate(key, value, old)
+                    time = timestamp
+                else:
+                    old = found[0]
+                    new = aggregate(key, value, old)
+                    time = max(timestamp, found[1])
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            code = put(key, new, time)
+            if code != NOT_PUT:
+                forward(key, new, old, time, headers, code == IS_LATEST)
+
+        return process
+
+
+class StreamReduce(StreamAggregate):
+    """Keeps one value per key, combined from all values so far; the first is taken as it is."""
+
+    def __init__(self, store_name: str, reducer: Reducer) -> None:
+        super().__init__(store_name, lambda: None, lambda _key, value, so_far: reducer(so_far, value))
+        self._reducer = reducer
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        reduce = self._reducer
+        drop, fail, record = node.drop_record, node.processing_failed, node.record
+        table = TableStore(node.state_store(self.store_name))
+        get, put = table.get, table.put
+        forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None or value is None:
+                drop()
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            found = get(key)
+            if found is None:
+                old, new, time = None, value, timestamp
+            else:
+                old = found[0]
+                try:
+                    new = reduce(old, value)
+                except Exception as error:
+                    fail(error, key, value, timestamp, headers)
+                    return
+                time = max(timestamp, found[1])
+            code = put(key, new, time)
+            if code != NOT_PUT:
+                forward(key, new, old, time, headers, code == IS_LATEST)
+
+        return process
+
+
+class CogroupMerge:
+    """Joins the outputs of the aggregations of a cogroup, which share one store."""
+
+    def __init__(self, parents: Sequence[Any], store_name: str) -> None:
+        self._parents = tuple(parents)
+        self.store_name = store_name
+
+    def send_old_values(self, *, force: bool = True) -> bool:
+        """Have all aggregations send old values."""
+        for parent in self._parents:
+            parent.send_old_values(force=force)
+        return True
+
+    def view(self) -> View:
+        """Look into the common store."""
+        return store_view(self.store_name)
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        return node.forward
+
+

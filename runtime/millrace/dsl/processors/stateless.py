@@ -1,0 +1,248 @@
+"""Operators on streams that keep no state. Each function returns the factory of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
+from millrace.records import Headers
+
+Predicate = Callable[[Any, Any], Any]
+
+
+def pass_through() -> NodeFactory:
+    """Send every record on as it is."""
+    return lambda node: node.forward
+
+
+def filtering(predicate: Predicate, *, negate: bool = False) -> NodeFactory:
+    """Send on the records for which the predicate is true (or false)."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def keep(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                wanted = predicate(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            if wanted:
+                forward(key, value, timestamp, headers)
+
+        def drop(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                unwanted = predicate(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            if not unwanted:
+                forward(key, value, timestamp, headers)
+
+        return drop if negate else keep
+
+    return factory
+
+
+def mapping(mapper: Callable[[Any, Any], tuple[Any, Any]]) -> NodeFactory:
+    """Replace key and value."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new_key, new_value = mapper(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(new_key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def selecting_key(selector: Callable[[Any, Any], Any]) -> NodeFactory:
+    """Replace the key."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new_key = selector(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(new_key, value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def mapping_values(mapper: Callable[[Any], Any]) -> NodeFactory:
+    """Replace the value."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new_value = mapper(value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def mapping_values_with_key(mapper: Callable[[Any, Any], Any]) -> NodeFactory:
+    """Replace the value, knowing the key."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new_value = mapper(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> NodeFactory:
+    """Replace a record by any number of others; all are made before the first is sent on."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                pairs = [(new_key, new_value) for new_key, new_value in mapper(key, value)]
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            for new_key, new_value in pairs:
+                forward(new_key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def flat_mapping_values(mapper: Callable[[Any], Iterable[Any]]) -> NodeFactory:
+    """Replace a value by any number of others."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                values = list(mapper(value))
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            for new_value in values:
+                forward(key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[Any]]) -> NodeFactory:
+    """Replace a value by any number of others, knowing the key."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                values = list(mapper(key, value))
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            for new_value in values:
+                forward(key, new_value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def peeking(action: Callable[[Any, Any], Any]) -> NodeFactory:
+    """Call a function, and send the record on; without children this is `foreach`."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward, fail = node.forward, node.processing_failed
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                action(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(key, value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def branching(predicates: Sequence[Predicate], children: Sequence[str]) -> NodeFactory:
+    """Send a record to the child of the first predicate that is true.
+
+    Args:
+        predicates: in the order they are tried.
+        children: their nodes; filled while branches are added. One more than predicates is the default branch.
+    """
+
+    def factory(node: NodeContext) -> ProcessFn:
+        fail = node.processing_failed
+        branches = [(predicate, node.children[name]) for predicate, name in zip(predicates, children, strict=False)]
+        default = node.children[children[-1]] if len(children) > len(predicates) else None
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            for predicate, forward in branches:
+                try:
+                    matches = predicate(key, value)
+                except Exception as error:
+                    fail(error, key, value, timestamp, headers)
+                    return
+                if matches:
+                    forward(key, value, timestamp, headers)
+                    return
+            if default is not None:
+                default(key, value, timestamp, headers)
+
+        return process
+
+    return factory
+
+
+def printing(label: str, mapper: Callable[[Any, Any], str] | None, path: Path | None) -> NodeFactory:
+    """Print one line per record, to standard output or appended to a file."""
+
+    def line(key: Any, value: Any) -> str:
+        return f"[{label}]: {mapper(key, value) if mapper is not None else f'{key}, {value}'}"
+
+    def factory(node: NodeContext) -> ProcessFn:
+        if path is None:
+            return peeking(lambda key, value: print(line(key, value), flush=True))(node)  # noqa: T201 (its purpose)
+        file = path.open("a", encoding="utf-8")
+        node.on_close(file.close)
+        return peeking(lambda key, value: file.write(line(key, value) + "\n"))(node)
+
+    return factory

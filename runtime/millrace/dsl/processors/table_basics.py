@@ -1,0 +1,339 @@
+"""Tables from topics and streams, and their simple operators: filter, map_values, transform_values, to_stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millrace.dsl.processors.tables import (
+    NOT_PUT,
+    TableStore,
+    ValueGetter,
+    View,
+    change_forwarder,
+    mapped_view,
+    store_view,
+)
+from millrace.processor.node import NodeContext, ProcessFn
+from millrace.records import Change, Headers, ValueAndTimestamp
+
+
+class TableSourceProcessor:
+    """Keeps the latest value of each key of a topic; without a store it passes updates on without old values.
+
+    Args:
+        store_name: of the table's store, which exists only if `materialize` is called.
+        materialized: the user asked for the store.
+        on_materialize: called when somebody needs the store.
+    """
+
+    def __init__(self, store_name: str, *, materialized: bool, on_materialize: Callable[[], None]) -> None:
+        self._store_name = store_name
+        self._materialized = materialized
+        self._on_materialize = on_materialize
+        self._sends_old_values = False
+
+    def materialize(self) -> None:
+        """Keep the table in its store."""
+        self._materialized = True
+        self._on_materialize()
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send old values if there is a store, or make one if forced to."""
+        if not (force or self._materialized):
+            return False
+        self.materialize()
+        self._sends_old_values = True
+        return True
+
+    def view(self) -> View:
+        """Look into the store, making sure there is one."""
+        self.materialize()
+        return store_view(self._store_name)
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        return self._with_store(node) if self._materialized else self._without_store(node)
+
+    def _without_store(self, node: NodeContext) -> ProcessFn:
+        forward, drop = node.forward, node.drop_record
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                drop()
+                return
+            forward(key, Change(value, None, True), timestamp, headers)  # noqa: FBT003
+
+        return process
+
+    def _with_store(self, node: NodeContext) -> ProcessFn:
+        drop, record = node.drop_record, node.record
+        table = TableStore(node.state_store(self._store_name))
+        get, put = table.get, table.put
+        forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            if key is None:
+                drop()
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            old = get(key)
+            code = put(key, value, timestamp)
+            if code != NOT_PUT:
+                forward(key, value, None if old is None else old[0], timestamp, headers, code == -1)
+
+        return process
+
+
+class TableFilter:
+    """Keeps the entries of a table for which a predicate is true; others are deleted downstream.
+
+    Old values are used wherever the parent can send them without a new store, so that an entry which was never there is not
+    deleted again and again.
+    """
+
+    def __init__(
+        self,
+        parent: Any,
+        predicate: Callable[[Any, Any], Any],
+        *,
+        negate: bool,
+        queryable_name: str | None,
+    ) -> None:
+        self._parent = parent
+        self._predicate = predicate
+        self._negate = negate
+        self._store_name = queryable_name
+        self._versioned = False
+        self._sends_old_values: bool = parent.send_old_values(force=False)
+
+    def use_versioned_semantics(self) -> None:
+        """Send deletions on even if nothing was there: out-of-order updates need them."""
+        self._versioned = True
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send old values from the own store, or computed from the parent's."""
+        if self._store_name is not None or self._parent.send_old_values(force=force):
+            self._sends_old_values = True
+        return self._sends_old_values
+
+    def view(self) -> View:
+        """Look into the own store, or filter the parent's values."""
+        return store_view(self._store_name) if self._store_name is not None else mapped_view(self._parent.view(), self._compute)
+
+    def _compute(self, key: Any, value: Any) -> Any:
+        return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        compute = self._compute
+        sends_old, skips_absent = self._sends_old_values, self._sends_old_values and not self._versioned
+        forward, fail, record = node.forward, node.processing_failed, node.record
+
+        if self._store_name is None:
+
+            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+                try:
+                    new = compute(key, change[0])
+                    old = compute(key, change[1]) if sends_old else None
+                except Exception as error:
+                    fail(error, key, change, timestamp, headers)
+                    return
+                if skips_absent and new is None and old is None:
+                    return
+                forward(key, Change(new, old, change[2]), timestamp, headers)
+
+            return process
+
+        table = TableStore(node.state_store(self._store_name))
+        get, put = table.get, table.put
+        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
+
+        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new = compute(key, change[0])
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            found = get(key) if sends_old else None
+            old = None if found is None else found[0]
+            if skips_absent and new is None and old is None:
+                return
+            code = put(key, new, timestamp)
+            if code != NOT_PUT:
+                forward_change(key, new, old, timestamp, headers, code == -1)
+
+        return process_stored
+
+
+class TableMapValues:
+    """Replaces the values of a table."""
+
+    def __init__(self, parent: Any, mapper: Callable[[Any, Any], Any], *, queryable_name: str | None) -> None:
+        self._parent = parent
+        self._mapper = mapper
+        self._store_name = queryable_name
+        self._sends_old_values = False
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send old values from the own store, or computed from the parent's."""
+        if self._store_name is not None or self._parent.send_old_values(force=force):
+            self._sends_old_values = True
+        return self._sends_old_values
+
+    def view(self) -> View:
+        """Look into the own store, or map the parent's values."""
+        return store_view(self._store_name) if self._store_name is not None else mapped_view(self._parent.view(), self._compute)
+
+    def _compute(self, key: Any, value: Any) -> Any:
+        return None if value is None else self._mapper(key, value)
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        compute, sends_old = self._compute, self._sends_old_values
+        forward, fail, record = node.forward, node.processing_failed, node.record
+
+        if self._store_name is None:
+
+            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+                try:
+                    new = compute(key, change[0])
+                    old = compute(key, change[1]) if sends_old else None
+                except Exception as error:
+                    fail(error, key, change, timestamp, headers)
+                    return
+                forward(key, Change(new, old, change[2]), timestamp, headers)
+
+            return process
+
+        table = TableStore(node.state_store(self._store_name))
+        get, put = table.get, table.put
+        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
+
+        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                new = compute(key, change[0])
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
+            record.timestamp = timestamp
+            record.headers = headers
+            found = get(key) if sends_old else None
+            code = put(key, new, timestamp)
+            if code != NOT_PUT:
+                forward_change(key, new, None if found is None else found[0], timestamp, headers, code == -1)
+
+        return process_stored
+
+
+def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
+    """Send the new values of a table's updates on as records of a stream."""
+
+    def factory(node: NodeContext) -> ProcessFn:
+        forward = node.forward
+
+        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            forward(key, change[0], timestamp, headers)
+
+        return process
+
+    return factory
+
+
+class TableTransformValues:
+    """Replaces the values of a table by what a stateful transformer makes of them.
+
+    Without a store of its own, its results cannot be told from the parent's values, so looking one up transforms the parent's
+    current value again.
+    """
+
+    def __init__(self, parent: Any, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:
+        self._parent = parent
+        self._supplier = supplier
+        self._store_name = queryable_name
+        self._sends_old_values = False
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send old values from the own store, or by transforming the parent's."""
+        if self._store_name is not None:
+            self._sends_old_values = True
+            return True
+        if self._parent.send_old_values(force=force):
+            self._sends_old_values = True
+        return self._sends_old_values
+
+    def view(self) -> View:
+        """Look into the own store, or transform the parent's values."""
+        if self._store_name is not None:
+            return store_view(self._store_name)
+        parent = self._parent.view()
+
+        def open_view(node: NodeContext) -> ValueGetter:
+            get_parent = parent.open(node).get
+            transform = _started(self._supplier(), node)
+
+            def get(key: Any) -> ValueAndTimestamp[Any] | None:
+                found = get_parent(key)
+                value = transform(key, None if found is None else found[0])
+                return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])
+
+            return ValueGetter(get)
+
+        return View(parent.store_names, open_view)
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        transform = _started(self._supplier(), node)
+        forward, fail, record, sends_old = node.forward, node.processing_failed, node.record, self._sends_old_values
+
+        if self._store_name is None:
+
+            def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+                record.timestamp = timestamp
+                record.headers = headers
+                try:
+                    new = transform(key, change[0])
+                    old = transform(key, change[1]) if sends_old else None
+                except Exception as error:
+                    fail(error, key, change, timestamp, headers)
+                    return
+                forward(key, Change(new, old, change[2]), timestamp, headers)
+
+            return process
+
+        table = TableStore(node.state_store(self._store_name))
+        get, put = table.get, table.put
+        forward_change = change_forwarder(node, table.store, send_old_values=sends_old)
+
+        def process_stored(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+            record.timestamp = timestamp
+            record.headers = headers
+            try:
+                new = transform(key, change[0])
+            except Exception as error:
+                fail(error, key, change, timestamp, headers)
+                return
+            found = get(key) if sends_old else None
+            code = put(key, new, timestamp)
+            if code != NOT_PUT:
+                forward_change(key, new, None if found is None else found[0], timestamp, headers, code == -1)
+
+        return process_stored
+
+
+def _started(transformer: Any, node: NodeContext) -> Callable[[Any, Any], Any]:
+    """Initialise a transformer with the node's task, and return its function."""
+    node.on_init(lambda: transformer.init(transformer_context(node)))
+    node.on_close(transformer.close)
+    transform: Callable[[Any, Any], Any] = transformer.transform
+    return transform
+
+
+def transformer_context(node: NodeContext) -> Any:
+    """Return the processing context of a node, without forwarding."""
+    from millrace.processor.adapter import NodeProcessorContext  # noqa: PLC0415
+
+    return NodeProcessorContext(node)

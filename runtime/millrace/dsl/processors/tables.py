@@ -1,0 +1,173 @@
+"""What all table operators share: values of a table, whether they come from a store or are computed on the way.
+
+Every operator that yields a table has a `TableProcessor`. Two things are asked of it while the graph is built: that it sends
+the old value along with each new one (only if somebody needs it, since that may force a store), and how others can look up
+the table's current value of a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from millrace.processor.node import NodeContext, ProcessFn
+from millrace.records import Change, Headers, ValueAndTimestamp
+
+NOT_PUT = -(2**63)
+"""What a versioned store returns for an update that is too old for it; nothing is sent on."""
+IS_LATEST = -1
+"""What it returns for an update that is the newest of its key."""
+
+Found = ValueAndTimestamp[Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ValueGetter:
+    """Looks up the current value of a table, or, for versioned tables, that of a point in time."""
+
+    get: Callable[[Any], Found]
+    get_as_of: Callable[[Any, int], Found] | None = None
+    """Present where the table is versioned: key and timestamp (ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How to look up a table's values from another node, and the stores that node has to be connected to."""
+
+    store_names: tuple[str, ...]
+    open: Callable[[NodeContext], ValueGetter]
+
+
+class TableProcessor(Protocol):
+    """The definition of a node whose output is a table."""
+
+    def send_old_values(self, *, force: bool) -> bool:
+        """Send old values from now on, materialising the table if need be and forced to; return whether it does."""
+
+    def view(self) -> View:
+        """Return how to look up the table's values."""
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+
+
+class TableStore:
+    """A table's store as operators use it: timestamped or versioned, the same three functions."""
+
+    __slots__ = ("get", "get_as_of", "put", "store")
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
+        self.get: Callable[[Any], Found]
+        self.put: Callable[[Any, Any, int], int]
+        self.get_as_of: Callable[[Any, int], Found] | None = None
+        if getattr(store, "kind", "key-value") == "versioned":
+            self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
+        else:
+            self.get, self.put = store.get, _timestamped_put(store)
+
+    def getter(self) -> ValueGetter:
+        """Return the look-up of this store."""
+        return ValueGetter(self.get, self.get_as_of)
+
+
+def store_view(name: str) -> View:
+    """Return the look-up of a materialised table."""
+    return View((name,), lambda node: TableStore(node.state_store(name)).getter())
+
+
+def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
+    """Return the look-up of a table that is computed from another one's values by key and value (which may be None)."""
+
+    def open_view(node: NodeContext) -> ValueGetter:
+        getter = parent.open(node)
+        get_parent, get_parent_as_of = getter.get, getter.get_as_of
+
+        def get(key: Any) -> Found:
+            found = get_parent(key)
+            if found is None:
+                return None
+            value = compute(key, found[0])
+            return None if value is None else ValueAndTimestamp(value, found[1])
+
+        def get_as_of(key: Any, timestamp: int) -> Found:
+            assert get_parent_as_of is not None
+            found = get_parent_as_of(key, timestamp)
+            if found is None:
+                return None
+            value = compute(key, found[0])
+            return None if value is None else ValueAndTimestamp(value, found[1])
+
+        return ValueGetter(get, None if get_parent_as_of is None else get_as_of)
+
+    return View(parent.store_names, open_view)
+
+
+ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
+"""key, new value, old value, timestamp, headers, whether it is the newest of its key."""
+
+
+def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) -> ForwardChange:
+    """Return what sends an update on that was put into a store: at once, or from the cache when that is flushed.
+
+    `store` is the state store itself. With a record cache the returned function does nothing, and what is flushed is
+    forwarded instead: the last value since the previous flush with the one before that.
+    """
+    forward = node.forward
+    set_listener = getattr(store, "set_flush_listener", None)
+    cached = False
+
+    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        forward(key, Change(new, old, True), timestamp, headers)  # noqa: FBT003
+
+    def listen() -> None:
+        nonlocal cached
+        if set_listener is not None:
+            cached = set_listener(flushed, send_old_values=send_old_values)
+
+    def with_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+        if not cached:
+            forward(key, Change(new, old, is_latest), timestamp, headers)
+
+    def without_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
+        if not cached:
+            forward(key, Change(new, None, is_latest), timestamp, headers)
+
+    node.on_init(listen)
+    return with_old if send_old_values else without_old
+
+
+def _timestamped_put(store: Any) -> Callable[[Any, Any, int], int]:
+    put = store.put
+
+    def put_value(key: Any, value: Any, timestamp: int) -> int:
+        put(key, None if value is None else ValueAndTimestamp(value, timestamp))
+        return IS_LATEST
+
+    return put_value
+
+
+def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
+    put: Callable[[Any, Any, int], int] = store.put
+    return put
+
+
+def _versioned_get(store: Any) -> Callable[[Any], Found]:
+    get = store.get
+
+    def get_latest(key: Any) -> Found:
+        record = get(key)
+        return None if record is None else ValueAndTimestamp(record.value, record.timestamp)
+
+    return get_latest
+
+
+def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
+    get = store.get
+
+    def get_as_of(key: Any, timestamp: int) -> Found:
+        record = get(key, timestamp)
+        return None if record is None else ValueAndTimestamp(record.value, record.timestamp)
+
+    return get_as_of

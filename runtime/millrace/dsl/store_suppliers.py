@@ -1,0 +1,199 @@
+"""Where the DSL gets its stores from: the configured suppliers, or the built-in ones (KIP-954)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from millrace.config import StreamsConfig
+from millrace.dsl.options.grouping import StoreType
+from millrace.errors import ConfigError
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+from millrace.state.stores import Stores
+
+
+@dataclass(frozen=True, slots=True)
+class DslKeyValueParams:
+    """A key-value store that the DSL needs."""
+
+    name: str
+    store_format: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class DslWindowParams:
+    """A window store that the DSL needs (times in ms)."""
+
+    name: str
+    retention_ms: int
+    window_size_ms: int
+    retain_duplicates: bool = False
+    emits_on_close: bool = False
+    is_sliding: bool = False
+    store_format: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class DslSessionParams:
+    """A session store that the DSL needs (times in ms)."""
+
+    name: str
+    retention_ms: int
+    emits_on_close: bool = False
+    store_format: str = "default"
+
+
+class DslStoreSuppliers(Protocol):
+    """Makes the store suppliers of the DSL; implement it to keep tables elsewhere."""
+
+    def key_value_store(self, params: DslKeyValueParams) -> Any: ...
+    def window_store(self, params: DslWindowParams) -> Any: ...
+    def session_store(self, params: DslSessionParams) -> Any: ...
+
+
+class RocksDbDslStoreSuppliers:
+    """Everything in RocksDB."""
+
+    def key_value_store(self, params: DslKeyValueParams) -> Any:
+        """Return a timestamped store."""
+        if params.store_format == "headers":
+            return Stores.persistent_timestamped_key_value_store_with_headers(params.name)
+        return Stores.persistent_timestamped_key_value_store(params.name)
+
+    def window_store(self, params: DslWindowParams) -> Any:
+        """Return a timestamped window store; one for results on close can be read in the order of time."""
+        if params.retain_duplicates:
+            return Stores.persistent_window_store(
+                params.name, params.retention_ms, params.window_size_ms, retain_duplicates=True
+            )
+        if params.emits_on_close:
+            return Stores.persistent_time_ordered_window_store(
+                params.name,
+                params.retention_ms,
+                params.window_size_ms,
+                has_index=params.is_sliding or params.store_format == "headers",
+                with_headers=params.store_format == "headers",
+            )
+        if params.store_format == "headers":
+            return Stores.persistent_timestamped_window_store_with_headers(
+                params.name, params.retention_ms, params.window_size_ms
+            )
+        return Stores.persistent_timestamped_window_store(params.name, params.retention_ms, params.window_size_ms)
+
+    def session_store(self, params: DslSessionParams) -> Any:
+        """Return a session store."""
+        if params.emits_on_close:
+            return Stores.persistent_time_ordered_session_store(
+                params.name, params.retention_ms, with_headers=params.store_format == "headers"
+            )
+        if params.store_format == "headers":
+            return Stores.persistent_session_store_with_headers(params.name, params.retention_ms)
+        return Stores.persistent_session_store(params.name, params.retention_ms)
+
+
+class InMemoryDslStoreSuppliers:
+    """Everything in memory, restored from the changelogs at start."""
+
+    def key_value_store(self, params: DslKeyValueParams) -> Any:
+        """Return a store in memory."""
+        return Stores.in_memory_key_value_store(params.name)
+
+    def window_store(self, params: DslWindowParams) -> Any:
+        """Return a window store in memory."""
+        return Stores.in_memory_window_store(
+            params.name, params.retention_ms, params.window_size_ms, retain_duplicates=params.retain_duplicates
+        )
+
+    def session_store(self, params: DslSessionParams) -> Any:
+        """Return a session store in memory."""
+        return Stores.in_memory_session_store(params.name, params.retention_ms)
+
+
+class BuiltInDslStoreSuppliers:
+    """The suppliers that come with Millrace."""
+
+    ROCKS_DB = RocksDbDslStoreSuppliers()
+    IN_MEMORY = InMemoryDslStoreSuppliers()
+
+
+_JAVA_NAMES = {
+    "RocksDBDslStoreSuppliers": BuiltInDslStoreSuppliers.ROCKS_DB,
+    "InMemoryDslStoreSuppliers": BuiltInDslStoreSuppliers.IN_MEMORY,
+}
+
+
+def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfig) -> DslStoreSuppliers:
+    """Return the suppliers in force: those given to the operator, else the configured ones.
+
+    Raises:
+        ConfigError: `dsl.store.suppliers.class` cannot be loaded.
+    """
+    if given is not None:
+        return cast("DslStoreSuppliers", given() if isinstance(given, type) else given)
+    if store_type is not None:
+        return _of_type(store_type is StoreType.IN_MEMORY)
+    configured = config.dsl_store_suppliers_class
+    if configured is None:
+        return _of_type(config.default_dsl_store == StoreType.IN_MEMORY.value)
+    if isinstance(configured, str):
+        configured = _loaded(configured)
+    return cast("DslStoreSuppliers", configured() if isinstance(configured, type) else configured)
+
+
+def _of_type(in_memory: bool) -> DslStoreSuppliers:  # noqa: FBT001
+    return BuiltInDslStoreSuppliers.IN_MEMORY if in_memory else BuiltInDslStoreSuppliers.ROCKS_DB
+
+
+def _loaded(name: str) -> Any:
+    java = name.rpartition("$")[2]
+    if java in _JAVA_NAMES:
+        return _JAVA_NAMES[java]
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"dsl.store.suppliers.class: {name!r} cannot be loaded ({error}); give module:attribute"
+        ) from error
+
+
+def is_versioned(supplier: Any) -> bool:
+    """Whether a supplier makes versioned stores."""
+    return hasattr(supplier, "history_retention_ms")
+
+
+def store_builder(
+    supplier: Any,
+    *,
+    kind: str,
+    key_serde: Serde[Any] | None,
+    value_serde: Serde[Any] | None,
+    logging_enabled: bool,
+    caching_enabled: bool,
+    log_config: Mapping[str, str],
+    retain_duplicates: bool,
+) -> StoreBuilder:
+    """Return the builder for a store of the DSL."""
+    builder: Any
+    if kind == "versioned":
+        builder = Stores.versioned_key_value_store_builder(supplier, key_serde, value_serde)
+    elif kind == "session":
+        builder = Stores.session_store_builder(supplier, key_serde, value_serde)
+    elif kind == "window" and retain_duplicates:
+        builder = Stores.window_store_builder(supplier, key_serde, value_serde)
+    elif kind == "window":
+        builder = Stores.timestamped_window_store_builder(supplier, key_serde, value_serde)
+    else:
+        builder = Stores.timestamped_key_value_store_builder(supplier, key_serde, value_serde)
+    if logging_enabled:
+        builder.with_logging_enabled(log_config)
+    else:
+        builder.with_logging_disabled()
+    if caching_enabled:
+        builder.with_caching_enabled()
+    elif kind != "versioned":
+        builder.with_caching_disabled()
+    return cast("StoreBuilder", builder)

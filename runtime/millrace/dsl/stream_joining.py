@@ -1,0 +1,3 @@
+"""Placeholder."""
+from typing import Any
+def join(*a: Any, **k: Any) -> Any: raise NotImplementedError

@@ -1,0 +1,114 @@
+"""`StreamsBuilder`: where a topology begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from millrace.config import StreamsConfig
+from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.sources import StreamSource, TableSource
+from millrace.dsl.graph.steps import StoreStep
+from millrace.dsl.kstream import KStream
+from millrace.dsl.ktable import KTable
+from millrace.dsl.materializing import table_options
+from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.topics import Consumed
+from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.state.api import StoreBuilder
+from millrace.topology import Topology
+from millrace.topology.nodes import SourceNode
+from millrace.topology.offset_reset import offset_reset_policy
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+STREAM_SOURCE = "KSTREAM-SOURCE-"
+TABLE_SOURCE = "KTABLE-SOURCE-"
+
+
+class StreamsBuilder:
+    """Collects what the operators define, and builds the topology."""
+
+    def __init__(self) -> None:
+        self._graph = GraphBuilder()
+
+    def stream(
+        self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V] | None = None
+    ) -> KStream[K, V]:
+        """Read topics, or all that match a pattern, as a stream."""
+        options: Consumed[Any, Any] = consumed or Consumed()
+        name = self._graph.names.processor(STREAM_SOURCE, options.name)
+        pattern = topics if isinstance(topics, re.Pattern) else None
+        listed = () if isinstance(topics, re.Pattern) else (topics,) if isinstance(topics, str) else tuple(topics)
+        node = StreamSource(
+            name,
+            listed,
+            pattern,
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+            timestamp_extractor=options.timestamp_extractor,
+            offset_reset=offset_reset_policy(options.offset_reset),
+        )
+        self._graph.add(self._graph.root, node)
+        return KStream(
+            self._graph,
+            name,
+            node,
+            sources=(name,),
+            key_serde=options.key_serde,
+            value_serde=options.value_serde,
+        )
+
+    def table(
+        self,
+        topic: str,
+        materialized: Materialized[K, V] | str | None = None,
+        *,
+        consumed: Consumed[K, V] | None = None,
+    ) -> KTable[K, V]:
+        """Read a topic as a table: each record is the new value of its key."""
+        consume: Consumed[Any, Any] = consumed or Consumed()
+        options = table_options(materialized, self._graph.names, f"{topic}-")
+        options = options.with_defaults(consume.key_serde, consume.value_serde)
+        given = consume.name
+        source_name = self._graph.names.processor(STREAM_SOURCE, given, "-source")
+        name = self._graph.names.processor(TABLE_SOURCE, given)
+        store = options.store()
+        source = SourceNode(
+            source_name,
+            (topic,),
+            None,
+            options.option.key_serde,
+            options.option.value_serde,
+            consume.timestamp_extractor,
+            offset_reset_policy(consume.offset_reset),
+        )
+        node = TableSource(name, source, store, versioned=store.versioned)
+        node.factory = processor = TableSourceProcessor(
+            options.store_name, materialized=options.queryable, on_materialize=node.materialize
+        )
+        if options.queryable:
+            node.materialize()
+        self._graph.add(self._graph.root, node)
+        return KTable(
+            self._graph,
+            name,
+            node,
+            processor,
+            sources=(source_name,),
+            key_serde=options.option.key_serde,
+            value_serde=options.option.value_serde,
+            queryable_store_name=options.queryable_name,
+        )
+
+    def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
+        """Add a store that processors refer to by name."""
+        self._graph.add(self._graph.root, StoreStep(store))
+        return self
+
+    def build(self, config: StreamsConfig | Mapping[str, Any] | None = None) -> Topology:
+        """Return the topology; the optimiser runs only when the configuration asks for it."""
+        settings = None if config is None else StreamsConfig.of(config)
+        return Topology(self._graph.compile(settings))

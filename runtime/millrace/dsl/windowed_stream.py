@@ -1,0 +1,265 @@
+"""`TimeWindowedKStream` and `SessionWindowedKStream`: the records of a stream by key and window, to be aggregated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from millrace.dsl.emit_strategy import EmitStrategy
+from millrace.dsl.grouped_stream import AGGREGATE, REDUCE, KGroupedStream
+from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
+from millrace.dsl.processors.session_aggregate import SessionAggregate
+from millrace.dsl.processors.window_aggregate import windowed_aggregate
+from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.errors import TopologyError
+from millrace.records import Windowed
+from millrace.serdes import Serdes
+from millrace.serdes.base import Serde
+from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+
+def window_length(windows: TimeWindows | UnlimitedWindows | SlidingWindows) -> int:
+    """Return the size of windows as their keys' serde needs it (ms)."""
+    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+
+
+def window_spec(
+    windows: TimeWindows | UnlimitedWindows | SlidingWindows, options: TableOptions, emit: EmitStrategy
+) -> WindowSpec:
+    """Return what the store of a windowed aggregation must be able to do.
+
+    Raises:
+        TopologyError: the retention asked for is shorter than windows can change.
+    """
+    length = window_length(windows)
+    sliding = isinstance(windows, SlidingWindows)
+    needed = min(2 * length + windows.grace_ms if sliding else length + windows.grace_ms, 2**63 - 1)
+    retention = options.option.retention_ms
+    if retention is not None and retention < needed:
+        raise TopologyError(
+            f"The retention of window store {options.store_name} must be at least {needed} ms, the windows' size and "
+            f"grace, not {retention} ms"
+        )
+    return WindowSpec(
+        retention if retention is not None else needed,
+        length,
+        emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE,
+        is_sliding=sliding,
+    )
+
+
+def session_spec(windows: SessionWindows, options: TableOptions, emit: EmitStrategy) -> SessionSpec:
+    """Return what the store of a session aggregation must be able to do.
+
+    Raises:
+        TopologyError: the retention asked for is shorter than sessions can change.
+    """
+    needed = windows.inactivity_gap_ms + windows.grace_ms
+    retention = options.option.retention_ms
+    if retention is not None and retention < needed:
+        raise TopologyError(
+            f"The retention of session store {options.store_name} must be at least {needed} ms, the inactivity gap and "
+            f"grace, not {retention} ms"
+        )
+    return SessionSpec(
+        retention if retention is not None else needed, emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE
+    )
+
+
+def time_windowed(key_serde: Serde[Any] | None, length_ms: int) -> Serde[Any] | None:
+    """Return the serde of windowed keys; None stays None: a default key serde cannot be told to be the inner one."""
+    return None if key_serde is None else TimeWindowedSerde(key_serde, length_ms or None)
+
+
+class TimeWindowedKStream(Generic[K, V]):
+    """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
+
+    def __init__(
+        self,
+        grouped: KGroupedStream[K, V],
+        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
+        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    ) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = emit
+
+    def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
+        """Send results with every update, or only when a window is final.
+
+        Raises:
+            TopologyError: unlimited windows never are.
+        """
+        if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
+            raise TopologyError("Unlimited windows never close; emit their results on update")
+        return TimeWindowedKStream(self._grouped, self._windows, strategy)
+
+    def count(
+        self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
+    ) -> KTable[Windowed[K], int]:
+        """Count the records of each key and window."""
+        return self._aggregated(
+            AGGREGATE, materialized, named, Serdes.long(), initializer=count_initializer, aggregator=count_aggregator
+        )
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        materialized: Materialized[K, V] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], V]:
+        """Combine the values of each key and window; the first one is taken as it is."""
+        return self._aggregated(
+            REDUCE,
+            materialized,
+            named,
+            self._grouped._value_serde,  # noqa: SLF001 (part of the same facade)
+            initializer=lambda: None,
+            aggregator=lambda _key, value, so_far: value if so_far is None else reducer(so_far, value),
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A | None],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the values of each key and window into an aggregate."""
+        return self._aggregated(AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator)
+
+    def _aggregated(
+        self,
+        prefix: str,
+        materialized: Materialized[Any, Any] | str | None,
+        named: Named | str | None,
+        value_serde: Serde[Any] | None,
+        *,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+    ) -> KTable[Windowed[K], Any]:
+        grouped, windows = self._grouped, self._windows
+        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
+        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
+        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
+        return grouped._aggregated(  # noqa: SLF001
+            name,
+            options,
+            windowed_aggregate(options.store_name, windows, self._emit, initializer, aggregator),
+            windows=window_spec(windows, options, self._emit),
+            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
+            grace_ms=windows.grace_ms,
+        )
+
+
+class SessionWindowedKStream(Generic[K, V]):
+    """Made by `KGroupedStream.windowed_by` with session windows."""
+
+    def __init__(
+        self,
+        grouped: KGroupedStream[K, V],
+        windows: SessionWindows,
+        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+    ) -> None:
+        self._grouped = grouped
+        self._windows = windows
+        self._emit = emit
+
+    def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
+        """Send results with every update, or only when a session is final."""
+        return SessionWindowedKStream(self._grouped, self._windows, strategy)
+
+    def count(
+        self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
+    ) -> KTable[Windowed[K], int]:
+        """Count the records of each key and session."""
+        return self._aggregated(
+            AGGREGATE,
+            materialized,
+            named,
+            Serdes.long(),
+            initializer=count_initializer,
+            aggregator=count_aggregator,
+            merger=lambda _key, one, other: one + other,
+        )
+
+    def reduce(
+        self,
+        reducer: Callable[[V, V], V],
+        materialized: Materialized[K, V] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], V]:
+        """Combine the values of each key and session; the first one is taken as it is."""
+
+        def combine(_key: Any, one: Any, other: Any) -> Any:
+            return other if one is None else reducer(one, other)
+
+        return self._aggregated(
+            REDUCE,
+            materialized,
+            named,
+            self._grouped._value_serde,  # noqa: SLF001
+            initializer=lambda: None,
+            aggregator=lambda key, value, so_far: combine(key, so_far, value),
+            merger=combine,
+        )
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        aggregator: Callable[[K, V, A], A | None],
+        merger: Callable[[K, A, A], A],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the values of each key and session into an aggregate.
+
+        Args:
+            initializer: makes the aggregate that a session begins with.
+            aggregator: gets key, value and the aggregate so far.
+            merger: gets key and the aggregates of two sessions that a record has made one.
+            materialized: how the table is kept; give it the aggregates' serde.
+            named: the node's name.
+        """
+        return self._aggregated(
+            AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator, merger=merger
+        )
+
+    def _aggregated(
+        self,
+        prefix: str,
+        materialized: Materialized[Any, Any] | str | None,
+        named: Named | str | None,
+        value_serde: Serde[Any] | None,
+        *,
+        initializer: Callable[[], Any],
+        aggregator: Callable[[Any, Any, Any], Any],
+        merger: Callable[[Any, Any, Any], Any],
+    ) -> KTable[Windowed[K], Any]:
+        grouped, windows = self._grouped, self._windows
+        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
+        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
+        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
+        key_serde = options.option.key_serde
+        return grouped._aggregated(  # noqa: SLF001
+            name,
+            options,
+            SessionAggregate(options.store_name, windows, self._emit, initializer, aggregator, merger),
+            windows=session_spec(windows, options, self._emit),
+            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
+            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+        )
+
+
+from millrace.dsl.ktable import KTable  # noqa: E402 (streams and tables make each other)
