@@ -21,6 +21,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
@@ -90,6 +91,7 @@ class KafkaStreams:
         self._restore_listener: RestoreListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
         self._context: ThreadContext | None = None
+        self._global_thread: GlobalStreamThread | None = None
         self._admin: AdminClient | None = None
         self._stop_housekeeping = threading.Event()
         self._status_file = self.config.internal("__status.file__", "")
@@ -150,6 +152,7 @@ class KafkaStreams:
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
             provision_internal_topics(self.topology, self.config, self._admin)
+            self._start_global_thread(settings, self._admin)
         except BaseException:
             self._directory.unlock()
             raise
@@ -166,6 +169,7 @@ class KafkaStreams:
             cache_max_bytes=self.config.statestore_cache_max_bytes // self.config.num_stream_threads,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
+            global_stores={} if self._global_thread is None else self._global_thread.stores,
         )
         self._set_state(State.REBALANCING)
         threading.Thread(target=self._keep_house, name="millrace-housekeeping", daemon=True).start()
@@ -238,6 +242,13 @@ class KafkaStreams:
         with self._lock:
             return list(self._threads.values())
 
+    def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
+        subtopology = self.topology.global_subtopology
+        if subtopology is not None:
+            thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
+            thread.start()
+            self._global_thread = thread
+
     def _start_thread(self, number: int) -> None:
         assert self._context is not None
         thread = StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
@@ -283,10 +294,13 @@ class KafkaStreams:
         self._begin_shutdown(None, State.ERROR)
 
     def _on_shutdown_requested(self) -> None:
+        self._on_fatal(StreamsError("Another instance has asked for the whole application to stop"))
+
+    def _on_fatal(self, error: Exception) -> None:
         with self._lock:
             if not self._state.is_running_or_rebalancing:
                 return
-            self.error = self.error or StreamsError("Another instance has asked for the whole application to stop")
+            self.error = self.error or error
             self._set_state(State.PENDING_ERROR)
         self._begin_shutdown(None, State.ERROR)
 
@@ -298,6 +312,8 @@ class KafkaStreams:
     def _finish_shutdown(self, end: State) -> None:
         for thread in self._live_threads():
             thread.join()
+        if self._global_thread is not None:
+            self._global_thread.shutdown()
         self._stop_housekeeping.set()
         self._directory.unlock()
         self._write_status(end)
