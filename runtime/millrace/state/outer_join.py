@@ -23,6 +23,7 @@ from millrace.state.base import LayeredStore
 from millrace.state.builders import BuilderBase
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
+from millrace.state.keys import decode_join_side_key, encode_join_side_key
 from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.serde_binding import store_serdes
 from millrace.state.suppliers import KeyValueBytesStoreSupplier
@@ -31,7 +32,6 @@ from millrace.state.value_formats import PLAIN
 K = TypeVar("K")
 V = TypeVar("V")
 
-_KEY_HEAD = Struct(">qB")
 _ROW_HEAD = Struct(">BI")
 _LENGTH = Struct(">I")
 _VARIABLE_SIZE = 1
@@ -71,12 +71,12 @@ class JoinSideKeySerde(Serde[JoinSideKey[K]]):
 
     def serialize(self, topic: str, data: JoinSideKey[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return timestamp ‖ side ‖ key."""
-        return _KEY_HEAD.pack(data.timestamp, data.is_left) + self.inner.serialize(topic, data.key, headers)
+        return encode_join_side_key(data[0], self.inner.serialize(topic, data[2], headers), left=data[1])
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> JoinSideKey[K]:
         """Read timestamp ‖ side ‖ key."""
-        timestamp, side = _KEY_HEAD.unpack_from(data)
-        return JoinSideKey(timestamp, side == 1, self.inner.deserialize(topic, data[_KEY_HEAD.size :], headers))
+        timestamp, is_left, key = decode_join_side_key(data)
+        return JoinSideKey(timestamp, is_left, self.inner.deserialize(topic, key, headers))
 
 
 class LeftOrRightValueSerde(Serde[LeftOrRightValue[Any]]):

@@ -249,5 +249,3 @@ class SuppressionBufferBuilder(BuilderBase):
     def build(self) -> StateStore:
         """Return a new buffer."""
         return SuppressionBuffer(self.name, self.key_serde, self.value_serde, logging=self.logging_enabled)
-
-
