@@ -60,7 +60,7 @@ def _content(store: Any, kind: str) -> list[tuple[Any, ...]]:
 def _valued(value: Any) -> tuple[str, int | None]:
     timestamp = getattr(value, "timestamp", None)
     if isinstance(value, ValueAndTimestamp) or (timestamp is not None and hasattr(value, "value")):
-        return _text(value.value), timestamp
+        return _text(value.value), None if timestamp == -1 else timestamp
     return _text(value), None
 
 

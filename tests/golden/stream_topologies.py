@@ -190,12 +190,9 @@ class Dedup(Processor[str, str, str, str]):
         if record.key is None:
             return
         store = self.context.get_state_store("seen")
-        if record.value is None:
-            store.delete(record.key)
-        elif store.get(record.key) == record.value:
+        if store.get(record.key) == record.value:
             return
-        else:
-            store.put(record.key, record.value)
+        store.put(record.key, record.value)
         self.context.forward(record)
 
 

@@ -30,7 +30,7 @@ def ktable_filter_mapvalues(b: StreamsBuilder) -> None:
 def ktable_filter_mapvalues_mat(b: StreamsBuilder) -> None:
     """Filters and mappings with stores."""
     table = b.table("in", kv("tab")).filter(lambda _k, v: len(v) > 3, kv("f"))
-    table.map_values(lambda k, v: k + v, kv("m")).to_stream().to("out")
+    table.map_values_with_key(lambda k, v: k + v, kv("m")).to_stream().to("out")
 
 
 class CountingTransformer:
