@@ -5,7 +5,8 @@ id >= (observed stream time - retention) / interval. The stream time is the grea
 stored, and starts anew with each opening, as in Java.
 
 A new segment stays in memory until the first commit. That commit writes and flushes it before it touches the older segments:
-whichever databases a crash leaves behind, the smallest recorded offset is one from which replaying restores all of them.
+whichever databases a crash leaves behind, the smallest recorded offset is one from which replaying restores all of them. An
+expired segment leaves the disk with the commit that follows: what is repeated after a crash may still have to read it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class SegmentedDatabase:
         self._format = value_format
         self._segments: SortedDict[int, RocksDatabase] = SortedDict()
         self._new: list[RocksDatabase] = []
+        self._expired: list[RocksDatabase] = []
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
@@ -125,8 +127,8 @@ class SegmentedDatabase:
             _, segment = segments.popitem(0)
             if segment in self._new:
                 self._new.remove(segment)
-            segment.close()
-            shutil.rmtree(segment.directory, ignore_errors=True)
+            else:
+                self._expired.append(segment)
 
     def scan_segments(
         self, time_from: int, time_to: int, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
@@ -155,6 +157,10 @@ class SegmentedDatabase:
                 if created:  # lets its recorded offset catch up once per interval, however little is written to it
                     segment.flush()
         self._new = []
+        while self._expired:
+            segment = self._expired.pop()
+            segment.close()
+            shutil.rmtree(segment.directory, ignore_errors=True)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """Return the smallest offset that a segment records."""
@@ -172,13 +178,14 @@ class SegmentedDatabase:
     def close(self) -> None:
         """Close all segments, and raise the first failure after all were tried."""
         failure: Exception | None = None
-        for segment in self._segments.values():
+        for segment in (*self._expired, *self._segments.values()):
             try:
                 segment.close()
             except Exception as error:
                 failure = failure or error
         self._segments.clear()
         self._new = []
+        self._expired = []
         self._context = None
         if failure is not None:
             raise failure
