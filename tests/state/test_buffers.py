@@ -199,8 +199,10 @@ def test_records_wait_until_the_grace_period_has_passed(task: Any) -> None:
     assert [(record.key.hex(), record.value and record.value.hex(), record.timestamp) for record in task.log("b")] == [
         (
             "0000000000000005dc6100000001",
-            "00000000000005dc0000000000000000000000016c0000000000000001000000026831000000027631"
-            "ffffffffffffffff00000001780000000000000000",
+            (
+                "00000000000005dc0000000000000000000000016c0000000000000001000000026831000000027631"
+                "ffffffffffffffff00000001780000000000000000"
+            ),
             None,
         ),
         (

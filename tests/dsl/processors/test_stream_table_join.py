@@ -13,6 +13,7 @@ from millrace.errors import FailedProcessingError
 from millrace.records import Headers
 from millrace.serdes import Serdes
 from millrace.state import Stores
+from millrace.state.grace_buffer import GraceBufferBuilder
 
 
 def described(key: str | None, value: str, found: str | None) -> str:
@@ -22,22 +23,26 @@ def described(key: str | None, value: str, found: str | None) -> str:
     return f"{key}:{value}/{found}"
 
 
-def pipeline(*, left: bool = False) -> Pipeline:
-    """Return a join of topic `stream` with table `table`."""
+def pipeline(*, left: bool = False, grace_ms: int | None = None) -> Pipeline:
+    """Return a join of topic `stream` with table `table`, with buffer `b` if there is a grace period."""
     table = TableSourceProcessor("t", materialized=True, on_materialize=lambda: None)
-    join = StreamTableJoin(view=table.view(), joiner=described, left=left)
+    buffer_name = None if grace_ms is None else "b"
+    join = StreamTableJoin(view=table.view(), joiner=described, left=left, buffer_name=buffer_name)
     store = Stores.timestamped_key_value_store_builder(
         Stores.persistent_timestamped_key_value_store("t"), Serdes.string(), Serdes.string()
     )
-    return (
+    built = (
         Pipeline()
         .source("stream")
         .source("table")
         .node("t", table, "table")
         .node("join", join, "stream")
-        .store(store, "t", *(["join"] if join.store_names == ("t",) else []))
+        .store(store, "t", "join")
         .listen_to("join")
     )
+    if grace_ms is not None:
+        built.store(GraceBufferBuilder("b", Serdes.string(), Serdes.string(), grace_ms=grace_ms), "join")
+    return built
 
 
 def test_a_record_is_joined_with_the_value_the_table_has_when_it_comes() -> None:
@@ -80,6 +85,25 @@ def test_records_without_a_value_are_dropped(kind: str) -> None:
     with Running(pipeline(left=kind == "left")) as task:
         task.pipe("table", "k", "v", 1)
         assert task.pipe("stream", "k", None, 1) == []
+        assert task.dropped == 1
+
+
+def test_with_a_grace_period_records_wait_for_the_table() -> None:
+    """KIP-923: the look-up is made when stream time has passed the record by the grace period; its context is its own."""
+    with Running(pipeline(left=True, grace_ms=100)) as task:
+        assert task.pipe("stream", "k", "a", 1_000, [("h", b"1")]) == []
+        task.pipe("table", "k", "v", 1_000)
+        assert task.pipe("stream", "other", "b", 1_099) == []
+        assert task.pipe("stream", "other", "c", 1_100) == [Sent("k", "k:a/v", 1_000, Headers([("h", b"1")]))]
+
+
+def test_with_a_grace_period_late_records_and_those_without_a_key_do_not_wait() -> None:
+    """What is later than the grace period is joined at once; without a key there is nothing to wait for."""
+    with Running(pipeline(left=True, grace_ms=100)) as task:
+        task.pipe("stream", "k", "a", 1_000)
+        assert task.pipe("stream", "k", "late", 899) == [Sent("k", "k:late/None", 899)]
+        assert task.pipe("stream", None, "b", 1_000) == [Sent(None, "None:b/None", 1_000)]
+        assert task.pipe("stream", "k", None, 1_000) == []
         assert task.dropped == 1
 
 
