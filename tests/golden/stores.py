@@ -25,6 +25,8 @@ def compare_stores(case: Case, driver: TopologyTestDriver) -> list[str]:
         if kind == "other":
             continue
         want = [_expected(row) for row in rows]
+        if getattr(store, "retain_duplicates", False):
+            want = [_without_start_as_timestamp(row) for row in want]
         have = _content(store, kind)
         if want != have:
             problems.append(f"store {name}: expected {want}, got {have}")
@@ -35,6 +37,11 @@ def _expected(row: dict[str, Any]) -> tuple[Any, ...]:
     timestamp = row.get("ts")
     bounds = (row["start"], row["end"]) if "start" in row else ()
     return row["key"], *bounds, row["value"], None if timestamp == -1 else timestamp
+
+
+def _without_start_as_timestamp(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Leave out a timestamp that repeats the window's start: Java's join stores have it in memory, though not on disk."""
+    return (*row[:-1], None) if row[-1] == row[1] else row
 
 
 def _content(store: Any, kind: str) -> list[tuple[Any, ...]]:
