@@ -134,7 +134,9 @@ def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> It
 def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int | None = None) -> None:
     """Write lines, the n-th to partition n % partitions with timestamp start (default: now) + n ms."""
     start_ms = int(time.time() * 1000) if start_ms is None else start_ms
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5})
+    producer = Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "queue.buffering.max.messages": 0}
+    )
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
     assert producer.flush(30) == 0

@@ -195,6 +195,31 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
                 replica.kill()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_outage_longer_than_records_may_wait(crash_kafka, tmp_path, guarantee):
+    """Brokers away for longer than transactions and deliveries may take: instances wait, and go on from the last commit."""
+    kafka = crash_kafka
+    timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
+    config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee) | timeouts
+    replica = Replica(config, "in", "out", tmp_path, "one").start()
+    feeder = Feeder(kafka, "in")
+    try:
+        wait_until(lambda: replica.status().get("records_total", 0) > 100, lambda: f"counts: {replica.log()[-3000:]}")
+        kafka.stop_broker()
+        threading.Event().wait(6.0)
+        kafka.restart_broker()
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, [replica])
+        if guarantee == "exactly_once_v2":
+            assert_exact(kafka, "out", lines)
+        assert replica.stop() == 0
+    finally:
+        feeder._stop.set()
+        if replica.process is not None and replica.process.poll() is None:
+            replica.kill()
+
+
 @pytest.fixture
 def app():
     """Give a new application id."""

@@ -37,10 +37,11 @@ def may_create_topics(config: StreamsConfig) -> bool:
 class Membership:
     """The membership of one stream thread; used by that thread only."""
 
-    def __init__(self, member: GroupMember, protocol: MemberProtocol, leader: GroupLeader) -> None:
+    def __init__(self, member: GroupMember, protocol: MemberProtocol, leader: GroupLeader, timeout_s: float) -> None:
         self._member = member
         self._protocol = protocol
         self._leader = leader
+        self._timeout_s = timeout_s
         self._rejoin_at_ms: int | None = None
 
     @property
@@ -98,11 +99,11 @@ class Membership:
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return committed offsets, once no transaction is pending on them."""
-        return self._member.committed(partitions)
+        return self._member.committed(partitions, self._timeout_s)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets with the member's generation."""
-        self._member.commit_offsets(offsets)
+        self._member.commit_offsets(offsets, self._timeout_s)
 
     def group_metadata(self) -> bytes:
         """Return what `send_offsets_to_transaction` takes."""
@@ -164,4 +165,4 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return Membership(member, protocol, leader)
+        return Membership(member, protocol, leader, config.task_timeout_ms / 1000)

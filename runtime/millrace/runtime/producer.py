@@ -6,9 +6,11 @@ brokers answer is sorted into the four things a thread can do about it:
 | answer | raised | what the thread does |
 |---|---|---|
 | the group moved on (22, 25, 82), or a newer producer has our id (fenced) | TaskMigratedError | abort, drop its tasks, rejoin |
-| the transaction must be aborted for another reason | TransactionAbortedError | abort, revive its tasks from their last commit |
+| the transaction must be aborted; a record was not delivered in time | TransactionAbortedError | abort, revive tasks |
 | a record was refused | ProductionError | abort, end (by default) |
 | no answer in time | StreamsTimeoutError, after `task.timeout.ms` of trying again | end |
+
+A record that was not delivered in time is not simply sent again: its report has no headers, and others have passed it by.
 
 Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
 
@@ -54,12 +56,16 @@ MIGRATED: Final = frozenset(
 """Codes that say: someone else does this thread's work now, or the coordinator gave up its transaction."""
 
 _TIMEOUTS: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
+_NOT_DELIVERED_IN_TIME: Final = frozenset(
+    {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT}  # noqa: SLF001
+    | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
 _REQUEST_TIMEOUT_S: Final = 5.0
 _FLUSH_STEP_S: Final = 0.5
 
 
 class TransactionAbortedError(StreamsError):
-    """A transaction could not be committed; its tasks go on from their last commit."""
+    """What was sent since the last commit is void or may be incomplete; tasks go on from there."""
 
 
 def translate_error(error: KafkaException, doing: str) -> StreamsError:
@@ -90,12 +96,8 @@ class StreamsProducer:
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._settings = {**settings, "on_delivery": self._on_delivery, "delivery.report.only.error": True}
         self._task_timeout_s = task_timeout_ms / 1000
-        self._client: Producer = open_producer(self._settings)
-
-    @property
-    def client(self) -> Producer:
-        """The librdkafka producer, for the path of every record."""
-        return self._client
+        self.client: Producer = open_producer(self._settings)
+        """The librdkafka producer, for the path of every record; another one after `replace`."""
 
     def start(self) -> None:
         """Fence predecessors with the same transactional id and abort what they left open (EOS); else nothing.
@@ -105,12 +107,12 @@ class StreamsProducer:
             StreamsTimeoutError: no coordinator answered.
         """
         if self.transactional:
-            self._retry("initialise transactions", lambda: self._client.init_transactions(_REQUEST_TIMEOUT_S))
+            self._retry("initialise transactions", lambda: self.client.init_transactions(_REQUEST_TIMEOUT_S))
 
     def begin(self) -> None:
         """Begin a transaction."""
         try:
-            self._client.begin_transaction()
+            self.client.begin_transaction()
         except KafkaException as error:
             raise translate_error(error, "begin a transaction") from error
         self.in_transaction = True
@@ -120,7 +122,7 @@ class StreamsProducer:
 
         librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends.
         """
-        while self._client.flush(_FLUSH_STEP_S):
+        while self.client.flush(_FLUSH_STEP_S):
             pass
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
@@ -144,9 +146,9 @@ class StreamsProducer:
         ]
         self._retry(
             "add offsets to the transaction",
-            lambda: self._client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S),
+            lambda: self.client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S),
         )
-        self._retry("commit the transaction", lambda: self._client.commit_transaction(_REQUEST_TIMEOUT_S))
+        self._retry("commit the transaction", lambda: self.client.commit_transaction(_REQUEST_TIMEOUT_S))
         self.in_transaction = False
 
     def abort(self) -> None:
@@ -155,7 +157,7 @@ class StreamsProducer:
             return
         self.in_transaction = False
         try:
-            self._retry("abort the transaction", lambda: self._client.abort_transaction(_REQUEST_TIMEOUT_S))
+            self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S))
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
             self.replace()
@@ -167,15 +169,15 @@ class StreamsProducer:
             StreamsTimeoutError: no coordinator answered.
         """
         self.close()
-        self._client = open_producer(self._settings)
+        self.client = open_producer(self._settings)
         self.in_transaction = False
         self.start()
 
     def close(self) -> None:
         """Forget what is not sent. Flush or commit first to keep it."""
         with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
-            self._client.purge()
-            self._client.flush(_FLUSH_STEP_S)
+            self.client.purge()
+            self.client.flush(_FLUSH_STEP_S)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         if error is not None and self.on_failure is not None:
@@ -201,10 +203,12 @@ def delivery_error(error: KafkaError, topic: str | None, partition: int | None, 
     text = f"A record for {where} (key {key!r:.80}) was not written: {error.str()} ({error.name()})"
     if error.code() in MIGRATED:
         return TaskMigratedError(text)
+    if error.code() in _NOT_DELIVERED_IN_TIME:
+        return TransactionAbortedError(
+            f"{text} within delivery.timeout.ms. Records since the last commit are processed again"
+        )
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         text += ". Raise the topic's max.message.bytes or send smaller records"
-    elif error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS):  # noqa: SLF001
-        text += ". The brokers did not acknowledge it within delivery.timeout.ms: check that they are up and in sync"
     elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
         text += ". Grant this application's user WRITE on the topic"
     elif error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001

@@ -40,7 +40,7 @@ from millrace.processor.handlers import (
 from millrace.records import Headers, TaskId, TopicPartition
 from millrace.runtime.instrumentation import RecordTracer
 from millrace.runtime.offsets import end_offsets
-from millrace.runtime.producer import StreamsProducer, delivery_error, translate_error
+from millrace.runtime.producer import StreamsProducer, TransactionAbortedError, delivery_error, translate_error
 from millrace.state.api import LogChange
 
 __all__ = ["KafkaRecordCollector"]
@@ -170,7 +170,7 @@ class KafkaRecordCollector:
     def on_failure(self, error: KafkaError, message: Message) -> None:
         """Take the report of a record that was not delivered."""
         failure = delivery_error(error, message.topic(), message.partition(), message.key())
-        if isinstance(failure, TaskMigratedError) or self._producer.transactional:
+        if isinstance(failure, TaskMigratedError | TransactionAbortedError) or self._producer.transactional:
             self._failure = self._failure or failure
             return
         record = DeadLetterRecord(

@@ -113,7 +113,10 @@ class TaskManager:
 
     def handle_assignment(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
         """Keep these tasks (with their input partitions), close others, and create those that are new."""
-        for task_id in self.task_ids - wanted.keys():
+        gone = self.task_ids - wanted.keys()
+        if any(task_id in self.running and self.running[task_id].commit_needed for task_id in gone):
+            self.commit()  # or their output would be committed later, without their offsets
+        for task_id in gone:
             _log.warning("Task %s is no longer assigned to %s; closing it", task_id, self._thread)
             self._drop(task_id)
         for task_id, inputs in wanted.items():
@@ -390,7 +393,7 @@ class TaskManager:
             wipe: tasks whose state is deleted besides.
         """
         self._abort()
-        running = set(self.running) if self._exactly_once else set()
+        running = set(self.running) if self._exactly_once or not wipe else set()
         self.revive(running - set(wipe))
         self.revive(set(wipe), wipe=True)
 
