@@ -27,13 +27,13 @@ def plain(name="s"):
 
 def test_second_process_is_refused_with_the_directory(task):
     """A store that another process holds open is a LockError that names the directory and the way out."""
-    task.open(plain())
+    task.open(plain("key-value"))
     code = (
         "import sys; sys.path[:0]=[sys.argv[2]]\n"
         "from crash_writer import open_store\n"
         "from pathlib import Path\n"
         "from millrace.errors import LockError\n"
-        "try: open_store(Path(sys.argv[1]))\n"
+        "try: open_store(Path(sys.argv[1]), 'key-value')\n"
         "except LockError as error: print(error)\n"
     )
     out = subprocess.run(
@@ -43,7 +43,7 @@ def test_second_process_is_refused_with_the_directory(task):
         check=True,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     ).stdout
-    assert str(task.state_dir / "rocksdb" / "s") in out
+    assert str(task.state_dir / "rocksdb" / "key-value") in out
     assert "state.dir" in out
 
 
@@ -52,6 +52,17 @@ def test_second_store_in_the_process_is_refused(make_task):
     make_task().open(plain())
     with pytest.raises(LockError, match="in use"):
         make_task().open(plain())
+
+
+def test_creation_that_was_cut_short_begins_anew(task):
+    """A process that died while it made the database left files without a database: the store opens, empty."""
+    directory = task.state_dir / "rocksdb" / "s"
+    directory.mkdir(parents=True)
+    (directory / "000004.log").touch()
+    (directory / "MANIFEST-000001").write_bytes(b"half")
+    store = task.open(plain())
+    assert list(store.all()) == []
+    assert store.committed_offset(CHANGELOG) is None
 
 
 def test_path_that_cannot_be_made_is_explained(make_task, tmp_path):
@@ -74,7 +85,7 @@ def test_read_only_directory_is_explained(tmp_path):
         "from pathlib import Path\n"
         "from millrace.errors import StateDirectoryError\n"
         "if os.geteuid() == 0: os.setgid(65534); os.setuid(65534)\n"
-        "try: open_store(Path(sys.argv[1]))\n"
+        "try: open_store(Path(sys.argv[1]), 'key-value')\n"
         "except StateDirectoryError as error: print(error)\n"
     )
     done = subprocess.run(

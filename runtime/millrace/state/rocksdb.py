@@ -114,6 +114,8 @@ class RocksDatabase:
         families = dict.fromkeys(names, options) | {OFFSETS_FAMILY: offsets_options()}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            if not self.exists():
+                self._clear_unfinished()
             self._db = Rdict(str(self.directory), options=options, column_families=families)
             self._attach()
             self._write_status(_OPEN)
@@ -124,6 +126,12 @@ class RocksDatabase:
         if stored is not None:
             for partition, offset in decode_position(stored).items():
                 self.position.setdefault(partition, offset)
+
+    def _clear_unfinished(self) -> None:
+        """Delete what a process left that died while it created the database: RocksDB would refuse to begin anew."""
+        for path in self.directory.iterdir():
+            if path.is_file():
+                path.unlink()
 
     def _attach(self) -> None:
         assert self._db is not None
