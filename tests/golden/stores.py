@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from tests.golden.cases import Case
@@ -72,6 +73,20 @@ def _valued(value: Any) -> tuple[str, int | None]:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, Windowed):
-        return f"[{_text(value.key)}@{value.window.start}/{value.window.end}]"
+    """Render as the `toString` of Kafka Streams' classes does."""
+    match value:
+        case Windowed():
+            return f"[{_text(value.key)}@{value.window.start}/{value.window.end}]"
+        case bytes():
+            return "".join(chr(byte) if 32 <= byte < 127 else f"\\x{byte:02X}" for byte in value)
+        case _ if type(value).__name__ == "SubscriptionWrapper":
+            return _subscription(value)
     return str(value)
+
+
+def _subscription(wrapper: Any) -> str:
+    words = None if wrapper.hash is None else list(struct.unpack(">qq", wrapper.hash))
+    return (
+        f"SubscriptionWrapper{{version={wrapper.version}, primaryKey={_text(wrapper.primary_key)}, "
+        f"instruction={wrapper.instruction.name}, hash={words}, primaryPartition={wrapper.primary_partition}}}"
+    )
