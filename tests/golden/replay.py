@@ -144,11 +144,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Replay every case of a folder; return the exit code."""
     parser = argparse.ArgumentParser(description="Replay golden cases.")
     parser.add_argument("folder", type=Path, nargs="?", default=CASES)
-    parser.add_argument("--topologies", default="tests.golden.topologies", help="module with TOPOLOGIES")
+    parser.add_argument("--topologies", help="a module whose TOPOLOGIES are added to the project's")
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     options = parser.parse_args(arguments)
     logging.getLogger("millrace").setLevel(logging.CRITICAL)
-    topologies: Mapping[str, Any] = importlib.import_module(options.topologies).TOPOLOGIES
+    topologies: Mapping[str, Any] = importlib.import_module("tests.golden.topologies").load_topologies(options.topologies)
     passed = failed = 0
     started = time.monotonic()
     for folder in sorted(path.parent for path in options.folder.glob("*/case.json")):

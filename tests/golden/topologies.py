@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,11 @@ TOPOLOGIES: dict[str, Callable[..., Topology]] = {
     **JOIN_TOPOLOGIES,
     **PAPI_TOPOLOGIES,
 }
+
+
+def load_topologies(module: str | None = None) -> dict[str, Callable[..., Topology]]:
+    """Return these definitions, and those that a module's `TOPOLOGIES` adds."""
+    return {**TOPOLOGIES, **(importlib.import_module(module).TOPOLOGIES if module else {})}
 
 
 def topology(name: str, config: Any = None) -> Topology:

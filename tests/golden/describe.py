@@ -1,0 +1,119 @@
+"""Compares topologies with what Kafka Streams makes of the same definitions.
+
+    python -m tests.golden.describe tests/golden/data/describe [--topologies MODULE] [--only NAME…]
+
+For each `<topology>.txt` the text of `describe()`, and for each `<topology>.topics.json` the topics of every sub-topology with
+their configuration, and the co-partitioned groups. Prints each mismatch and last `N passed, N failed`; exits with 1 if any
+failed.
+"""
+# ruff: noqa: T201 (a command-line tool)
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.golden.replay import build
+from tests.golden.topologies import load_topologies
+
+from millrace.config import StreamsConfig
+from millrace.topology import BuiltTopology
+
+DESCRIPTIONS = Path(__file__).parent / "data" / "describe"
+DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
+
+
+def compare(folder: Path, name: str, definition: Callable[..., Any]) -> list[str]:
+    """Build one topology and return where it differs from the folder's files; nothing means that it passes."""
+    topics_file, text_file = folder / f"{name}.topics.json", folder / f"{name}.txt"
+    expected = json.loads(topics_file.read_text()) if topics_file.exists() else None
+    settings = {} if expected is None else expected["config"]
+    topology = build(definition, settings)
+    problems = []
+    if text_file.exists():
+        problems += _difference(text_file.read_text(), topology.describe())
+    if expected is not None:
+        got = topics(topology.build(StreamsConfig.of({**DEFAULTS, **settings})), expected)
+        problems += _difference(_pretty(expected), _pretty({**got, "config": settings}))
+    return problems
+
+
+def topics(built: BuiltTopology, expected: Mapping[str, Any]) -> dict[str, Any]:
+    """Render the topics of a topology as the golden files have them.
+
+    The files name a changelog only where a source topic serves as one, so only those are compared.
+    """
+    found: dict[str, Any] = {
+        "copartition_groups": sorted(
+            {f"[{', '.join(sorted(group))}]" for part in built.subtopologies for group in part.copartition_groups}
+        )
+    }
+    for part in built.subtopologies:
+        name = f"subtopology-{part.id}"
+        found[name] = {
+            "source_topics": sorted(part.source_topics),
+            "sink_topics": sorted(part.sink_topics),
+            "changelog": {
+                part.changelog_topics[store]: expected.get(name, {}).get("changelog", {}).get(part.changelog_topics[store])
+                for store in sorted(part.source_changelogs)
+            },
+            "repartition": {
+                topic: {
+                    "class": "RepartitionTopicConfig",
+                    "config": dict(details.config),
+                    "enforced": details.enforced,
+                    "partitions": details.partitions,
+                }
+                for topic, details in part.repartition_topics.items()
+            },
+        }
+    return found
+
+
+def _pretty(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2, sort_keys=True)
+
+
+def _difference(expected: str, got: str) -> list[str]:
+    lines = difflib.unified_diff(expected.splitlines(), got.splitlines(), "Kafka Streams", "Millrace", lineterm="", n=1)
+    return list(lines)
+
+
+def names(folder: Path) -> list[str]:
+    """Return the topologies that a folder describes."""
+    return sorted({path.name.removesuffix(".topics.json").removesuffix(".txt") for path in folder.iterdir()})
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compare a folder; return the exit code."""
+    parser = argparse.ArgumentParser(description="Compare the descriptions of topologies.")
+    parser.add_argument("folder", type=Path, nargs="?", default=DESCRIPTIONS)
+    parser.add_argument("--topologies", help="a module whose TOPOLOGIES are added to the project's")
+    parser.add_argument("--only", nargs="*", default=[], help="names of topologies")
+    options = parser.parse_args(arguments)
+    definitions = load_topologies(options.topologies)
+    passed = failed = 0
+    for name in names(options.folder):
+        if options.only and name not in options.only:
+            continue
+        try:
+            problems = compare(options.folder, name, definitions[name])
+        except Exception as error:
+            problems = [f"{type(error).__name__}: {error}"]
+        if problems:
+            failed += 1
+            print(f"FAIL {name}")
+            print(*(f"     {line}" for line in problems), sep="\n")
+        else:
+            passed += 1
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
