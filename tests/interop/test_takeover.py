@@ -95,7 +95,8 @@ def _check_every_count_appears_once(application):
 )
 def test_another_program_takes_over(word_count, wait_until, first, second, guarantee):
     """The first program is stopped half-way, the second goes on with an empty disk: all counts are exact."""
-    application = word_count(**{"processing.guarantee": guarantee, "statestore.cache.max.bytes": "0"})
+    cache = "0" if guarantee == "exactly_once_v2" else "10485760"
+    application = word_count(**{"processing.guarantee": guarantee, "statestore.cache.max.bytes": cache})
     application.produce(LINES, seed=1)
     app = application.start(first).wait_running()
     wait_until(lambda: application.progress() > 0, "the first commit", check=app.check)
