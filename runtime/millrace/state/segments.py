@@ -21,12 +21,15 @@ from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
+from millrace.state.keys import MAX_LONG
 from millrace.state.physical import Rows
 from millrace.state.positions import Position
 from millrace.state.rocksdb import RocksDatabase
 from millrace.state.value_formats import ValueFormat
 
 MIN_SEGMENT_INTERVAL_MS = 60_000
+_TRASH = ".deleted"
+"""Ends the name, in the task's directory, of a segment that is being deleted."""
 
 
 def default_segment_interval_ms(retention_ms: int) -> int:
@@ -55,6 +58,8 @@ class SegmentedDatabase:
         """Open the segments that are there."""
         self._context = context
         self.observed_stream_time = -1
+        for trash in context.state_dir.glob(f"{self.name}.*{_TRASH}"):
+            shutil.rmtree(trash, ignore_errors=True)
         directory = context.state_dir / self.name
         if not directory.is_dir():
             return
@@ -91,6 +96,10 @@ class SegmentedDatabase:
     def oldest_readable(self) -> int:
         """Return the smallest timestamp within retention."""
         return self.observed_stream_time - self.retention_ms + 1
+
+    def latest_possible(self) -> int:
+        """Return a timestamp that no row exceeds: the end of the last segment."""
+        return min((self._segments.keys()[-1] + 1) * self.segment_interval_ms - 1, MAX_LONG) if self._segments else 0
 
     def for_reading(self, timestamp: int) -> RocksDatabase | None:
         """Return the segment that holds a timestamp, if it is within retention and there is one."""
@@ -159,8 +168,7 @@ class SegmentedDatabase:
         self._new = []
         while self._expired:
             segment = self._expired.pop()
-            segment.close()
-            shutil.rmtree(segment.directory, ignore_errors=True)
+            segment.destroy(self._context.state_dir / f"{segment.directory.name}{_TRASH}")
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
         """Return the smallest offset that a segment records."""

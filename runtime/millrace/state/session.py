@@ -34,6 +34,7 @@ class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A
         self._log = log
         self._drop_record = context.drop_record
         self._from_disk = self._disk_reader()
+        self._latest_cached_end = 0
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -51,6 +52,7 @@ class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A
         if self._cache is None:
             self._write(raw, None if aggregate is None else self._split(aggregate))
         else:
+            self._latest_cached_end = max(self._latest_cached_end, end)
             self._put_cached(self._cache_key(raw), aggregate)
 
     def remove(self, session: Windowed[K]) -> None:
@@ -163,8 +165,8 @@ class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A
         if self._cache is None or not self._cache.entries:
             return self._typed(rows)
         if lower is not None and lower == upper:
-            bounds = encode_session_key(lower, 0, max(earliest_end, 0)), encode_session_key(lower, MAX_LONG, MAX_LONG)
-            entries = self._cache.scan(*bounds)
+            first = encode_session_key(lower, 0, max(earliest_end, 0))
+            entries = self._cache.scan(first, encode_session_key(lower, MAX_LONG, self._latest_cached_end))
         else:
             entries = self._cache.scan(None, None)
         return self._merged(

@@ -113,7 +113,8 @@ class RocksSessionStore(_SegmentedSessions):
             return iter(())
         if key_from is not None and key_from == key_to:
             lower: bytes | None = encode_session_key(key_from, 0, earliest_end)
-            upper: bytes | None = encode_session_key(key_from, latest_start, MAX_LONG)
+            # No higher than need be: rows of longer keys lie between those of this one and its greatest possible row.
+            upper: bytes | None = encode_session_key(key_from, latest_start, self.latest_possible())
         else:
             lower = key_from
             upper = None if key_to is None else upper_range(key_to, _pack_two_longs(MAX_LONG, latest_start))
@@ -165,7 +166,7 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
             return iter(())
         if key_from is not None and key_from == key_to:
             lower = INDEX + encode_session_key(key_from, 0, earliest_end)
-            upper = INDEX + encode_session_key(key_from, latest_start, MAX_LONG)
+            upper = INDEX + encode_session_key(key_from, latest_start, self.latest_possible())
             index = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
             return _matching(self._through_index(index), key_from, key_to, earliest_end, latest_start)
         rows = self.scan_segments(earliest_end, MAX_LONG, BASE + pack_long(earliest_end), INDEX, reverse=reverse)
