@@ -56,7 +56,7 @@ class KGroupedStream(Generic[K, V]):
         """Count the records of each key, as a 64-bit integer.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.group_by_key().count("counts").to_stream().map_values(str), ("a", "x"), ("a", "y"))
             [('a', '1'), ('a', '2')]
         """
@@ -81,7 +81,7 @@ class KGroupedStream(Generic[K, V]):
             named: the node's name.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.group_by_key().reduce(lambda old, new: old + new).to_stream(), ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
@@ -107,7 +107,7 @@ class KGroupedStream(Generic[K, V]):
             named: the node's name.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> def build(words):
             ...     return words.group_by_key().aggregate(str, lambda key, value, joined: joined + value).to_stream()
             >>> run(build, ("k", "a"), ("k", "b"))
@@ -125,12 +125,12 @@ class KGroupedStream(Generic[K, V]):
         """Aggregate by windows of time, besides by key.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.dsl import TimeWindows
+            >>> from millrace.testing.examples import run
             >>> def build(words):
             ...     windows = TimeWindows.of_size_with_no_grace(10)
             ...     counts = words.group_by_key().windowed_by(windows).count().to_stream()
             ...     return counts.map(lambda windowed, count: (windowed.key, f"{windowed.window.start}: {count}"))
-            >>> from millrace.dsl import TimeWindows
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', '0: 1'), ('k', '0: 2')]
         """

@@ -81,7 +81,7 @@ class KStream(Generic[K, V]):
         """Keep the records for which the predicate is true.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.filter(lambda key, value: len(value) > 3), "to", "stream")
             [(None, 'stream')]
         """
@@ -91,7 +91,7 @@ class KStream(Generic[K, V]):
         """Drop the records for which the predicate is true.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.filter_not(lambda key, value: len(value) > 3), "to", "stream")
             [(None, 'to')]
         """
@@ -100,13 +100,11 @@ class KStream(Generic[K, V]):
     def _filtered(self, factory: NodeFactory, named: Named | str | None) -> KStream[K, V]:
         return self._same_types(self._processor(FILTER, factory, named))
 
-    def map(
-        self, mapper: Callable[[K, V], tuple[K2, V2]], named: Named | str | None = None
-    ) -> KStream[K2, V2]:
+    def map(self, mapper: Callable[[K, V], tuple[K2, V2]], named: Named | str | None = None) -> KStream[K2, V2]:
         """Replace key and value; grouping or joining the result goes through a repartition topic.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.map(lambda key, value: (value[0], value.upper())), "stream")
             [('s', 'STREAM')]
         """
@@ -134,20 +132,18 @@ class KStream(Generic[K, V]):
             value_serde: of the new values, for the operators that follow; None takes the default.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.map_values(str.upper), "stream")
             [(None, 'STREAM')]
         """
         node = self._processor(MAP_VALUES, stateless.mapping_values(mapper), named, value_changing=True)
         return self._with_values(node, value_serde)
 
-    def map_values_with_key(
-        self, mapper: Callable[[K, V], V2], named: Named | str | None = None
-    ) -> KStream[K, V2]:
+    def map_values_with_key(self, mapper: Callable[[K, V], V2], named: Named | str | None = None) -> KStream[K, V2]:
         """Replace the value, knowing the key (which must not be changed).
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.map_values_with_key(lambda key, value: f"{key}={value}"), ("k", "v"))
             [('k', 'k=v')]
         """
@@ -160,20 +156,18 @@ class KStream(Generic[K, V]):
         """Replace a record by any number of others.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.flat_map(lambda key, value: [(letter, value) for letter in value]), "ab")
             [('a', 'ab'), ('b', 'ab')]
         """
         node = self._processor(FLAT_MAP, stateless.flat_mapping(mapper), named, key_changing=True)
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
-    def flat_map_values(
-        self, mapper: Callable[[V], Iterable[V2]], named: Named | str | None = None
-    ) -> KStream[K, V2]:
+    def flat_map_values(self, mapper: Callable[[V], Iterable[V2]], named: Named | str | None = None) -> KStream[K, V2]:
         """Replace a value by any number of others.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda lines: lines.flat_map_values(str.split), "all streams flow")
             [(None, 'all'), (None, 'streams'), (None, 'flow')]
         """
@@ -186,7 +180,7 @@ class KStream(Generic[K, V]):
         """Replace a value by any number of others, knowing the key.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.flat_map_values_with_key(lambda key, value: [key, value]), ("k", "v"))
             [('k', 'k'), ('k', 'v')]
         """
@@ -197,7 +191,7 @@ class KStream(Generic[K, V]):
         """Give every record a new key; grouping or joining the result goes through a repartition topic.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.select_key(lambda key, value: value[0]), "stream")
             [('s', 'stream')]
         """
@@ -218,7 +212,7 @@ class KStream(Generic[K, V]):
         """Call a function for every record, and send it on unchanged.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> seen = []
             >>> run(lambda words: words.peek(lambda key, value: seen.append(value)), "stream"), seen
             ([(None, 'stream')], ['stream'])
@@ -241,9 +235,9 @@ class KStream(Generic[K, V]):
         """Take the records of both streams, in no particular order.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.merge(words.map_values(str.upper)), "a")
-            [(None, 'a'), (None, 'A')]
+            [(None, 'A'), (None, 'a')]
         """
         name = self._graph.names.processor(MERGE, name_of(named))
         node = ProcessorStep(name, stateless.pass_through(), is_merge=True)
@@ -260,11 +254,11 @@ class KStream(Generic[K, V]):
         """Begin to split the stream: every record goes to the first branch whose predicate is true.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.dsl import Branched
+            >>> from millrace.testing.examples import run
             >>> def build(words):
             ...     branches = words.split(named="len-").branch(lambda key, value: len(value) < 3, Branched.as_("short"))
             ...     return branches.no_default_branch()["len-short"]
-            >>> from millrace.dsl import Branched
             >>> run(build, "to", "stream")
             [(None, 'to')]
         """
@@ -300,10 +294,10 @@ class KStream(Generic[K, V]):
         """Send the stream through an internal topic, so that records are partitioned by their current key.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.dsl import Repartitioned
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.repartition(Repartitioned.as_("by-key")), ("k", "v"))
             [('k', 'v')]
-            >>> from millrace.dsl import Repartitioned
         """
         options = repartitioned if repartitioned is not None else Repartitioned()
         names = self._graph.names
@@ -320,9 +314,7 @@ class KStream(Generic[K, V]):
             mergeable=False,
         )
         self._graph.add(self._node, node)
-        return KStream(
-            self._graph, node.name, node, sources=(node.name,), key_serde=key_serde, value_serde=value_serde
-        )
+        return KStream(self._graph, node.name, node, sources=(node.name,), key_serde=key_serde, value_serde=value_serde)
 
     def to_table(
         self, materialized: Materialized[K, V] | str | None = None, *, named: Named | str | None = None
@@ -330,7 +322,7 @@ class KStream(Generic[K, V]):
         """Read the stream as a table: each record is the new value of its key, None deletes it.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.to_table().to_stream(), ("k", "a"), ("k", "b"), (None, "dropped"))
             [('k', 'a'), ('k', 'b')]
         """
@@ -374,7 +366,7 @@ class KStream(Generic[K, V]):
         """Group the records by the key they have.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.group_by_key().count().to_stream().map_values(str), ("a", "x"), ("a", "y"))
             [('a', '1'), ('a', '2')]
         """
@@ -394,7 +386,7 @@ class KStream(Generic[K, V]):
         """Group the records by a new key, through a repartition topic.
 
         Example:
-            >>> from millrace.dsl._doctest import run
+            >>> from millrace.testing.examples import run
             >>> run(lambda words: words.group_by(lambda key, value: value).count().to_stream().map_values(str), "a", "a")
             [('a', '1'), ('a', '2')]
         """
@@ -509,12 +501,10 @@ class KStream(Generic[K, V]):
             named: with a global table: the node's name.
 
         Example:
-            >>> from millrace.dsl._doctest import run
-            >>> def build(words):
-            ...     lengths = words.map_values(len)
-            ...     return words.join(words, lambda left, right: left + right, JoinWindows.of_time_difference_with_no_grace(5))
             >>> from millrace.dsl import JoinWindows
-            >>> run(build, ("k", "a"))
+            >>> from millrace.testing.examples import run
+            >>> windows = JoinWindows.of_time_difference_with_no_grace(5)
+            >>> run(lambda words: words.join(words, lambda left, right: left + right, windows), ("k", "a"))
             [('k', 'aa')]
         """
         return stream_joining.join(self, other, joiner, windows, joined, key_selector, named, kind="inner")
@@ -616,9 +606,7 @@ class KStream(Generic[K, V]):
         keys = key_serde if key_serde is not None else self._key_serde
         values = value_serde if value_serde is not None else self._value_serde
         generated = name == self._name
-        node = Repartition(
-            self._graph.names, name, key_serde=keys, value_serde=values, name_is_generated=generated
-        )
+        node = Repartition(self._graph.names, name, key_serde=keys, value_serde=values, name_is_generated=generated)
         new_name = node.name
         if self._repartition_node is None or not generated:
             self._repartition_node = node
@@ -634,7 +622,7 @@ class KStream(Generic[K, V]):
 
     def _copartition_with(self, *others: Any) -> frozenset[str]:
         """Demand equal partition counts, and return the sources of all."""
-        sources = self._sources.union(*(other._sources for other in others))
+        sources = self._sources.union(*(other._sources for other in others))  # noqa: SLF001 (streams and tables alike)
         self._graph.topology.copartition_sources(sorted(sources))
         return sources
 

@@ -46,7 +46,7 @@ class SessionSpec:
     emits_on_close: bool = False
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class TableStoreSpec:
     """The store of a table, before the configuration is known. A `StoreBuilder`, resolved by `for_config`."""
 
@@ -157,9 +157,7 @@ class TableOptions:
         """The store's name, if the user gave it."""
         return self.store_name if self.queryable else None
 
-    def with_defaults(
-        self, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None
-    ) -> TableOptions:
+    def with_defaults(self, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None) -> TableOptions:
         """Fill in serdes that were not given."""
         option = self.option
         return replace(

@@ -49,9 +49,14 @@ class DslSessionParams:
 class DslStoreSuppliers(Protocol):
     """Makes the store suppliers of the DSL; implement it to keep tables elsewhere."""
 
-    def key_value_store(self, params: DslKeyValueParams) -> Any: ...
-    def window_store(self, params: DslWindowParams) -> Any: ...
-    def session_store(self, params: DslSessionParams) -> Any: ...
+    def key_value_store(self, params: DslKeyValueParams) -> Any:
+        """Return the supplier of a key-value store."""
+
+    def window_store(self, params: DslWindowParams) -> Any:
+        """Return the supplier of a window store."""
+
+    def session_store(self, params: DslSessionParams) -> Any:
+        """Return the supplier of a session store."""
 
 
 class RocksDbDslStoreSuppliers:

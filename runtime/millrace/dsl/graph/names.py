@@ -25,7 +25,9 @@ def checked_name(name: str) -> str:
     if name in (".", ".."):
         raise TopologyError(f"{name!r} cannot be a name")
     if len(name) > _MAX_LENGTH:
-        raise TopologyError(f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have")
+        raise TopologyError(
+            f"Name {name!r} has {len(name)} characters; {_MAX_LENGTH} is the most a topic name can have"
+        )
     if not _LEGAL.fullmatch(name):
         raise TopologyError(f"Name {name!r} is illegal: only ASCII letters and digits, '.', '_' and '-' are allowed")
     return name

@@ -15,6 +15,10 @@ class GraphNode:
     key_changing = False
     value_changing = False
     is_merge = False
+    takes_null_keys = False
+    """Whether it is a join in which records with null keys take part (KIP-962)."""
+    window_grace_ms: int | None = None
+    """How long after its end the windows of its output can change; None where the parents decide that."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -41,12 +45,12 @@ class GraphNode:
     def add_child(self, child: GraphNode) -> None:
         """Connect a child below this node."""
         self._children[child] = None
-        child._parents[self] = None  # noqa: SLF001 (both ends of an edge change together)
+        child._parents[self] = None
 
     def remove_child(self, child: GraphNode) -> None:
         """Cut the edge to a child."""
         self._children.pop(child, None)
-        child._parents.pop(self, None)  # noqa: SLF001 (as above)
+        child._parents.pop(self, None)
 
     def clear_children(self) -> None:
         """Cut the edges to all children."""

@@ -185,7 +185,7 @@ def _feeds_relaxed_join(repartition: Repartition) -> bool:
     pending = list(repartition.children)
     while pending:
         node = pending.pop()
-        if getattr(node, "takes_null_keys", False):
+        if node.takes_null_keys:
             return True
         if not isinstance(node, Repartition):
             pending.extend(node.children)

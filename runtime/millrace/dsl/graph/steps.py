@@ -35,6 +35,19 @@ class ProcessorStep(GraphNode):
         self.key_changing = key_changing
         self.value_changing = value_changing
         self.is_merge = is_merge
+        self.versioned_output: bool | None = None
+        """Whether its output is kept in a versioned store; None where it has no store of its own."""
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Whether its output is kept in a versioned store."""
+        return self.versioned_output
+
+    def use_versioned_semantics(self, parent: str) -> None:  # noqa: ARG002 (one input is all a processor has)
+        """Tell the definition of a table operator; others do not care."""
+        method = getattr(self.factory, "use_versioned_semantics", None)
+        if method is not None:
+            method()
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add the processor, its own stores, and connect the others."""
@@ -101,6 +114,4 @@ class GlobalStoreStep(GraphNode):
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add source, processor and store."""
-        topology.add_global_store(
-            self.store, source=self.source, processor_name=self.name, factory=self.factory
-        )
+        topology.add_global_store(self.store, source=self.source, processor_name=self.name, factory=self.factory)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.errors import TopologyError
@@ -109,5 +108,3 @@ class Suppressed:
     def with_name(self, name: str | None) -> Suppressed:
         """Name the node; its store is `<name>-store`."""
         return replace(self, name=name)
-
-

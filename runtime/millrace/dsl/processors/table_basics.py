@@ -62,7 +62,7 @@ class TableSourceProcessor:
             if key is None:
                 drop()
                 return
-            forward(key, Change(value, None, True), timestamp, headers)  # noqa: FBT003
+            forward(key, Change(value, None, True), timestamp, headers)
 
         return process
 

@@ -119,7 +119,7 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     cached = False
 
     def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        forward(key, Change(new, old, True), timestamp, headers)  # noqa: FBT003
+        forward(key, Change(new, old, True), timestamp, headers)
 
     def listen() -> None:
         nonlocal cached
