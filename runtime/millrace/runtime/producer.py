@@ -60,6 +60,7 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
     {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT}  # noqa: SLF001
     | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _FLUSH_STEP_S: Final = 0.5
 
@@ -180,7 +181,8 @@ class StreamsProducer:
             self.client.flush(_FLUSH_STEP_S)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self.on_failure is not None:
+        # What an abort throws away is reported as purged; the commit of such a transaction fails by itself.
+        if error is not None and error.code() not in _PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
     def _retry(self, doing: str, call: Callable[[], object]) -> None:

@@ -423,8 +423,8 @@ class TaskManager:
             raise failure
 
     def _abort(self) -> None:
-        self._resources.collector.discard()
         self._resources.producer.abort()
+        self._resources.collector.discard()  # after it, because aborting reports what was thrown away
 
     def _drop(self, task_id: TaskId, *, dirty: bool = False) -> None:
         self.pending.pop(task_id, None)
