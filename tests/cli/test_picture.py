@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from millrace.cli.picture import Box, Picture, Shape, mermaid
+from millrace.cli.picture import Box, Picture, Shape, mermaid, pictures
 from millrace.cli.svg import svg
+from millrace.config import StreamsConfig
+from millrace.dsl import StreamsBuilder
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -64,3 +66,18 @@ def test_nothing_to_draw():
     """A topology without nodes is an empty picture and no error."""
     assert mermaid([]) == "flowchart TD\n"
     assert ET.fromstring(svg([])).tag == f"{SVG}svg"
+
+
+def test_word_count_is_drawn_with_kafkas_names():
+    """Each sub-topology is a picture; an internal topic has its full name in both, a user's topic is never taken for one."""
+    builder = StreamsBuilder()
+    builder.stream("lines").group_by(lambda _, line: line).count().to_stream().to(
+        "KSTREAM-AGGREGATE-STATE-STORE-0000000002"
+    )
+    first, second = pictures(builder.build().build(StreamsConfig.of({"application.id": "app"})))
+    topics = [[box.label for box in item.boxes if box.shape is Shape.TOPIC] for item in (first, second)]
+    inner = "app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition"
+    assert topics == [["lines", inner], [inner, "KSTREAM-AGGREGATE-STATE-STORE-0000000002"]]
+    assert [box.label for box in second.boxes if box.shape is Shape.STORE] == [
+        "KSTREAM-AGGREGATE-STATE-STORE-0000000002"
+    ]

@@ -13,6 +13,7 @@ import importlib
 import inspect
 import itertools
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from millrace.topology import Topology
 
 DEFAULT_CALLABLE = "topology"
-_OWN_FOLDER = str(Path(__file__).parents[1])
+_FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 
 
 def load_topology(
@@ -190,4 +191,4 @@ def _position(trace: TracebackType | None) -> str:
 
 
 def _is_foreign(filename: str) -> bool:
-    return filename.startswith((_OWN_FOLDER, "<frozen")) or "site-packages" in filename
+    return filename.startswith(_FOREIGN_FOLDERS) or "site-packages" in filename

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 from millrace.cli.failure import report
@@ -15,6 +16,8 @@ from millrace.runtime import run
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.telemetry import configure
 from millrace.topology import Topology
+
+PATIENCE_WITHOUT_HOST_S = 10.0
 
 
 def run_until_stopped(
@@ -62,6 +65,9 @@ def run_until_stopped(
 
 
 def _stop_at_end_of_input() -> None:
+    """Ask for an end, then demand it: the Kafka of a host that was killed is gone as well, and a commit would wait for it."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_WITHOUT_HOST_S)
     os.kill(os.getpid(), signal.SIGTERM)

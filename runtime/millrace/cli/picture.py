@@ -55,7 +55,7 @@ def pictures(topology: BuiltTopology) -> tuple[Picture, ...]:
     named = [(f"Sub-topology {item.id}", item) for item in topology.subtopologies]
     if topology.global_subtopology:
         named.append(("Global stores", topology.global_subtopology))
-    return tuple(_picture(title, item) for title, item in named)
+    return tuple(_picture(title, item, topology.application_id) for title, item in named)
 
 
 def mermaid(graphs: Sequence[Picture]) -> str:
@@ -75,23 +75,24 @@ def mermaid(graphs: Sequence[Picture]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _picture(title: str, subtopology: Subtopology) -> Picture:
+def _picture(title: str, subtopology: Subtopology, application_id: str) -> Picture:
     boxes: dict[str, Box] = {}
     edges: dict[tuple[str, str], None] = {}
-    for start, end in _edges(subtopology):
+    for start, end in _edges(subtopology, application_id):
         for box in (start, end):
             boxes.setdefault(box.key, box)
         edges[start.key, end.key] = None
     return Picture(title, tuple(boxes.values()), tuple(edges))
 
 
-def _edges(subtopology: Subtopology) -> Iterator[tuple[Box, Box]]:
+def _edges(subtopology: Subtopology, application_id: str) -> Iterator[tuple[Box, Box]]:
     boxes: dict[str, Box] = {}
     for node in subtopology.nodes:
         match node:
             case SourceNode():
                 boxes[node.name] = box = Box(node.name, node.name, Shape.SOURCE)
-                names = [node.pattern.pattern] if node.pattern else _full_names(node.topics, subtopology.source_topics)
+                names = [_full_name(name, subtopology.source_topics, application_id) for name in node.topics]
+                names += [node.pattern.pattern] if node.pattern else []
                 for name in names:
                     yield Box(f"in {name}", name, Shape.TOPIC), box
             case ProcessorNode():
@@ -102,13 +103,16 @@ def _edges(subtopology: Subtopology) -> Iterator[tuple[Box, Box]]:
             case SinkNode():
                 boxes[node.name] = box = Box(node.name, node.name, Shape.SINK)
                 yield from ((boxes[parent], box) for parent in node.parents)
-                name = _full_names((node.topic,), subtopology.sink_topics)[0] if node.topic else "chosen per record"
+                name = "chosen per record"
+                if node.topic:
+                    name = _full_name(node.topic, subtopology.sink_topics, application_id)
                 yield box, Box(f"out {name}", name, Shape.TOPIC)
 
 
-def _full_names(names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Return topics under the names they have in Kafka: internal ones carry the application id in front."""
-    return [next((full for full in known if full == name or full.endswith(f"-{name}")), name) for name in names]
+def _full_name(name: str, known: Sequence[str], application_id: str) -> str:
+    """Return a topic under the name it has in Kafka: internal ones carry the application id in front."""
+    internal = f"{application_id}-{name}"
+    return internal if internal in known else name
 
 
 def _escaped(text: str) -> str:
