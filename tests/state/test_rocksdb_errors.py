@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from millrace.errors import ConfigError, LockError, ProcessorStateError, StateDirectoryError
+from millrace.errors import ConfigError, LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
 from millrace.records import TopicPartition, ValueAndTimestamp
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
@@ -63,6 +63,37 @@ def test_creation_that_was_cut_short_begins_anew(task):
     store = task.open(plain())
     assert list(store.all()) == []
     assert store.committed_offset(CHANGELOG) is None
+
+
+def test_damaged_database_is_restored(make_task):
+    """A database of which a file is missing makes its task's state be wiped and restored."""
+    task = make_task()
+    store = task.open(plain())
+    store.put("a", "1")
+    store.commit({CHANGELOG: 0})
+    store.close()
+    for file in (task.state_dir / "rocksdb" / "s").glob("*.sst"):
+        file.unlink()
+    with pytest.raises(TaskCorruptedError, match="damaged"):
+        task.open(plain())
+
+
+@pytest.mark.parametrize(("status", "wiped"), [(0, False), (1, True), (2, False)])
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(make_task, status, wiped, guarantee):
+    """Java may have put down what it never committed: under exactly-once its `open` status means to restore anew."""
+    task = make_task(settings={"processing.guarantee": guarantee})
+    store = task.open(plain())
+    store.put("a", "1")
+    store.commit({CHANGELOG: 0})
+    store._physical._write_status(status.to_bytes(8, "big"))
+    store._physical.flush()
+    store._physical._release()
+    if wiped and guarantee == "exactly_once_v2":
+        with pytest.raises(TaskCorruptedError, match="Java"):
+            task.open(plain())
+    else:
+        assert task.open(plain()).get("a") == "1"
 
 
 def test_path_that_cannot_be_made_is_explained(make_task, tmp_path):

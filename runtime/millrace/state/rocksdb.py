@@ -6,14 +6,16 @@ crash leaves behind is the state at some commit, and the recorded offset is that
 
 Layout (formats §9): the data lives in the column family of its value format; families of older formats are read when a key is
 not found in the new one, and rows move over as they are written. `offsets` holds `<topic>-<partition>` → offset(8),
-`position`, and `status` → 1 while open, 0 after a clean close. Finding 1 at open means that the process died, which is
-harmless here; Java wipes such a store under exactly-once.
+`position`, and `status` → 0 after a clean close, 2 while open here, 1 while open in Java. Finding 2 at open means that the
+process died, which is harmless. 1 means that a Java process died, which may have written more than it committed: under
+exactly-once such a store is wiped. Java does the same with either.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 
 from rocksdict import Rdict, WriteBatch
 
-from millrace.errors import LockError, ProcessorStateError, StateDirectoryError
+from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.ordered_map import OrderedMap
@@ -39,7 +41,7 @@ from millrace.state.value_formats import PLAIN, ValueFormat, convert_from_family
 
 _STATUS = b"status"
 _POSITION = b"position"
-_OPEN, _CLOSED = pack_long(1), pack_long(0)
+_CLOSED, _OPEN_IN_JAVA, _OPEN = pack_long(0), pack_long(1), pack_long(2)
 _ROW_OVERHEAD = 120
 """Bytes of memory per waiting row beside key and value: two bytes objects and a dict slot."""
 
@@ -103,7 +105,8 @@ class RocksDatabase:
         Raises:
             LockError: another process has it open.
             StateDirectoryError: the directory cannot be written.
-            ProcessorStateError: the database was written in a newer format, or is damaged.
+            ProcessorStateError: the database was written in a newer format.
+            TaskCorruptedError: it is damaged, or may hold what was never committed.
         """
         if self._db is not None:
             return
@@ -118,9 +121,16 @@ class RocksDatabase:
                 self._clear_unfinished()
             self._db = Rdict(str(self.directory), options=options, column_families=families)
             self._attach()
+            self._check_status(context)
             self._write_status(_OPEN)
+        except TaskCorruptedError:
+            self._release()
+            raise
         except Exception as error:
             self._release()
+            if "corruption" in str(error).lower() and self._restorable(context):
+                message = f"State store {self.directory} is damaged; its task's state is wiped and restored ({error})"
+                raise TaskCorruptedError(frozenset({context.task_id}), message) from error
             raise explain(error, self.directory) from error
         stored = self._offsets.get(_POSITION) if self._offsets is not None else None
         if stored is not None:
@@ -132,6 +142,20 @@ class RocksDatabase:
         for path in self.directory.iterdir():
             if path.is_file():
                 path.unlink()
+
+    def _restorable(self, context: StoreContext) -> bool:
+        """Tell whether a task would restore this store; global stores belong to none."""
+        return context.task_id.subtopology >= 0
+
+    def _check_status(self, context: StoreContext) -> None:
+        assert self._offsets is not None
+        died_in_java = self._offsets.get(_STATUS) == _OPEN_IN_JAVA
+        if died_in_java and context.config.exactly_once and self._restorable(context):
+            raise TaskCorruptedError(
+                frozenset({context.task_id}),
+                f"A Java process died with state store {self.directory} open, which may hold what it never committed; the "
+                "task's state is wiped and restored",
+            )
 
     def _attach(self) -> None:
         assert self._db is not None
@@ -298,6 +322,13 @@ class RocksDatabase:
             raise explain(error, self.directory) from error
         finally:
             self._release()
+
+    def destroy(self, trash: Path) -> None:
+        """Close the database and delete it, by way of another name: a crash leaves it complete, or out of sight."""
+        self.close()
+        if self.directory.exists():
+            self.directory.rename(trash)
+            shutil.rmtree(trash, ignore_errors=True)
 
     def _release(self) -> None:
         """Drop every reference to the database: RocksDB shuts down with the last one."""
