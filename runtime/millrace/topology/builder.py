@@ -17,7 +17,7 @@ from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.built import BuiltTopology, Subtopology
-from millrace.topology.deferred import resolved_serde, resolved_store
+from millrace.topology.deferred import DeferredStore, resolved_serde, resolved_store
 from millrace.topology.describe import NodeGroup, describe
 from millrace.topology.grouping import UnionFind
 from millrace.topology.java_order import hash_ordered
@@ -288,9 +288,8 @@ class TopologyBuilder:
                 if isinstance(source, SourceNode)
                 for topic in source.topics
             }
-            group: set[str] = next((group_of[topic] for topic in sorted(topics) if topic in group_of), set())
-            group |= topics
-            group_of.update(dict.fromkeys(topics, group))
+            group = topics.union(*(group_of.get(topic, ()) for topic in topics))
+            group_of.update(dict.fromkeys(group, group))
         return sorted({frozenset(group) for group in group_of.values()}, key=sorted)
 
     def _is_global_source(self, name: str) -> bool:
@@ -332,8 +331,14 @@ class TopologyBuilder:
                 )
 
     def _require_explicit_names(self, config: StreamsConfig) -> None:
-        if config.ensure_explicit_internal_resource_naming and self._generated_names:
-            listing = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in self._generated_names.items())
+        if not config.ensure_explicit_internal_resource_naming:
+            return
+        generated = {kind: list(names) for kind, names in self._generated_names.items()}
+        for name, builder in self.stores.items():
+            if isinstance(builder, DeferredStore) and builder.generated_name:
+                generated.setdefault("state store", []).append(name)
+        if generated:
+            listing = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in generated.items())
             raise TopologyError(
                 "ensure.explicit.internal.resource.naming is set, but these internal resources have generated names "
                 f"({listing}); name the stores with Materialized and the repartition topics with Grouped, Joined, "

@@ -21,6 +21,9 @@ class DeferredSerde(Serde[Any]):
 class DeferredStore(Protocol):
     """A store builder whose implementation and default serdes the configuration decides."""
 
+    generated_name: bool
+    """Whether nobody chose the store's name (KIP-1111)."""
+
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the store as this application has it."""
 
