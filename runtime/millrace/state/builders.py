@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Self
 
+from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
 from millrace.state.api import StateStore
 from millrace.state.key_value import (
@@ -16,10 +17,12 @@ from millrace.state.key_value import (
 from millrace.state.session import SessionStore
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
+    PersistentVersionedSupplier,
     SessionBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
 from millrace.state.value_formats import HEADERS, PLAIN, TIMESTAMPED, ValueFormat
+from millrace.state.versioned import VersionedKeyValueStore
 from millrace.state.window import (
     JoinWindowStore,
     TimestampedWindowStore,
@@ -221,4 +224,39 @@ class SessionStoreBuilder(BuilderBase):
             self.value_serde,
             caching=self.caching_enabled,
             logging=self.logging_enabled,
+        )
+
+
+class VersionedKeyValueStoreBuilder(BuilderBase):
+    """Builds versioned stores, which are never cached."""
+
+    kind = "versioned"
+    value_format = "plain"
+
+    def __init__(
+        self, supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> None:
+        super().__init__(supplier.name)
+        self.supplier = supplier
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.retention_ms = supplier.history_retention_ms
+
+    def with_caching_enabled(self) -> Self:
+        """Refuse: a cache would drop versions.
+
+        Raises:
+            TopologyError: always.
+        """
+        raise TopologyError(f"Store {self.name!r}: versioned stores cannot be cached; call with_caching_disabled()")
+
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return self.supplier.persistent
+
+    def build(self) -> StateStore:
+        """Return a new store: typed → change log → physical."""
+        return VersionedKeyValueStore[Any, Any](
+            self.supplier.get(), self.key_serde, self.value_serde, logging=self.logging_enabled
         )

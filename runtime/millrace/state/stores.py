@@ -5,7 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.serdes.base import Serde
-from millrace.state.builders import KeyValueStoreBuilder, SessionStoreBuilder, WindowStoreBuilder
+from millrace.state.builders import (
+    KeyValueStoreBuilder,
+    SessionStoreBuilder,
+    VersionedKeyValueStoreBuilder,
+    WindowStoreBuilder,
+)
 from millrace.state.key_value import TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
 from millrace.state.session_physical import RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
@@ -15,6 +20,7 @@ from millrace.state.suppliers import (
     MemoryWindowSupplier,
     PersistentKeyValueSupplier,
     PersistentSessionSupplier,
+    PersistentVersionedSupplier,
     PersistentWindowSupplier,
     SessionBytesStoreSupplier,
     WindowBytesStoreSupplier,
@@ -150,6 +156,13 @@ class Stores:
         """Return a supplier of a session store in memory."""
         return MemorySessionSupplier(name, retention_ms)
 
+    @staticmethod
+    def persistent_versioned_key_value_store(
+        name: str, history_retention_ms: int, segment_interval_ms: int | None = None
+    ) -> PersistentVersionedSupplier:
+        """Return a supplier of versioned values in RocksDB (KIP-889)."""
+        return PersistentVersionedSupplier(name, history_retention_ms, segment_interval_ms)
+
     # Builders.
 
     @staticmethod
@@ -207,3 +220,10 @@ class Stores:
     ) -> SessionStoreBuilder:
         """Return a builder of session stores."""
         return SessionStoreBuilder(supplier, key_serde, value_serde)
+
+    @staticmethod
+    def versioned_key_value_store_builder(
+        supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> VersionedKeyValueStoreBuilder:
+        """Return a builder of versioned stores."""
+        return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde)

@@ -21,6 +21,8 @@ from millrace.state.session_physical import (
     RocksTimeOrderedSessionStore,
 )
 from millrace.state.value_formats import PLAIN, ValueFormat
+from millrace.state.versioned_physical import RocksVersionedStore
+from millrace.state.versioned_physical import default_segment_interval_ms as default_versioned_interval_ms
 from millrace.state.window_physical import (
     MemoryWindowStore,
     PhysicalWindowStore,
@@ -209,6 +211,27 @@ class MemorySessionSupplier:
     def get(self) -> PhysicalSessionStore:
         """Return a new store."""
         return MemorySessionStore(self.name, self.retention_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentVersionedSupplier:
+    """Versions of keys in RocksDB (KIP-889)."""
+
+    name: str
+    history_retention_ms: int
+    segment_interval_ms: int | None = None
+    persistent: bool = True
+
+    def __post_init__(self) -> None:
+        if self.history_retention_ms < 0:
+            raise ConfigError(f"Versioned store {self.name!r}: history retention must be >= 0 ms")
+        if self.segment_interval_ms is not None and self.segment_interval_ms < 1:
+            raise ConfigError(f"Versioned store {self.name!r}: segment interval must be >= 1 ms")
+
+    def get(self) -> RocksVersionedStore:
+        """Return a new store."""
+        interval = self.segment_interval_ms or default_versioned_interval_ms(self.history_retention_ms)
+        return RocksVersionedStore(self.name, self.history_retention_ms, interval)
 
 
 def check_window(name: str, retention_ms: int, window_size_ms: int) -> None:

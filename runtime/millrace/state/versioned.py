@@ -1,0 +1,120 @@
+"""Versioned key-value stores as processors use them (KIP-889): typed → change log → RocksDB. They are never cached.
+
+Changelog records have the timestamp of the version, not that of the record being processed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from millrace.records import NO_HEADERS
+from millrace.serdes.base import Serde
+from millrace.state.api import ChangelogRecord, LogChange, StoreContext
+from millrace.state.base import LayeredStore
+from millrace.state.cache import CacheEntry
+from millrace.state.change_log import note_position, restored_offsets
+from millrace.state.value_formats import PLAIN
+from millrace.state.versioned_physical import NOT_PUT, VALID_TO_UNDEFINED, FoundVersion, RocksVersionedStore
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+PUT_RETURN_CODE_VALID_TO_UNDEFINED: Final = VALID_TO_UNDEFINED
+"""What `put` returns for a version that is the latest of its key."""
+PUT_RETURN_CODE_NOT_PUT: Final = NOT_PUT
+"""What `put` returns for a version older than the grace: it was dropped."""
+
+
+class VersionedRecord(NamedTuple, Generic[V]):
+    """A version: value, where its validity begins, and where it ends (ms).
+
+    The end is None for the latest version, and in what `get` and `delete` return, as in Java; `get_versions` tells it.
+    """
+
+    value: V
+    timestamp: int
+    valid_to: int | None = None
+
+
+class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
+    """A store that remembers the versions of each key for as long as its history retention."""
+
+    kind = "versioned"
+
+    def __init__(
+        self,
+        physical: RocksVersionedStore,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        logging: bool = True,
+    ) -> None:
+        super().__init__(physical, PLAIN, key_serde, value_serde, logging=logging)
+
+    @property
+    def history_retention_ms(self) -> int:
+        """How long versions are kept behind the observed stream time, which is also how late a put may be."""
+        return self._physical.history_retention_ms
+
+    def _wire(self, context: StoreContext, log: LogChange | None) -> None:
+        self._log = log
+        self._drop_record = context.drop_record
+
+    def _write_back(self, key: bytes, entry: CacheEntry) -> None:
+        raise NotImplementedError  # never cached
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records, and note the offset they reach."""
+        assert self._context is not None
+        for record in records:
+            if record.headers:
+                note_position(self._physical, record.headers)
+        changes = ((record.key, record.value, record.timestamp) for record in records)
+        self._physical.restore_versions(changes, restored_offsets(records[-1:], self._context, self.name))
+
+    def put(self, key: K, value: V | None, timestamp: int) -> int:
+        """Write the version of a key that is valid from a time on (ms); None deletes from then on.
+
+        Returns:
+            Where its validity ends, `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest, `PUT_RETURN_CODE_NOT_PUT` when it
+            came too late.
+        """
+        raw = self._key_bytes(self._topic, key)
+        data = None if value is None else self._value_bytes(self._topic, value)
+        valid_to = self._physical.put_version(raw, data, timestamp)
+        self._written(raw, data, timestamp, dropped=valid_to == NOT_PUT)
+        return valid_to
+
+    def delete(self, key: K, timestamp: int) -> VersionedRecord[V] | None:
+        """Delete a key from a time on (ms); return the version that was valid then."""
+        raw = self._key_bytes(self._topic, key)
+        old = self._physical.as_of(raw, timestamp)
+        dropped = self._physical.put_version(raw, None, timestamp) == NOT_PUT
+        self._written(raw, None, timestamp, dropped=dropped)
+        return None if dropped or old is None else self._typed(old)
+
+    def _written(self, raw: bytes, data: bytes | None, timestamp: int, *, dropped: bool) -> None:
+        record = self._record
+        if dropped:
+            self._drop_record()
+        elif record.topic is not None:
+            self._physical.position[record.topic, record.partition] = record.offset
+        if self._log is not None:
+            self._log(raw, data, timestamp, NO_HEADERS)
+
+    def get(self, key: K, as_of_timestamp: int | None = None) -> VersionedRecord[V] | None:
+        """Return the latest version of a key, or the one valid at a time (ms); None if there was none, or it is forgotten."""
+        raw = self._key_bytes(self._topic, key)
+        found = self._physical.latest(raw) if as_of_timestamp is None else self._physical.as_of(raw, as_of_timestamp)
+        return None if found is None else self._typed(found)
+
+    def get_versions(
+        self, key: K, time_from: int, time_to: int, *, ascending: bool = False
+    ) -> Iterator[VersionedRecord[V]]:
+        """Iterate the versions of a key valid at some time in [time_from, time_to], newest first unless ascending."""
+        found = self._physical.versions(self._key_bytes(self._topic, key), time_from, time_to)
+        return (self._typed(version, version[2]) for version in (reversed(found) if ascending else found))
+
+    def _typed(self, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:
+        return VersionedRecord(cast("V", self._value_of(self._topic, found[0])), found[1], valid_to)
