@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.kstream import KStream
 from millrace.dsl.options.splitting import Branched
 from millrace.dsl.processors import stateless
 
@@ -66,3 +65,9 @@ class BranchedKStream(Generic[K, V]):
             options.consumer(stream)
         else:
             self._branches[name] = stream
+
+
+from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)
+
+
+from millrace.dsl.kstream import KStream  # noqa: E402 (streams make each other)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.grouped_stream import AGGREGATE, REDUCE, KGroupedStream
 from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.options.grouping import Materialized
 from millrace.dsl.options.naming import Named, name_of
@@ -96,6 +95,16 @@ class TimeWindowedKStream(Generic[K, V]):
 
         Raises:
             TopologyError: unlimited windows never are.
+
+        Example:
+            >>> from millrace.dsl import EmitStrategy, TimeWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     windowed = words.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(2))
+            ...     counts = windowed.emit_strategy(EmitStrategy.on_window_close()).count().to_stream()
+            ...     return counts.map(lambda windowed, count: (windowed.key, f"{windowed.window.start}: {count}"))
+            >>> run(build, ("k", "a"), ("k", "b"), ("k", "c"))
+            [('k', '0: 2')]
         """
         if strategy is EmitStrategy.ON_WINDOW_CLOSE and isinstance(self._windows, UnlimitedWindows):
             raise TopologyError("Unlimited windows never close; emit their results on update")
@@ -104,7 +113,18 @@ class TimeWindowedKStream(Generic[K, V]):
     def count(
         self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
     ) -> KTable[Windowed[K], int]:
-        """Count the records of each key and window."""
+        """Count the records of each key and window.
+
+        Example:
+            >>> from millrace.dsl import TimeWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     windows = TimeWindows.of_size_with_no_grace(2)
+            ...     counts = words.group_by_key().windowed_by(windows).count().to_stream()
+            ...     return counts.map(lambda windowed, count: (windowed.key, f"{windowed.window.start}: {count}"))
+            >>> run(build, ("k", "a"), ("k", "b"), ("k", "c"))
+            [('k', '0: 1'), ('k', '0: 2'), ('k', '2: 1')]
+        """
         return self._aggregated(
             AGGREGATE, materialized, named, Serdes.long(), initializer=count_initializer, aggregator=count_aggregator
         )
@@ -116,7 +136,18 @@ class TimeWindowedKStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and window; the first one is taken as it is."""
+        """Combine the values of each key and window; the first one is taken as it is.
+
+        Example:
+            >>> from millrace.dsl import SlidingWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     windows = SlidingWindows.of_time_difference_with_no_grace(1)
+            ...     latest = words.group_by_key().windowed_by(windows).reduce(lambda old, new: old + new).to_stream()
+            ...     return latest.select_key(lambda windowed, value: f"{windowed.key}@{windowed.window.start}")
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k@0', 'a'), ('k@1', 'b'), ('k@0', 'ab')]
+        """
         return self._aggregated(
             REDUCE,
             materialized,
@@ -134,7 +165,24 @@ class TimeWindowedKStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the values of each key and window into an aggregate."""
+        """Fold the values of each key and window into an aggregate.
+
+        Args:
+            initializer: makes the aggregate that a window begins with.
+            aggregator: gets key, value and the aggregate so far; None as its result deletes the window.
+            materialized: how the table is kept; give it the aggregates' serde.
+            named: the node's name.
+
+        Example:
+            >>> from millrace.dsl import TimeWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     windowed = words.group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(10))
+            ...     joined = windowed.aggregate(str, lambda key, value, so_far: so_far + value)
+            ...     return joined.to_stream().select_key(lambda windowed, value: windowed.key)
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k', 'a'), ('k', 'ab')]
+        """
         return self._aggregated(AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator)
 
     def _aggregated(
@@ -181,7 +229,23 @@ class SessionWindowedKStream(Generic[K, V]):
     def count(
         self, materialized: Materialized[K, int] | str | None = None, *, named: Named | str | None = None
     ) -> KTable[Windowed[K], int]:
-        """Count the records of each key and session."""
+        """Count the records of each key and session.
+
+        A session that grows is deleted under its old bounds and sent on under its new ones.
+
+        Example:
+            >>> from millrace.dsl import SessionWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     sessions = words.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(5))
+            ...     counts = sessions.count().to_stream()
+            ...     return counts.map(lambda windowed, count: (windowed.key, f"{windowed.window}: {count}"))
+            >>> for key, value in run(build, ("k", "a"), ("k", "b")):
+            ...     print(key, value)
+            k Window(start=0, end=0): 1
+            k Window(start=0, end=0): None
+            k Window(start=0, end=1): 2
+        """
         return self._aggregated(
             AGGREGATE,
             materialized,
@@ -262,4 +326,5 @@ class SessionWindowedKStream(Generic[K, V]):
         )
 
 
-from millrace.dsl.ktable import KTable  # noqa: E402 (streams and tables make each other)
+from millrace.dsl.grouped_stream import AGGREGATE, REDUCE, KGroupedStream  # noqa: E402 (streams and tables make each other)
+from millrace.dsl.ktable import KTable  # noqa: E402

@@ -23,6 +23,7 @@ from millrace.topology.grouping import UnionFind
 from millrace.topology.java_order import hash_ordered
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
 from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
+from millrace.topology.wrapping import configured_wrapper, wrapped
 
 
 class TopologyBuilder:
@@ -268,7 +269,7 @@ class TopologyBuilder:
 
     def _resolved(self, node: Node, config: StreamsConfig) -> Node:
         if isinstance(node, ProcessorNode):
-            return node
+            return wrapped(node, configured_wrapper(config))
         keys, values = resolved_serde(node.key_serde, config), resolved_serde(node.value_serde, config)
         if isinstance(node, SourceNode):
             topics = tuple(self._full_name(topic, config.application_id) for topic in node.topics)
