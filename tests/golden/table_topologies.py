@@ -41,12 +41,10 @@ class CountingTransformer:
         self.store = context.get_state_store("ts")
 
     def transform(self, key: str, value: str | None) -> str | None:
-        """Count and append."""
-        if value is None:
-            return None
+        """Count the call, and append the count."""
         number = (self.store.get(key) or 0) + 1
         self.store.put(key, number)
-        return f"{value}{number}"
+        return None if value is None else f"{value}{number}"
 
     def close(self) -> None:
         """Do nothing."""

@@ -1,11 +1,11 @@
 """What users write: streams, tables, windows and joins, compiled to a physical topology."""
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.kstream import KStream
-from millrace.dsl.ktable import KTable
 from millrace.dsl.branched_stream import BranchedKStream
+from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.grouped_stream import KGroupedStream
+from millrace.dsl.kstream import KStream
+from millrace.dsl.ktable import KTable
 from millrace.dsl.options import (
     Branched,
     BufferConfig,

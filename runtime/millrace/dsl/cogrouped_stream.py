@@ -1,3 +1,4 @@
 """Placeholder."""
 from typing import Any
+
 CogroupedKStream: Any = None

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.node import GraphNode
 from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.materializing import TableOptions, table_options
-from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.grouping import Grouped, Materialized
+from millrace.dsl.options.joining import TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.processors import stateless
-from millrace.dsl.processors.table_basics import TableFilter, TableMapValues, table_to_stream
+from millrace.dsl.processors.grouped_table import TableGroupBy
+from millrace.dsl.processors.table_basics import (
+    TableFilter,
+    TableMapValues,
+    TableTransformValues,
+    table_to_stream,
+)
 from millrace.dsl.processors.tables import TableProcessor
+from millrace.processor.api import ProcessingContext
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
 K2 = TypeVar("K2")
 V2 = TypeVar("V2")
+VO = TypeVar("VO")
+R = TypeVar("R")
+FK = TypeVar("FK")
 
 FILTER = "KTABLE-FILTER-"
 MAP_VALUES = "KTABLE-MAPVALUES-"
+SELECT = "KTABLE-SELECT-"
 TO_STREAM = "KTABLE-TOSTREAM-"
+TRANSFORM_VALUES = "KTABLE-TRANSFORMVALUES-"
+
+
+KIn = TypeVar("KIn", contravariant=True)
+VIn = TypeVar("VIn", contravariant=True)
+VOut = TypeVar("VOut", covariant=True)
+
+
+class ValueTransformer(Protocol[KIn, VIn, VOut]):
+    """What `KTable.transform_values` runs (Java's ValueTransformerWithKey)."""
+
+    def init(self, context: ProcessingContext) -> None:
+        """Fetch stores; called once per task."""
+
+    def transform(self, key: KIn, value: VIn) -> VOut:
+        """Return the new value; must give the same for the same key and value, or be materialised."""
+
+    def close(self) -> None:
+        """Release what `init` acquired."""
 
 
 class KTable(Generic[K, V]):
@@ -108,11 +138,47 @@ class KTable(Generic[K, V]):
         processor = TableMapValues(self._processor, mapper, queryable_name=options.queryable_name)
         return self._derived(name, options, processor)
 
-    def to_stream(self, *, named: Named | str | None = None) -> KStream[K, V]:
-        """Send every update on as a record; None is a deletion."""
+    def transform_values(
+        self,
+        supplier: Callable[[], ValueTransformer[K, V, V2]],
+        *store_names: str,
+        materialized: Materialized[K, V2] | str | None = None,
+        named: Named | str | None = None,
+    ) -> KTable[K, V2]:
+        """Replace the values by what a transformer with stores makes of them.
+
+        Args:
+            supplier: makes a transformer per task: an object with `init(context)`, `transform(key, value)`, `close()`.
+            store_names: of the stores it uses, which were added to the builder.
+            materialized: how the table is kept, None for not at all.
+            named: the node's name.
+        """
+        options = table_options(materialized).with_defaults(self._key_serde)
+        name = self._graph.names.processor(TRANSFORM_VALUES, name_of(named))
+        processor = TableTransformValues(self._processor, supplier, queryable_name=options.queryable_name)
+        return self._derived(name, options, processor, store_names)
+
+    @overload
+    def to_stream(self, *, named: Named | str | None = None) -> KStream[K, V]: ...
+    @overload
+    def to_stream(self, key_selector: Callable[[K, V], K2], *, named: Named | str | None = None) -> KStream[K2, V]: ...
+    def to_stream(
+        self, key_selector: Callable[[K, V], Any] | None = None, *, named: Named | str | None = None
+    ) -> KStream[Any, V]:
+        """Send every update on as a record; None is a deletion.
+
+        Args:
+            key_selector: gives the records another key.
+            named: the node's name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> run(lambda words: words.to_table().to_stream(), ("k", "a"), ("k", "b"))
+            [('k', 'a'), ('k', 'b')]
+        """
         node = ProcessorStep(self._graph.names.processor(TO_STREAM, name_of(named)), table_to_stream())
         self._graph.add(self._node, node)
-        return KStream(
+        stream: KStream[K, V] = KStream(
             self._graph,
             node.name,
             node,
@@ -120,10 +186,166 @@ class KTable(Generic[K, V]):
             key_serde=self._key_serde,
             value_serde=self._value_serde,
         )
+        return stream if key_selector is None else stream.select_key(key_selector)
 
-    def _derived(self, name: str, options: TableOptions, processor: Any) -> KTable[K, Any]:
-        stores = (options.store(),) if options.queryable else ()
-        node = ProcessorStep(name, processor, stores=stores)
+    # Grouping and joins.
+
+    def group_by(
+        self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
+    ) -> KGroupedTable[K2, V2]:
+        """Group the entries by another key; they go through a repartition topic.
+
+        Args:
+            selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out.
+            grouped: name and serdes of the repartition topic.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     lengths = words.to_table().group_by(lambda key, word: (str(len(word)), word))
+            ...     return lengths.count().to_stream().map_values(str)
+            >>> run(build, ("1", "ant"), ("2", "asp"))
+            [('3', '1'), ('3', '2')]
+        """
+        options: Grouped[K2, V2] = Grouped() if grouped is None else grouped
+        name = self._graph.names.processor(SELECT, options.name)
+        node = ProcessorStep(name, TableGroupBy(selector))
+        self._graph.add(self._node, node)
+        self._processor.send_old_values(force=True)
+        return KGroupedTable(self._graph, node, sources=self._sources, grouped=options)
+
+    @overload
+    def join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO], R] | ValueJoinerWithKey[K, V, VO, R],
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: KTable[FK, VO],
+        joiner: Callable[[V, VO], R] | ValueJoinerWithKey[K, V, VO, R],
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        foreign_key: Callable[[V], FK | None] | Callable[[K, V], FK | None],
+        joined: TableJoined[K, FK] | None = None,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
+    def join(
+        self,
+        other: Any,
+        joiner: Any,
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        foreign_key: Any = None,
+        joined: Any = None,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]:
+        """Join with another table: entries that both have, by their key or by a foreign key in this table's values.
+
+        Args:
+            other: the other table, partitioned like this one (any way, with a foreign key).
+            joiner: gets both values, returns that of the result; wrap it in `ValueJoinerWithKey` to get the key first.
+            materialized: how the result is kept, None for not at all.
+            foreign_key: finds the other table's key in a value (or in key and value); None is no match.
+            joined: name and partitioners of a foreign-key join.
+            named: the join's name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     table = words.to_table()
+            ...     return table.join(table.map_values(len), lambda word, length: f"{word} has {length}").to_stream()
+            >>> run(build, ("k", "ant"))[-1]
+            ('k', 'ant has 3')
+        """
+        return self._joined("inner", other, joiner, materialized, foreign_key, joined, named)
+
+    @overload
+    def left_join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V, VO | None], R] | ValueJoinerWithKey[K, V, VO | None, R],
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: KTable[FK, VO],
+        joiner: Callable[[V, VO | None], R] | ValueJoinerWithKey[K, V, VO | None, R],
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        foreign_key: Callable[[V], FK | None] | Callable[[K, V], FK | None],
+        joined: TableJoined[K, FK] | None = None,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]: ...
+    def left_join(
+        self,
+        other: Any,
+        joiner: Any,
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        foreign_key: Any = None,
+        joined: Any = None,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]:
+        """Join as `join` does, keeping every entry of this table: without a match it is joined with None."""
+        return self._joined("left", other, joiner, materialized, foreign_key, joined, named)
+
+    def outer_join(
+        self,
+        other: KTable[K, VO],
+        joiner: Callable[[V | None, VO | None], R] | ValueJoinerWithKey[K, V | None, VO | None, R],
+        materialized: Materialized[K, R] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, R]:
+        """Join as `join` does, keeping every entry of either table: what is missing is None."""
+        return self._joined("outer", other, joiner, materialized, None, None, named)
+
+    def _joined(
+        self,
+        kind: table_joining.JoinKind,
+        other: KTable[Any, Any],
+        joiner: Any,
+        materialized: Materialized[K, Any] | str | None,
+        foreign_key: Any,
+        joined: TableJoined[Any, Any] | None,
+        named: Named | str | None,
+    ) -> KTable[K, Any]:
+        if foreign_key is None:
+            return table_joining.primary_key_join(self, other, joiner, materialized, named, kind)
+        return foreign_key_joining.foreign_key_join(
+            self,
+            other,
+            joiner,
+            foreign_key,
+            left_join=kind == "left",
+            table_joined=joined,
+            named=named,
+            materialized=materialized,
+        )
+
+    # Building blocks.
+
+    def _copartition_with(self, other: KTable[Any, Any]) -> frozenset[str]:
+        """Demand equal partition counts, and return the sources of both."""
+        sources = self._sources | other._sources
+        self._graph.topology.copartition_sources(sorted(sources))
+        return sources
+
+    def _derived(
+        self, name: str, options: TableOptions, processor: Any, store_names: Sequence[str] = ()
+    ) -> KTable[K, Any]:
+        """Put an operator behind this table; its result is kept in a store if the user named one."""
+        store = options.store() if options.queryable else None
+        node = ProcessorStep(name, processor, stores=() if store is None else (store,), store_names=store_names)
+        node.versioned_output = None if store is None else store.versioned
         self._graph.add(self._node, node)
         return KTable(
             self._graph,
@@ -137,4 +359,6 @@ class KTable(Generic[K, V]):
         )
 
 
-from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)
+from millrace.dsl import foreign_key_joining, table_joining  # noqa: E402 (streams and tables make each other)
+from millrace.dsl.grouped_table import KGroupedTable  # noqa: E402
+from millrace.dsl.kstream import KStream  # noqa: E402
