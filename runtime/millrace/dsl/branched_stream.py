@@ -67,7 +67,4 @@ class BranchedKStream(Generic[K, V]):
             self._branches[name] = stream
 
 
-from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)
-
-
-from millrace.dsl.kstream import KStream  # noqa: E402 (streams make each other)
+from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)  # noqa: E402 (streams make each other)

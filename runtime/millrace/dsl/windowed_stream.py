@@ -146,7 +146,7 @@ class TimeWindowedKStream(Generic[K, V]):
             ...     latest = words.group_by_key().windowed_by(windows).reduce(lambda old, new: old + new).to_stream()
             ...     return latest.select_key(lambda windowed, value: f"{windowed.key}@{windowed.window.start}")
             >>> run(build, ("k", "a"), ("k", "b"))
-            [('k@0', 'a'), ('k@1', 'b'), ('k@0', 'ab')]
+            [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
         """
         return self._aggregated(
             REDUCE,
