@@ -110,9 +110,7 @@ class KTable(Generic[K, V]):
     ) -> KTable[K, V]:
         options = table_options(materialized).with_defaults(self._key_serde, self._value_serde)
         name = self._graph.names.processor(FILTER, name_of(named))
-        processor = TableFilter(
-            self._processor, predicate, negate=negate, queryable_name=options.queryable_name
-        )
+        processor = TableFilter(self._processor, predicate, negate=negate, queryable_name=options.queryable_name)
         return self._derived(name, options, processor)
 
     def map_values(

@@ -63,7 +63,9 @@ class RocksDbDslStoreSuppliers:
     """Everything in RocksDB."""
 
     def key_value_store(self, params: DslKeyValueParams) -> Any:
-        """Return a timestamped store."""
+        """Return a timestamped store, or a plain one where the operator keeps no timestamps."""
+        if params.store_format == "plain":
+            return Stores.persistent_key_value_store(params.name)
         if params.store_format == "headers":
             return Stores.persistent_timestamped_key_value_store_with_headers(params.name)
         return Stores.persistent_timestamped_key_value_store(params.name)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from millrace.config import StreamsConfig
+from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.sources import StreamSource, TableSource
-from millrace.dsl.graph.steps import StoreStep
+from millrace.dsl.graph.steps import GlobalStoreStep, StoreStep
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options
 from millrace.dsl.options.grouping import Materialized
 from millrace.dsl.options.topics import Consumed
 from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.tables import store_view
+from millrace.errors import TopologyError
+from millrace.processor.adapter import processor_node
+from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
 from millrace.topology.nodes import SourceNode
@@ -102,6 +108,78 @@ class StreamsBuilder:
             value_serde=options.option.value_serde,
             queryable_store_name=options.queryable_name,
         )
+
+    def global_table(
+        self,
+        topic: str,
+        materialized: Materialized[K, V] | str | None = None,
+        *,
+        consumed: Consumed[K, V] | None = None,
+    ) -> GlobalKTable[K, V]:
+        """Read all partitions of a topic as a table in every instance; streams are joined with it by any key.
+
+        Args:
+            topic: its keys are the table's; it is the table's changelog too.
+            materialized: how the table is kept; a name makes it queryable.
+            consumed: how the topic is read.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> builder = StreamsBuilder()
+            >>> names = builder.global_table("names", "names-by-id")
+            >>> names.queryable_store_name
+            'names-by-id'
+        """
+        consume: Consumed[Any, Any] = consumed or Consumed()
+        options = table_options(materialized, self._graph.names, f"{topic}-")
+        options = options.with_defaults(consume.key_serde, consume.value_serde)
+        source_name = self._graph.names.processor(STREAM_SOURCE, consume.name, "-source")
+        name = self._graph.names.processor(TABLE_SOURCE, consume.name)
+        source = SourceNode(
+            source_name,
+            (topic,),
+            None,
+            options.option.key_serde,
+            options.option.value_serde,
+            consume.timestamp_extractor,
+            offset_reset_policy(consume.offset_reset),
+        )
+        store = replace(options, option=options.option.with_logging_disabled()).store()
+        if store.versioned:
+            raise TopologyError(f"Global table {options.store_name} cannot be versioned; use a key-value store")
+        processor = TableSourceProcessor(options.store_name, materialized=True, on_materialize=lambda: None)
+        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor))
+        return GlobalKTable(store_view(options.store_name), options.queryable_name)
+
+    def add_global_store(
+        self,
+        store: StoreBuilder,
+        topic: str,
+        supplier: ProcessorSupplier[Any, Any, Any, Any],
+        consumed: Consumed[Any, Any] | None = None,
+    ) -> StreamsBuilder:
+        """Add a store that every instance fills with the whole of a topic, through a processor of the user's.
+
+        Args:
+            store: its logging must be disabled: the topic is its changelog.
+            topic: what it is filled with.
+            supplier: makes the processor, which must put each record into the store as it is (or drop it).
+            consumed: how the topic is read.
+        """
+        consume: Consumed[Any, Any] = consumed or Consumed()
+        source_name = self._graph.names.processor(STREAM_SOURCE, consume.name, "-source")
+        name = self._graph.names.processor(TABLE_SOURCE, consume.name)
+        source = SourceNode(
+            source_name,
+            (topic,),
+            None,
+            consume.key_serde,
+            consume.value_serde,
+            consume.timestamp_extractor,
+            offset_reset_policy(consume.offset_reset),
+        )
+        self._graph.add(self._graph.root, GlobalStoreStep(store, source, name, processor_node(supplier)))
+        return self
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
         """Add a store that processors refer to by name."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.dsl.processors.stream_table_join import Joiner
-from millrace.dsl.processors.tables import TableStore
+from millrace.dsl.processors.tables import View
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers
 
@@ -18,14 +18,14 @@ class StreamGlobalTableJoin:
     nothing (KIP-962).
 
     Args:
-        store_name: of the global table.
+        view: of the global table.
         key_mapper: key and value of a record (which may be None) → key in the table.
         joiner: the record's key, its value, the table's value → result.
         left: send records on that have no match.
     """
 
-    def __init__(self, *, store_name: str, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:
-        self._store_name = store_name
+    def __init__(self, *, view: View, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:
+        self._view = view
         self._key_mapper = key_mapper
         self._joiner = joiner
         self._left = left
@@ -34,7 +34,7 @@ class StreamGlobalTableJoin:
         """Compile the node."""
         key_mapper, joiner, left = self._key_mapper, self._joiner, self._left
         forward, drop, fail = node.forward, node.drop_record, node.processing_failed
-        get = TableStore(node.state_store(self._store_name)).get
+        get = self._view.open(node).get
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             try:

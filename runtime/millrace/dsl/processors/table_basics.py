@@ -120,7 +120,11 @@ class TableFilter:
 
     def view(self) -> View:
         """Look into the own store, or filter the parent's values."""
-        return store_view(self._store_name) if self._store_name is not None else mapped_view(self._parent.view(), self._compute)
+        return (
+            store_view(self._store_name)
+            if self._store_name is not None
+            else mapped_view(self._parent.view(), self._compute)
+        )
 
     def _compute(self, key: Any, value: Any) -> Any:
         return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
@@ -186,7 +190,11 @@ class TableMapValues:
 
     def view(self) -> View:
         """Look into the own store, or map the parent's values."""
-        return store_view(self._store_name) if self._store_name is not None else mapped_view(self._parent.view(), self._compute)
+        return (
+            store_view(self._store_name)
+            if self._store_name is not None
+            else mapped_view(self._parent.view(), self._compute)
+        )
 
     def _compute(self, key: Any, value: Any) -> Any:
         return None if value is None else self._mapper(key, value)
