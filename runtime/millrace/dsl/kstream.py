@@ -111,12 +111,6 @@ class KStream(Generic[K, V]):
         node = self._processor(MAP, stateless.mapping(mapper), named, key_changing=True)
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
-    @overload
-    def map_values(self, mapper: Callable[[V], V2], named: Named | str | None = None) -> KStream[K, V2]: ...
-    @overload
-    def map_values(
-        self, mapper: Callable[[V], V2], named: Named | str | None = None, *, value_serde: Serde[V2]
-    ) -> KStream[K, V2]: ...
     def map_values(
         self,
         mapper: Callable[[V], V2],
