@@ -190,7 +190,7 @@ def store_builder(
     elif kind == "session":
         builder = Stores.session_store_builder(supplier, key_serde, value_serde)
     elif kind == "window" and retain_duplicates:
-        builder = Stores.window_store_builder(supplier, key_serde, value_serde)
+        builder = Stores.join_window_store_builder(supplier, key_serde, value_serde)
     elif kind == "window":
         builder = Stores.timestamped_window_store_builder(supplier, key_serde, value_serde)
     else:

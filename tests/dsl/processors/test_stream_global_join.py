@@ -9,6 +9,7 @@ import pytest
 from millrace.dsl.processors.stateless import pass_through
 from millrace.dsl.processors.stream_global_join import StreamGlobalTableJoin
 from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.tables import store_view
 from millrace.errors import FailedProcessingError
 from millrace.serdes import Serdes
 from millrace.state import Stores
@@ -39,7 +40,10 @@ def topology(*, left: bool) -> Topology:
         factory=TableSourceProcessor("g", materialized=True, on_materialize=lambda: None),
     )
     join = StreamGlobalTableJoin(
-        store_name="g", key_mapper=first_letter, joiner=lambda key, value, found: f"{key}:{value}/{found}", left=left
+        view=store_view("g"),
+        key_mapper=first_letter,
+        joiner=lambda key, value, found: f"{key}:{value}/{found}",
+        left=left,
     )
     builder.add_processor("join", join, ("in",))
     builder.add_processor("pass", pass_through(), ("join",))
