@@ -16,7 +16,7 @@ from millrace.serdes.primitives import LongSerde
 from millrace.state import StoreContext, Stores
 from millrace.state.suppliers import PersistentWindowSupplier
 
-STORES = ("key-value", "window")
+STORES = ("key-value", "window", "versioned")
 KEYS = 97
 MAX_ROWS_PER_COMMIT = 60
 CHANGES_PER_MS = 4
@@ -34,11 +34,16 @@ class Change(NamedTuple):
 
 
 def change(offset: int) -> Change:
-    """Return the change of a changelog offset: keys at random, one in four a delete, some up to `LATENESS_MS` late."""
+    """Return the change of a changelog offset: keys at random, one in four a delete, some up to `LATENESS_MS` late.
+
+    Deletes have odd timestamps: one at the very time of a key's latest version leaves no trace, in Java neither.
+    """
     chance = (offset * 0x9E3779B97F4A7C15 + 0x7F4A7C15) & (2**64 - 1)
     chance ^= chance >> 29
     timestamp = offset // CHANGES_PER_MS - (chance >> 40) % LATENESS_MS * (chance % 3 == 0)
-    return Change((chance >> 8) % KEYS, None if (chance >> 20) % 4 == 0 else offset, max(timestamp, 0))
+    value = None if (chance >> 20) % 4 == 0 else offset
+    timestamp = max(timestamp, 0) & ~1 | (value is None)
+    return Change((chance >> 8) % KEYS, value, timestamp)
 
 
 def changelog(kind: str) -> TopicPartition:
@@ -50,6 +55,9 @@ def make_store(kind: str):
     """Return a store of that kind, which is also its name."""
     if kind == "key-value":
         return Stores.key_value_store_builder(Stores.persistent_key_value_store(kind), LongSerde(), LongSerde()).build()
+    if kind == "versioned":
+        versions = Stores.persistent_versioned_key_value_store(kind, RETENTION_MS, SEGMENT_MS)
+        return Stores.versioned_key_value_store_builder(versions, LongSerde(), LongSerde()).build()
     supplier = PersistentWindowSupplier(kind, RETENTION_MS, 1, segment_interval_ms=SEGMENT_MS)
     return Stores.window_store_builder(supplier, LongSerde(), LongSerde()).build()
 
@@ -61,6 +69,8 @@ def apply(kind: str, store, made: Change) -> None:
             store.delete(made.key)
         else:
             store.put(made.key, made.value)
+    elif kind == "versioned" and made.value is None:
+        store.delete(made.key, made.timestamp)
     else:
         store.put(made.key, made.value, made.timestamp)
 

@@ -156,6 +156,37 @@ class WindowModel(KeyValueModel):
         return record._replace(key=encode_window_key(record.key, record.timestamp))
 
 
+class VersionedModel(KeyValueModel):
+    """What the versioned store must hold at an offset: per key, timestamp → value or None."""
+
+    kind = "versioned"
+
+    def __init__(self):
+        super().__init__()
+        self.stream_time = 0
+
+    def advance(self, offset):
+        """Make all changes up to and including an offset, and forget what was replaced before the history begins."""
+        for at in range(self.offset + 1, offset + 1):
+            made = change(at)
+            self.stream_time = max(self.stream_time, made.timestamp)
+            self.rows.setdefault(made.key, {})[made.timestamp] = made.value
+        self.offset = max(self.offset, offset)
+        for key, versions in self.rows.items():
+            first = max((at for at in versions if at <= self.stream_time - RETENTION_MS), default=0)
+            self.rows[key] = {at: value for at, value in versions.items() if at >= first}
+
+    def check(self, store):
+        """Each key has the version that was valid at each of some times within the history."""
+        for key, versions in self.rows.items():
+            for back in range(0, RETENTION_MS, RETENTION_MS // 7):
+                as_of = self.stream_time - back
+                at = max((at for at in versions if at <= as_of), default=None)
+                expected = None if at is None or versions[at] is None else (versions[at], at)
+                found = store.get(key, as_of)
+                assert (None if found is None else (found.value, found.timestamp)) == expected, (key, as_of)
+
+
 def _window_rows(database):
     return {
         (int.from_bytes(row[8:16], "big"), int.from_bytes(row[:8], "big")): int.from_bytes(value, "big")
@@ -163,7 +194,7 @@ def _window_rows(database):
     }
 
 
-MODELS = {model.kind: model for model in (KeyValueModel, WindowModel)}
+MODELS = {model.kind: model for model in (KeyValueModel, WindowModel, VersionedModel)}
 
 
 @pytest.mark.slow
