@@ -3,6 +3,8 @@
 Order across partitions is best effort (KIP-695): with an empty partition among the inputs, `max.task.idle.ms` says what to
 wait for. -1: nothing. 0: records known to be on the broker but not here yet. More: that long besides, for records still to be
 produced. The host tells each partition's lag; a partition whose lag is not known is waited for.
+
+Of heads with the same timestamp the one that became a head first is taken, as from Java's priority queue of partitions.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ class PartitionGroup:
         self.queues: Mapping[TopicPartition, RecordQueue] = {
             queue.partition: queue for queue in sorted(queues, key=lambda queue: queue.partition)
         }
-        self._list = tuple(self.queues.values())
+        self._list = list(self.queues.values())
         self._max_idle_ms = max_task_idle_ms
         self._counters = counters
 
@@ -34,7 +36,10 @@ class PartitionGroup:
 
     def add(self, partition: TopicPartition, records: Iterable[ConsumedRecord]) -> None:
         """Append raw records of one partition, in offset order."""
-        self.queues[partition].raw.extend(records)
+        queue = self.queues[partition]
+        if not queue:
+            self._move_to_end(queue)
+        queue.raw.extend(records)
 
     def buffered(self) -> int:
         """Return the number of records that wait in all partitions."""
@@ -66,7 +71,15 @@ class PartitionGroup:
                 done += best.drain(max_records - done)
             else:
                 done += self._run(best, until, max_records - done)
+                self._move_to_end(best)
         return done
+
+    def _move_to_end(self, queue: RecordQueue) -> None:
+        """Let the heads of all other queues go first if they have the same timestamp as this queue's next one."""
+        queues = self._list
+        if queues[-1] is not queue:
+            queues.remove(queue)
+            queues.append(queue)
 
     def _choose(self) -> tuple[RecordQueue | None, int | None]:
         """Return the queue whose head is earliest, and the timestamp of the next earliest head (None: there is no other)."""
