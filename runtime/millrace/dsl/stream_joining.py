@@ -152,7 +152,7 @@ def _with_global_table(
     left: bool,
 ) -> KStream[Any, Any]:
     graph = stream._graph
-    name = graph.names.processor(LEFT_JOIN if left else JOIN, given_name)
+    name = graph.names.processor(LEFT_JOIN, given_name)  # inner joins too, as in Kafka Streams
     factory = StreamGlobalTableJoin(view=table._view, key_mapper=key_selector, joiner=joiner, left=left)
     node = ProcessorStep(name, factory)
     node.takes_null_keys = left
