@@ -29,21 +29,23 @@ def stream_table_left_rekey(b: StreamsBuilder) -> None:
 
 def stream_table_versioned(b: StreamsBuilder) -> None:
     """Left join with a table as of the record's time."""
+    stream = b.stream("in1")
     table = b.table("in2", Materialized.as_(Stores.persistent_versioned_key_value_store("vt", 150)))
-    b.stream("in1").left_join(table, pair).to("out")
+    stream.left_join(table, pair).to("out")
 
 
 def stream_global_inner(b: StreamsBuilder) -> None:
     """Inner join with a global table."""
+    stream = b.stream("in1")
     table = b.global_table("g", kv("gs"))
-    b.stream("in1").join(table, pair, key_selector=lambda _k, v: first(v, None)).to("out")
+    stream.join(table, pair, key_selector=lambda _k, v: first(v, None)).to("out")
 
 
 def stream_global_left(b: StreamsBuilder) -> None:
     """Left join with a global table, joiner with key."""
-    table = b.global_table("g")
+    stream = b.stream("in1")
     joiner = ValueJoinerWithKey(_keyed)
-    b.stream("in1").left_join(table, joiner, key_selector=lambda _k, v: first(v, None)).to("out")
+    stream.left_join(b.global_table("g"), joiner, key_selector=lambda _k, v: first(v, None)).to("out")
 
 
 def ss_inner(b: StreamsBuilder) -> None:
