@@ -31,6 +31,7 @@ from millrace.state.value_formats import (
     PLAIN,
     SESSION_HEADERS,
     TIME_ORDERED_HEADERS,
+    TIME_ORDERED_SESSION_HEADERS,
     TIME_ORDERED_TIMESTAMPED,
     TIMESTAMPED,
 )
@@ -148,7 +149,7 @@ class Stores:
         name: str, retention_ms: int, *, with_headers: bool = False
     ) -> PersistentSessionSupplier:
         """Return a supplier of sessions in the order of their ends, for results emitted on close."""
-        value_format = SESSION_HEADERS if with_headers else PLAIN
+        value_format = TIME_ORDERED_SESSION_HEADERS if with_headers else PLAIN
         return PersistentSessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
 
     @staticmethod

@@ -161,6 +161,8 @@ HEADERS = ValueFormat(
 SESSION_HEADERS = ValueFormat(
     "headers", "sessionKeyValueWithHeaders", _session_headers_to_disk, _session_headers_from_disk, ("default",)
 )
+TIME_ORDERED_SESSION_HEADERS = ValueFormat("headers", "sessionKeyValueWithHeaders", _plain_to_disk, _plain_from_disk)
+"""Java 4.3.1 puts emit-on-close sessions into the header-aware family without giving them headers."""
 TIME_ORDERED_TIMESTAMPED = ValueFormat("timestamped", "default", _timestamped_to_disk, _timestamped_from_disk)
 """Emit-on-close window stores keep timestamped values in the default family."""
 TIME_ORDERED_HEADERS = ValueFormat(

@@ -1,0 +1,242 @@
+"""The record cache: what is forwarded and logged, in which order, with which context, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from millrace.records import Headers, RecordContext, ValueAndTimestamp
+from millrace.serdes.primitives import LongSerde, StringSerde
+from millrace.state import RecordCache, Stores
+from millrace.state.cache import StoreCache
+
+S = StringSerde()
+
+
+def cached(name="s", *, serde=S, supplier=None):
+    """Return the builder of a cached store."""
+    supplier = supplier or Stores.in_memory_key_value_store(name)
+    return Stores.key_value_store_builder(supplier, S, serde).with_caching_enabled()
+
+
+def opened(task, *, send_old_values=True, builder=None):
+    """Return an open cached store and the list that its flushes fill."""
+    store = task.open(builder or cached())
+    seen: list[tuple] = []
+    assert store.set_flush_listener(lambda *args: seen.append(args), send_old_values=send_old_values)
+    return store, seen
+
+
+def test_updates_of_a_key_become_one(make_task):
+    """Only the last value of a key is forwarded and logged, with the context of the put that set it."""
+    task = make_task(cache_bytes=10_000)
+    store, seen = opened(task)
+    task.at(10, offset=1)
+    store.put("a", "1")
+    task.at(20, offset=2, headers=Headers([("h", b"x")]))
+    store.put("a", "2")
+    task.at(99, offset=3)
+    assert (seen, task.log("s")) == ([], [])
+    store.flush()
+    assert seen == [("a", "2", None, 20, (("h", b"x"),))]
+    assert [(r.key, r.value, r.timestamp) for r in task.log("s")] == [(b"a", b"2", 20)]
+    assert (task.record.timestamp, task.record.offset) == (99, 3)
+    store.flush()
+    assert len(seen) == 1
+
+
+def test_flush_goes_by_the_last_put(make_task):
+    """A key put again moves behind those put since; reading does not move it."""
+    task = make_task(cache_bytes=10_000)
+    store, seen = opened(task)
+    for key in ("a", "b", "c", "a"):
+        store.put(key, "v")
+    store.get("b")
+    store.flush()
+    assert [key for key, *_ in seen] == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize(("send_old_values", "old"), [(True, "1"), (False, None)])
+def test_old_value_is_what_was_flushed_before(make_task, send_old_values, old):
+    """The old value is that of the last flush, not of the last put; it is None when nobody asked for it."""
+    task = make_task(cache_bytes=10_000)
+    store, seen = opened(task, send_old_values=send_old_values)
+    store.put("a", "1")
+    store.flush()
+    store.put("a", "2")
+    store.put("a", "3")
+    store.flush()
+    assert seen[-1][:3] == ("a", "3", old)
+    store.delete("a")
+    store.flush()
+    assert seen[-1][:3] == ("a", None, "3" if send_old_values else None)
+
+
+def test_key_put_and_deleted_within_a_flush_never_was(make_task):
+    """A key that was not below and is deleted in the cache is neither logged nor forwarded."""
+    task = make_task(cache_bytes=10_000)
+    store, seen = opened(task)
+    store.put("a", "1")
+    store.delete("a")
+    store.flush()
+    assert (seen, task.log("s"), list(store.all())) == ([], [], [])
+
+
+def test_timestamped_store_forwards_bare_values(make_task):
+    """The listener of a timestamped store gets values without timestamps; the record's is that of the value."""
+    task = make_task(cache_bytes=10_000)
+    builder = Stores.timestamped_key_value_store_builder(Stores.in_memory_key_value_store("s"), S, LongSerde())
+    store, seen = opened(task, builder=builder.with_caching_enabled())
+    task.at(50)
+    store.put("a", ValueAndTimestamp(1, 40))
+    store.flush()
+    assert seen == [("a", 1, None, 40, ())]
+    assert task.log("s")[0].timestamp == 40
+
+
+def test_eviction_takes_the_dirty_set_along(make_task):
+    """Over the budget, the least recently used entry goes, it first, and with it all that is dirty."""
+    task = make_task(cache_bytes=3 * 50)
+    store, seen = opened(task)
+    for key in ("a", "b", "c"):
+        store.put(key, "v")
+    assert store.get("a") == "v"
+    store.put("d", "v")
+    assert [key for key, *_ in seen] == ["b", "a", "c", "d"]
+    assert set(store._cache.entries) == {b"a", b"c", b"d"}
+    assert task.cache.used_bytes == store._cache.bytes <= 150
+
+
+def test_sizes_are_javas(make_task):
+    """An entry counts key, value, topic and 45 bytes; clean entries count the same without the topic."""
+    task = make_task(cache_bytes=10_000)
+    store, _ = opened(task)
+    store.put("key", "value")
+    assert task.cache.used_bytes == 3 + 5 + len("in") + 45
+    store.put("key", "v")
+    assert task.cache.used_bytes == 3 + 1 + len("in") + 45
+    store.flush()
+    store.close()
+    assert task.cache.used_bytes == 0
+
+
+def test_put_while_flushing_is_not_lost(make_task):
+    """What a listener puts into the flushed store waits for the next flush, even under the key on its way out."""
+    task = make_task(cache_bytes=10_000)
+    store = task.open(cached())
+    seen: list[tuple] = []
+
+    def listener(key, new, old, timestamp, headers):
+        seen.append((key, new, old))
+        if len(seen) <= 2:
+            store.put("a", f"again-{len(seen)}")
+            store.put(f"new-{len(seen)}", "n")
+
+    store.set_flush_listener(listener, send_old_values=True)
+    store.put("a", "1")
+    store.put("b", "2")
+    store.flush()
+    assert seen == [("a", "1", None), ("b", "2", None)]
+    store.flush()
+    assert seen[2:] == [("new-1", "n", None), ("a", "again-2", "1"), ("new-2", "n", None)]
+    assert dict(store.all()) == {"a": "again-2", "b": "2", "new-1": "n", "new-2": "n"}
+
+
+def test_stores_that_feed_each_other_keep_everything(make_task):
+    """Two small caches, each flush of one putting into the other: nothing is lost, and the budget is kept."""
+    task = make_task(cache_bytes=260)
+    first, second = task.open(cached("first")), task.open(cached("second"))
+    first.set_flush_listener(lambda key, new, *_: second.put(key * 2, new), send_old_values=False)
+    out: dict[str, str] = {}
+    second.set_flush_listener(lambda key, new, *_: out.__setitem__(key, new), send_old_values=False)
+    for i in range(200):
+        task.at(i)
+        first.put(f"k{i % 17}", f"v{i}")
+        assert task.cache.used_bytes <= 260
+    first.flush()
+    second.flush()
+    assert dict(first.all()) == {f"k{i % 17}": f"v{i}" for i in range(200)}
+    assert out == {f"k{i % 17}" * 2: f"v{i}" for i in range(200)}
+
+
+def test_failing_listener_loses_nothing(make_task):
+    """When a forward fails, the entries behind it are still dirty, and the record's context is put back."""
+    task = make_task(cache_bytes=10_000)
+    store = task.open(cached())
+    seen: list[str] = []
+
+    def listener(key, *_):
+        if key == "b" and "b!" not in seen:
+            seen.append("b!")
+            raise ValueError("no")
+        seen.append(key)
+
+    store.set_flush_listener(listener, send_old_values=False)
+    task.at(1)
+    for key in ("a", "b", "c"):
+        store.put(key, key)
+    task.at(7)
+    with pytest.raises(ValueError, match="no"):
+        store.flush()
+    assert task.record.timestamp == 7
+    store.flush()
+    assert seen == ["a", "b!", "b", "c"]
+    assert dict(store.all()) == {"a": "a", "b": "b", "c": "c"}
+
+
+def test_no_budget_means_no_cache(make_task):
+    """With a budget of 0, or none, a store is not cached, and says so."""
+    for name, budget in (("x", 0), ("y", None)):
+        task = make_task(name, cache_bytes=budget)
+        store = task.open(cached())
+        assert not store.set_flush_listener(lambda *_: None, send_old_values=True)
+        store.put("a", "1")
+        assert len(task.log("s")) == 1
+
+
+def test_values_of_opaque_serdes_are_not_shared(make_task):
+    """What a serde does not declare unchangeable is copied: changing it outside changes nothing in the cache."""
+
+    class Lists(StringSerde):
+        shareable = False
+
+        def serialize(self, topic, data, headers=()):
+            return ",".join(data).encode()
+
+        def deserialize(self, topic, data, headers=()):
+            return data.decode().split(",")
+
+    task = make_task(cache_bytes=10_000)
+    store = task.open(cached(serde=Lists()))
+    value = ["x"]
+    store.put("a", value)
+    value.append("y")
+    store.get("a").append("z")
+    assert store.get("a") == ["x"]
+    assert list(store.all()) == [("a", ["x"])]
+
+
+def test_cached_puts_are_found_by_scans(make_task):
+    """Ranges, prefixes and their reverses see what only the cache holds, and not what it deleted."""
+    task = make_task(cache_bytes=10_000)
+    store = task.open(cached())
+    for key in ("a", "ab", "b", "c"):
+        store.put(key, "below")
+    store.flush()
+    store.put("ab", "cached")
+    store.put("b", None)
+    store.put("bb", "cached")
+    assert list(store.range("ab", "c")) == [("ab", "cached"), ("bb", "cached"), ("c", "below")]
+    assert [key for key, _ in store.reverse_all()] == ["c", "bb", "ab", "a"]
+    assert [key for key, _ in store.prefix_scan("a")] == ["a", "ab"]
+
+
+def test_budget_is_shared_and_only_the_writer_evicts():
+    """The cache just written evicts its own entries until the sum fits, or it is empty."""
+    budget = RecordCache(300)
+    record = RecordContext("in", 0, 0, 0)
+    written: list[bytes] = []
+    big, small = (StoreCache(budget, record, lambda key, entry: written.append(key)) for _ in range(2))
+    big.put(b"big", "x", 200)
+    small.put(b"s", "y", 10)
+    assert written == [b"s"]
+    assert (len(big.entries), len(small.entries)) == (1, 0)
