@@ -25,18 +25,17 @@ class TableGroupBy:
         self._versioned = False
 
     def use_versioned_semantics(self) -> None:
-        """Drop out-of-order updates: the group has seen newer ones (KIP-914)."""
+        """Leave out-of-order updates out, uncounted: the group has seen newer ones (KIP-914)."""
         self._versioned = True
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        selector, forward, fail, drop = self._selector, node.forward, node.processing_failed, node.drop_record
+        selector, forward, fail = self._selector, node.forward, node.processing_failed
         versioned, both_at_once = self._versioned, writes_both_at_once(node.config.upgrade_from)
 
         def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if versioned and not is_latest:
-                drop()
                 return
             try:
                 new_key, new_value = (None, None) if new is None else selector(key, new)
