@@ -17,6 +17,9 @@ from .dsl import (
     EmitStrategy as EmitStrategy,
 )
 from .dsl import (
+    ForeignKeyWithKey as ForeignKeyWithKey,
+)
+from .dsl import (
     GlobalKTable as GlobalKTable,
 )
 from .dsl import (

@@ -119,9 +119,9 @@ def tt_outer_mat(b: StreamsBuilder) -> None:
 
 
 def foreign_key(value: str) -> str | None:
-    """Return the text before the bar, or None without one."""
+    """Return the text before the bar, or None where there is no bar or no text."""
     key, bar, _ = value.partition("|")
-    return key if bar else None
+    return key if bar and key else None
 
 
 def fk_inner(b: StreamsBuilder) -> None:

@@ -22,7 +22,7 @@ from millrace.dsl.options import (
     Suppressed,
     TableJoined,
 )
-from millrace.dsl.options.joining import ValueJoinerWithKey
+from millrace.dsl.options.joining import ForeignKeyWithKey, ValueJoinerWithKey
 from millrace.dsl.streams_builder import StreamsBuilder
 from millrace.dsl.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 
@@ -32,6 +32,7 @@ __all__ = [
     "BufferConfig",
     "Consumed",
     "EmitStrategy",
+    "ForeignKeyWithKey",
     "GlobalKTable",
     "Grouped",
     "JoinWindows",

@@ -1,7 +1,291 @@
-"""Joins of two tables by a foreign key (placeholder)."""
+"""Joins of two tables by a foreign key, as `KTable.join` and `left_join` define them (KIP-213).
+
+The left table's task sends subscriptions through the registration topic to the task that owns the right entry, and gets
+responses back through the response topic. So the two tables need not be partitioned alike, and any number of left entries can
+refer to one right entry.
+"""
+# ruff: noqa: SLF001 (tables and their joins are one facade)
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from millrace.config import StreamsConfig
+from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.sources import StreamSource, TableStep
+from millrace.dsl.graph.steps import ProcessorStep, SinkStep
+from millrace.dsl.kstream import require_same_builder
+from millrace.dsl.ktable import KTable
+from millrace.dsl.materializing import table_options
+from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.processors.foreign_key_join import (
+    ForeignKeyExtractor,
+    ForeignKeySerdes,
+    ForeignTableJoin,
+    Joiner,
+    ResponseJoin,
+    SubscriptionJoin,
+    SubscriptionReceive,
+    SubscriptionSend,
+)
+from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.store_suppliers import DslKeyValueParams, dsl_suppliers
+from millrace.errors import TopologyError
+from millrace.processor.api import StreamPartitioner
+from millrace.serdes import Serdes
+from millrace.state.api import StateStore, StoreBuilder
+from millrace.state.stores import Stores
+from millrace.topology.deferred import DeferredSerde
+from millrace.topology.nodes import RepartitionTopic
 
-def foreign_key_join(*args: Any, **options: Any) -> Any:
-    """Not here yet."""
-    raise NotImplementedError
+_PREFIX = "KTABLE-FK-JOIN-"
+REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"
+SUBSCRIPTION_STORE = f"{_PREFIX}SUBSCRIPTION-STATE-STORE-"
+SUBSCRIPTION_PROCESSOR = f"{_PREFIX}SUBSCRIPTION-PROCESSOR-"
+RESPONSE = f"{_PREFIX}SUBSCRIPTION-RESPONSE-"
+RESOLVER = f"{_PREFIX}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"
+OUTPUT = f"{_PREFIX}OUTPUT-"
+SINK = "KTABLE-SINK-"
+SOURCE = "KTABLE-SOURCE-"
+TOPIC_SUFFIX = "-topic"
+
+
+@dataclass(slots=True, eq=False)
+class SubscriptionStoreSpec:
+    """The store of subscriptions, before the configuration is known. A `StoreBuilder`, resolved by `for_config`."""
+
+    name: str
+    serdes: ForeignKeySerdes
+    generated_name: bool
+    logging_enabled: bool = True
+    caching_enabled: bool = False
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "key-value"
+    retention_ms: int | None = None
+    retain_duplicates: bool = False
+    persistent: bool = True
+    value_format: str = "timestamped"
+
+    def build(self) -> StateStore:
+        """Refuse: there is no configuration yet."""
+        raise TopologyError(f"Store {self.name} has to be resolved for a configuration before it can be built")
+
+    def for_config(self, config: StreamsConfig) -> StoreBuilder:
+        """Return the builder of the real store: its changelog records carry the subscriptions' headers."""
+        supplier = dsl_suppliers(None, None, config).key_value_store(
+            DslKeyValueParams(self.name, config.dsl_store_format)
+        )
+        return Stores.timestamped_key_value_store_with_headers_builder(
+            supplier, Serdes.bytes(), self.serdes.subscriptions(config)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinNames:
+    """Every name of a join, in the order in which indexes are taken."""
+
+    registration_topic: str
+    send: str
+    registration_sink: str
+    registration_source: str
+    store: str
+    receive: str
+    join: str
+    foreign_join: str
+    response_topic: str
+    response_sink: str
+    response_source: str
+    resolver: str
+    result: str
+    generated: bool
+
+    @classmethod
+    def take(cls, graph: GraphBuilder, given: str | None) -> _JoinNames:
+        """Take the names from the builder's counter."""
+
+        def name(prefix: str, suffix: str) -> str:
+            return graph.names.processor(prefix, given, suffix)
+
+        return cls(
+            name(REGISTRATION, "-subscription-registration") + TOPIC_SUFFIX,
+            name(REGISTRATION, "-subscription-registration-processor"),
+            name(SINK, "-subscription-registration-sink"),
+            name(SOURCE, "-subscription-registration-source"),
+            name(SUBSCRIPTION_STORE, "-subscription-store"),
+            name(SUBSCRIPTION_PROCESSOR, "-subscription-receive"),
+            name(SUBSCRIPTION_PROCESSOR, "-subscription-join-foreign"),
+            name(SUBSCRIPTION_PROCESSOR, "-foreign-join-subscription"),
+            name(RESPONSE, "-subscription-response") + TOPIC_SUFFIX,
+            name(SINK, "-subscription-response-sink"),
+            name(SOURCE, "-subscription-response-source"),
+            name(RESOLVER, "-subscription-response-resolver"),
+            name(OUTPUT, "-result"),
+            generated=given is None,
+        )
+
+
+def foreign_key_join(
+    left: Any,
+    right: Any,
+    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
+    foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any],
+    *,
+    left_join: bool,
+    table_joined: TableJoined[Any, Any] | None,
+    named: Named | str | None,
+    materialized: Materialized[Any, Any] | str | None,
+) -> KTable[Any, Any]:
+    """Join each entry of the left table with the entry of the right one that its foreign key names.
+
+    Raises:
+        TopologyError: the tables come from different builders, or the join is given two names.
+    """
+    require_same_builder(left, right)
+    graph: GraphBuilder = left._graph
+    options = table_joined or TableJoined()
+    left._processor.send_old_values(force=True)
+    right._processor.send_old_values(force=True)
+    names = _JoinNames.take(graph, _name_of_join(options, named))
+    serdes = ForeignKeySerdes(
+        names.registration_topic, left._key_serde, left._value_serde, right._key_serde, right._value_serde
+    )
+    response_source = _add_exchange(graph, left, right, names, serdes, options, _extractor_of(foreign_key), left_join)
+    sources = left._sources | {names.response_source}
+    graph.topology.copartition_sources(sorted(sources))
+    left_view = left._processor.view()
+    resolver = ProcessorStep(
+        names.resolver,
+        ResponseJoin(left_view, serdes, _joiner_of(joiner), left_join=left_join),
+        store_names=left_view.store_names,
+    )
+    graph.add(response_source, resolver)
+    return _result_table(left, graph, resolver, names, materialized, sources)
+
+
+def _add_exchange(
+    graph: GraphBuilder,
+    left: Any,
+    right: Any,
+    names: _JoinNames,
+    serdes: ForeignKeySerdes,
+    options: TableJoined[Any, Any],
+    extractor: ForeignKeyExtractor,
+    left_join: bool,  # noqa: FBT001
+) -> StreamSource:
+    """Add everything between the left table and the responses that come back to it; return their source."""
+    subscriptions, responses = DeferredSerde(serdes.subscriptions), DeferredSerde(serdes.responses)
+    send = ProcessorStep(names.send, SubscriptionSend(extractor, serdes, left_join=left_join))
+    graph.add(left._node, send)
+    registration_source = _through_topic(
+        graph,
+        (send,),
+        names.registration_topic,
+        SinkStep(
+            names.registration_sink,
+            names.registration_topic,
+            serdes.foreign_key,
+            subscriptions,
+            _partitioner_by_key(options.other_partitioner),
+        ),
+        names.registration_source,
+    )
+    graph.topology.copartition_sources(sorted(right._sources | {names.registration_source}))
+    store = SubscriptionStoreSpec(names.store, serdes, names.generated)
+    receive = ProcessorStep(names.receive, SubscriptionReceive(names.store, serdes), stores=(store,))
+    graph.add(registration_source, receive)
+    right_view = right._processor.view()
+    join = ProcessorStep(names.join, SubscriptionJoin(right_view), store_names=right_view.store_names)
+    graph.add(receive, join)
+    foreign_join = ProcessorStep(names.foreign_join, ForeignTableJoin(names.store, serdes), store_names=(names.store,))
+    graph.add(right._node, foreign_join)
+    return _through_topic(
+        graph,
+        (join, foreign_join),
+        names.response_topic,
+        SinkStep(
+            names.response_sink,
+            names.response_topic,
+            serdes.primary_key,
+            responses,
+            _partitioner_by_key(options.partitioner) or _to_primary_partition,
+        ),
+        names.response_source,
+    )
+
+
+def _through_topic(
+    graph: GraphBuilder, parents: tuple[ProcessorStep, ...], topic: str, sink: SinkStep, source_name: str
+) -> StreamSource:
+    """Send records through an internal topic; return the source that reads them."""
+    graph.topology.add_internal_topic(RepartitionTopic(topic))
+    graph.add(parents, sink)
+    source = StreamSource(source_name, (topic,), key_serde=sink.key_serde, value_serde=sink.value_serde)
+    graph.add(sink, source)
+    return source
+
+
+def _result_table(
+    left: Any,
+    graph: GraphBuilder,
+    resolver: ProcessorStep,
+    names: _JoinNames,
+    materialized: Materialized[Any, Any] | str | None,
+    sources: frozenset[str],
+) -> KTable[Any, Any]:
+    options = table_options(materialized, graph.names, OUTPUT).with_defaults(left._key_serde)
+    store = options.store()
+    node = TableStep(names.result, store, versioned=store.versioned)
+    node.factory = processor = TableSourceProcessor(
+        options.store_name, materialized=options.queryable, on_materialize=node.materialize
+    )
+    if options.queryable:
+        node.materialize()
+    graph.add(resolver, node)
+    return KTable(
+        graph,
+        names.result,
+        node,
+        processor,
+        sources=sources,
+        key_serde=options.option.key_serde,
+        value_serde=options.option.value_serde,
+        queryable_store_name=options.queryable_name,
+    )
+
+
+def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> str | None:
+    given = name_of(named)
+    if given is not None and options.name is not None:
+        raise TopologyError(
+            f"A foreign-key join is named both {options.name} (TableJoined) and {given} (named); give it one name"
+        )
+    return options.name if given is None else given
+
+
+def _extractor_of(foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any]) -> ForeignKeyExtractor:
+    if isinstance(foreign_key, ForeignKeyWithKey):
+        return foreign_key.extractor
+    return lambda _key, value: foreign_key(value)
+
+
+def _joiner_of(joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any]) -> Joiner:
+    if isinstance(joiner, ValueJoinerWithKey):
+        return joiner.joiner
+    return lambda _key, left_value, right_value: joiner(left_value, right_value)
+
+
+def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitioner | None:
+    """Let a table's partitioner decide by the key alone: subscriptions and responses are not the table's values."""
+    if partitioner is None:
+        return None
+    return lambda topic, key, _value, count: partitioner(topic, key, None, count)
+
+
+def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:
+    """Send a response where its subscription came from, which need not be where the default partitioner puts the key."""
+    partition: int | None = response.primary_partition
+    return partition

@@ -10,7 +10,7 @@ from millrace.dsl.graph.node import GraphNode
 from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouping import Grouped, Materialized
-from millrace.dsl.options.joining import TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.naming import Named, name_of
 from millrace.dsl.processors.grouped_table import TableGroupBy
 from millrace.dsl.processors.table_basics import (
@@ -228,7 +228,7 @@ class KTable(Generic[K, V]):
         joiner: Callable[[V, VO], R] | ValueJoinerWithKey[K, V, VO, R],
         materialized: Materialized[K, R] | str | None = None,
         *,
-        foreign_key: Callable[[V], FK | None] | Callable[[K, V], FK | None],
+        foreign_key: Callable[[V], FK | None] | ForeignKeyWithKey[K, V, FK],
         joined: TableJoined[K, FK] | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]: ...
@@ -248,7 +248,8 @@ class KTable(Generic[K, V]):
             other: the other table, partitioned like this one (any way, with a foreign key).
             joiner: gets both values, returns that of the result; wrap it in `ValueJoinerWithKey` to get the key first.
             materialized: how the result is kept, None for not at all.
-            foreign_key: finds the other table's key in a value (or in key and value); None is no match.
+            foreign_key: finds the other table's key in a value; None is no match. Wrap it in `ForeignKeyWithKey` to get the key
+                first.
             joined: name and partitioners of a foreign-key join.
             named: the join's name.
 
@@ -278,7 +279,7 @@ class KTable(Generic[K, V]):
         joiner: Callable[[V, VO | None], R] | ValueJoinerWithKey[K, V, VO | None, R],
         materialized: Materialized[K, R] | str | None = None,
         *,
-        foreign_key: Callable[[V], FK | None] | Callable[[K, V], FK | None],
+        foreign_key: Callable[[V], FK | None] | ForeignKeyWithKey[K, V, FK],
         joined: TableJoined[K, FK] | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]: ...

@@ -14,6 +14,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 VO = TypeVar("VO")
 R = TypeVar("R")
+FK = TypeVar("FK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,13 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
     """Marks a joiner that takes the key too: `join(table, ValueJoinerWithKey(lambda key, left, right: …))`."""
 
     joiner: Callable[[K, V, VO], R]
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignKeyWithKey(Generic[K, V, FK]):
+    """Marks a foreign key that is found in key and value: `foreign_key=ForeignKeyWithKey(lambda key, value: …)` (KIP-1104)."""
+
+    extractor: Callable[[K, V], FK | None]
 
 
 @dataclass(frozen=True, slots=True)
