@@ -167,8 +167,8 @@ def two_groupbys(b: StreamsBuilder) -> None:
 
 def cogrouped(b: StreamsBuilder) -> Any:
     """Return two streams grouped together."""
-    one = b.stream("in1").group_by_key().cogroup(lambda _k, v, a: cat(a, "1" + v))
-    return one.cogroup(b.stream("in2").group_by_key(), lambda _k, v, a: cat(a, "2" + v))
+    one = b.stream("in1").group_by_key().cogroup(lambda _k, v, a: cat(a, "1" + text(v)))
+    return one.cogroup(b.stream("in2").group_by_key(), lambda _k, v, a: cat(a, "2" + text(v)))
 
 
 def cogroup(b: StreamsBuilder) -> None:

@@ -1,4 +1,211 @@
-"""Placeholder."""
-from typing import Any
+"""`CogroupedKStream`: several grouped streams, each with its own aggregator, aggregated into one table (KIP-150)."""
 
-CogroupedKStream: Any = None
+# ruff: noqa: SLF001 (grouped streams and their tables are one facade)
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+from millrace.dsl.emit_strategy import EmitStrategy
+from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.grouped_stream import KGroupedStream
+from millrace.dsl.kstream import require_same_builder
+from millrace.dsl.ktable import KTable
+from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.options.grouping import Materialized
+from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
+from millrace.dsl.processors.session_aggregate import SessionAggregate
+from millrace.dsl.processors.window_aggregate import windowed_aggregate
+from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec
+from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.records import Windowed
+from millrace.serdes.base import Serde
+from millrace.serdes.windowed import SessionWindowedSerde
+
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+
+AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
+MERGE = "COGROUPKSTREAM-MERGE-"
+
+Aggregator = Callable[[Any, Any, Any], Any]
+
+
+class CogroupedKStream(Generic[K, A]):
+    """Made by `KGroupedStream.cogroup`. All inputs must have keys of one type, and partition them alike."""
+
+    def __init__(self, aggregators: dict[KGroupedStream[K, Any], Aggregator]) -> None:
+        self._aggregators = aggregators
+
+    @classmethod
+    def beginning_with(cls, grouped: KGroupedStream[K, V], aggregator: Aggregator) -> CogroupedKStream[K, A]:
+        """Return a cogroup of one stream."""
+        return cls({grouped: aggregator})
+
+    def cogroup(
+        self, grouped: KGroupedStream[K, V], aggregator: Callable[[K, V, A], A | None]
+    ) -> CogroupedKStream[K, A]:
+        """Add a stream.
+
+        Args:
+            grouped: a stream grouped by the same keys.
+            aggregator: gets key, value and the aggregate so far, of records of that stream.
+
+        Raises:
+            TopologyError: the streams come from different builders.
+        """
+        require_same_builder(next(iter(self._aggregators)), grouped)
+        return CogroupedKStream({**self._aggregators, grouped: aggregator})
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[K, A]:
+        """Fold the records of all streams into one aggregate per key.
+
+        Args:
+            initializer: makes the aggregate that a key begins with.
+            materialized: how the table is kept; give it the serdes of keys and aggregates.
+            named: base of the nodes' names.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     clicks = words.filter(lambda key, value: value == "click").group_by_key()
+            ...     buys = words.filter(lambda key, value: value == "buy").group_by_key()
+            ...     both = clicks.cogroup(lambda key, value, seen: seen + "c").cogroup(buys, lambda key, value, seen: seen + "B")
+            ...     return both.aggregate(str).to_stream()
+            >>> run(build, ("ann", "click"), ("ann", "buy"))
+            [('ann', 'c'), ('ann', 'cB')]
+        """
+        options = self._options(materialized)
+        return self._aggregated(
+            options, named, lambda aggregator: StreamAggregate(options.store_name, initializer, aggregator)
+        )
+
+    @overload
+    def windowed_by(
+        self, windows: TimeWindows | UnlimitedWindows | SlidingWindows
+    ) -> TimeWindowedCogroupedKStream[K, A]: ...
+    @overload
+    def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
+    def windowed_by(self, windows: Any) -> Any:
+        """Aggregate by windows of time, besides by key."""
+        if isinstance(windows, SessionWindows):
+            return SessionWindowedCogroupedKStream(self, windows)
+        return TimeWindowedCogroupedKStream(self, windows)
+
+    # Building blocks.
+
+    def _options(self, materialized: Materialized[Any, Any] | str | None) -> TableOptions:
+        return table_options(materialized, next(iter(self._aggregators))._graph.names, AGGREGATE)
+
+    def _aggregated(
+        self,
+        options: TableOptions,
+        named: Named | str | None,
+        make: Callable[[Aggregator], Any],
+        *,
+        windows: WindowSpec | SessionSpec | None = None,
+        key_serde: Serde[Any] | None = None,
+        grace_ms: int | None = None,
+    ) -> KTable[Any, Any]:
+        """Put one aggregation behind each stream, all on one store, and a merge behind them."""
+        groups = tuple(self._aggregators)
+        graph = groups[0]._graph
+        given = name_of(named)
+        parents = [group._repartitioned(options)[0] for group in groups]
+        graph.topology.copartition_sources(sorted(frozenset[str]().union(*(group._sources for group in groups))))
+        store = options.store(windows)
+        steps: list[ProcessorStep] = []
+        for index, aggregator in enumerate(self._aggregators.values()):
+            name = graph.names.processor(AGGREGATE, given, f"-cogroup-agg-{index}")
+            own = () if steps else (store,)
+            steps.append(ProcessorStep(name, make(aggregator), stores=own, store_names=(store.name,) if steps else ()))
+        merge = CogroupMerge([step.factory for step in steps])
+        merge_step = ProcessorStep(graph.names.processor(MERGE, given, "-cogroup-merge"), merge)
+        for parent, step in zip(parents, steps, strict=True):
+            step.window_grace_ms = grace_ms
+            step.versioned_output = store.versioned
+            graph.add(parent, step)
+        graph.add(steps, merge_step)
+        return KTable(
+            graph,
+            merge_step.name,
+            merge_step,
+            merge,
+            sources=(merge_step.name,),
+            key_serde=options.option.key_serde if windows is None else key_serde,
+            value_serde=options.option.value_serde,
+            queryable_store_name=options.queryable_name,
+        )
+
+
+class TimeWindowedCogroupedKStream(Generic[K, A]):
+    """Made by `CogroupedKStream.windowed_by` with time, sliding or unlimited windows."""
+
+    def __init__(
+        self, cogrouped: CogroupedKStream[K, A], windows: TimeWindows | UnlimitedWindows | SlidingWindows
+    ) -> None:
+        self._cogrouped = cogrouped
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the records of all streams into one aggregate per key and window."""
+        windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
+        options = self._cogrouped._options(materialized)
+        return self._cogrouped._aggregated(
+            options,
+            named,
+            lambda aggregator: windowed_aggregate(options.store_name, windows, update, initializer, aggregator),
+            windows=window_spec(windows, options, update),
+            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
+            grace_ms=windows.grace_ms,
+        )
+
+
+class SessionWindowedCogroupedKStream(Generic[K, A]):
+    """Made by `CogroupedKStream.windowed_by` with session windows."""
+
+    def __init__(self, cogrouped: CogroupedKStream[K, A], windows: SessionWindows) -> None:
+        self._cogrouped = cogrouped
+        self._windows = windows
+
+    def aggregate(
+        self,
+        initializer: Callable[[], A],
+        merger: Callable[[K, A, A], A],
+        materialized: Materialized[K, A] | str | None = None,
+        *,
+        named: Named | str | None = None,
+    ) -> KTable[Windowed[K], A]:
+        """Fold the records of all streams into one aggregate per key and session.
+
+        Args:
+            initializer: makes the aggregate that a session begins with.
+            merger: gets key and the aggregates of two sessions that a record has made one.
+            materialized: how the table is kept; give it the serdes of keys and aggregates.
+            named: base of the nodes' names.
+        """
+        windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
+        options = self._cogrouped._options(materialized)
+        key_serde = options.option.key_serde
+        return self._cogrouped._aggregated(
+            options,
+            named,
+            lambda aggregator: SessionAggregate(options.store_name, windows, update, initializer, aggregator, merger),
+            windows=session_spec(windows, options, update),
+            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
+            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+        )

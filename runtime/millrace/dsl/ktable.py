@@ -12,6 +12,7 @@ from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouping import Grouped, Materialized
 from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.suppressing import Suppressed
 from millrace.dsl.processors.grouped_table import TableGroupBy
 from millrace.dsl.processors.table_basics import (
     TableFilter,
@@ -188,6 +189,22 @@ class KTable(Generic[K, V]):
 
     # Grouping and joins.
 
+    def suppress(self, suppressed: Suppressed) -> KTable[K, V]:
+        """Hold updates back, so that fewer, or only final ones, are sent on (KIP-328).
+
+        Raises:
+            TopologyError: the table is versioned, or is to be held back until its windows close but has none.
+
+        Example:
+            >>> from millrace.dsl import BufferConfig, Suppressed
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.to_table().suppress(Suppressed.until_time_limit(1, BufferConfig.unbounded())).to_stream()
+            >>> run(build, ("k", "first"), ("k", "last"))
+            [('k', 'last')]
+        """
+        return suppressing.suppress(self, suppressed)
+
     def group_by(
         self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
     ) -> KGroupedTable[K2, V2]:
@@ -358,6 +375,6 @@ class KTable(Generic[K, V]):
         )
 
 
-from millrace.dsl import foreign_key_joining, table_joining  # noqa: E402 (streams and tables make each other)
+from millrace.dsl import foreign_key_joining, suppressing, table_joining  # noqa: E402 (streams and tables make each other)
 from millrace.dsl.grouped_table import KGroupedTable  # noqa: E402
 from millrace.dsl.kstream import KStream  # noqa: E402

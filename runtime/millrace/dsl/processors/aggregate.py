@@ -129,9 +129,8 @@ class StreamReduce(StreamAggregate):
 class CogroupMerge:
     """Joins the outputs of the aggregations of a cogroup, which share one store."""
 
-    def __init__(self, parents: Sequence[Any], store_name: str) -> None:
+    def __init__(self, parents: Sequence[Any]) -> None:
         self._parents = tuple(parents)
-        self.store_name = store_name
 
     def send_old_values(self, *, force: bool = True) -> bool:
         """Have all aggregations send old values."""
@@ -141,7 +140,8 @@ class CogroupMerge:
 
     def view(self) -> View:
         """Look into the common store."""
-        return store_view(self.store_name)
+        view: View = self._parents[0].view()
+        return view
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
