@@ -40,6 +40,7 @@ class InputConsumer:
         self._reset = reset
         self._partitions: dict[tuple[str, int], TopicPartition] = {}
         self._paused: set[TopicPartition] = set()
+        self._ends: dict[TopicPartition, int] = {}
         self.at_end: dict[TopicPartition, int] = {}
         """Partitions of which nothing was left on the broker when last fetched, with the offset of their end."""
         self.positions: dict[TopicPartition, int] = {}
@@ -66,6 +67,7 @@ class InputConsumer:
             for partition in ours:
                 self.at_end.pop(partition, None)
                 self.positions.pop(partition, None)
+                self._ends.pop(partition, None)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         """Stop fetching partitions until `resume`. What librdkafka has fetched ahead is fetched again later."""
@@ -141,16 +143,22 @@ class InputConsumer:
         return batches
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return how many offsets are on the broker beyond what was polled, without asking; None = not known."""
+        """Return how many offsets are on the broker beyond what was polled; None = not known. For any thread."""
         if partition in self.at_end:
             return 0
-        position = self.positions.get(partition)
-        if position is None:
-            return None
-        watermarks = self._client.get_watermark_offsets(ClientTopicPartition(*partition), cached=True)
-        if watermarks is None or watermarks[1] < 0:
-            return None
-        return max(0, int(watermarks[1]) - position)
+        position, end = self.positions.get(partition), self._ends.get(partition, -1)
+        return None if position is None or end < 0 else max(0, end - position)
+
+    def refresh_ends(self, partitions: Collection[TopicPartition]) -> None:
+        """Note the ends of partitions that fetch responses have told, for `lag`; asks no broker.
+
+        Only for the thread that polls: confluent-kafka lets one thread at a time into a client, and another one would
+        wait until it happens to find the polling thread outside.
+        """
+        for partition in partitions:
+            watermarks = self._client.get_watermark_offsets(ClientTopicPartition(*partition), cached=True)
+            if watermarks is not None:
+                self._ends[partition] = int(watermarks[1])
 
     def close(self) -> None:
         """Close the client."""

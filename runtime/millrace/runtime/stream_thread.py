@@ -41,6 +41,7 @@ _TURN_S: Final = 0.05
 _ROUND_S: Final = 0.1
 _MAX_TURN_RECORDS: Final = 1_000
 _RESTORING_POLL_S: Final = 0.02
+_REFRESH_ENDS_S: Final = 1.0
 
 
 class StreamThread:
@@ -76,6 +77,7 @@ class StreamThread:
         self._resources: ThreadResources | None = None
         self._turn_records = 64
         self._last_commit = time.monotonic()
+        self._ends_refreshed = 0.0
         self._busy = False
         config = context.config
         self._poll_s = config.poll_ms / 1000
@@ -242,8 +244,12 @@ class StreamThread:
             consumer.pause(full)
         for task in tasks.running.values():
             if len(task.input_partitions) > 1:
+                consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
                 for partition in task.input_partitions:
                     task.set_lag(partition, consumer.lag(partition))
+        if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
+            self._ends_refreshed = time.monotonic()
+            consumer.refresh_ends(list(consumer.partitions))
 
     def _wait_s(self) -> float:
         assert self._resources is not None
