@@ -1,5 +1,4 @@
 """The Processor API topologies of the golden cases."""
-# ruff: noqa: D102 (the classes say what their methods do)
 
 from __future__ import annotations
 
