@@ -39,9 +39,9 @@ TO_STREAM = "KTABLE-TOSTREAM-"
 TRANSFORM_VALUES = "KTABLE-TRANSFORMVALUES-"
 
 
-KIn = TypeVar("KIn", contravariant=True)
-VIn = TypeVar("VIn", contravariant=True)
-VOut = TypeVar("VOut", covariant=True)
+KIn = TypeVar("KIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
+VIn = TypeVar("VIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
+VOut = TypeVar("VOut", covariant=True)  # noqa: PLC0105 (Kafka Streams' names)
 
 
 class ValueTransformer(Protocol[KIn, VIn, VOut]):

@@ -1,5 +1,6 @@
 """Joins of two tables by key, as `KTable.join`, `left_join` and `outer_join` define them."""
 
+# ruff: noqa: SLF001 (tables and their joins are one facade)
 from __future__ import annotations
 
 from collections.abc import Callable

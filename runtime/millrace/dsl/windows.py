@@ -56,7 +56,9 @@ class TimeWindows:
         """
         advance_ms = to_millis(advance, "The advance of a window", minimum=1)
         if advance_ms > self.size_ms:
-            raise TopologyError(f"Windows of {self.size_ms} ms cannot advance by {advance_ms} ms: records would be lost")
+            raise TopologyError(
+                f"Windows of {self.size_ms} ms cannot advance by {advance_ms} ms: records would be lost"
+            )
         return replace(self, advance_ms=advance_ms)
 
     def windows_for(self, timestamp: int) -> list[Window]:

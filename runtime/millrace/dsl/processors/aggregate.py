@@ -146,5 +146,3 @@ class CogroupMerge:
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
         return node.forward
-
-
