@@ -106,7 +106,8 @@ class Driver:
         forward = flat(store.fetch_keys(key_from, key_to, time_from, time_to))
         assert dict(forward) == wanted
         assert len(forward) == len(wanted)
-        by_order = sorted(forward, key=lambda row: order(*row[0]))
+        of_keys = key_from is not None or key_to is not None
+        by_order = sorted(forward, key=lambda row: order(*row[0], of_keys=of_keys))
         if not (key_from is not None and key_from == key_to):
             assert forward == by_order
         assert flat(store.backward_fetch_keys(key_from, key_to, time_from, time_to)) == forward[::-1]

@@ -3,7 +3,7 @@
 | layout | rows of a scan come in the order of |
 |---|---|
 | RocksDB, key order | segment of the end, then key, then end, then start |
-| RocksDB, time order (emit on close) | end, then start, then key; one key's sessions by end, then start |
+| RocksDB, time order (emit on close) | the same, through the index; those that ended in a time: end, then start, then key |
 | memory | end, then key, then start |
 """
 
@@ -34,6 +34,7 @@ from millrace.state.value_formats import pack_long
 
 SessionRows = Iterator[tuple[SessionKey, bytes]]
 
+_AFTER_INDEX = b"\2"
 _pack_two_longs = Struct(">qq").pack
 
 
@@ -159,7 +160,7 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
         *,
         reverse: bool = False,
     ) -> SessionRows:
-        """Iterate sessions by end; one key's are found through the index."""
+        """Iterate sessions by segment, then key, through the index."""
         earliest_end = max(earliest_end, self.oldest_readable(), 0)
         latest_start = min(latest_start, MAX_LONG)
         if latest_start < 0:
@@ -167,10 +168,13 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
         if key_from is not None and key_from == key_to:
             lower = INDEX + encode_session_key(key_from, 0, earliest_end)
             upper = INDEX + encode_session_key(key_from, latest_start, self.latest_possible())
-            index = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
-            return _matching(self._through_index(index), key_from, key_to, earliest_end, latest_start)
-        rows = self.scan_segments(earliest_end, MAX_LONG, BASE + pack_long(earliest_end), INDEX, reverse=reverse)
-        return _matching(_base_rows(rows), key_from, key_to, earliest_end, latest_start)
+        else:
+            lower = INDEX + (key_from or b"")
+            upper = _AFTER_INDEX
+            if key_to is not None:
+                upper = INDEX + upper_range(key_to, _pack_two_longs(MAX_LONG, latest_start))
+        index = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
+        return _matching(self._through_index(index), key_from, key_to, earliest_end, latest_start)
 
     def _through_index(self, index: Iterator[tuple[bytes, bytes]]) -> SessionRows:
         for row, _ in index:
@@ -190,8 +194,8 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
         return (pair for pair in _base_rows(rows) if pair[0].end <= latest_end)
 
     def order(self, session: SessionKey) -> Any:
-        """Return end, start and key."""
-        return session.end, session.start, session.key
+        """Return segment and the index row's key."""
+        return session.end // self.segment_interval_ms, encode_session_key(*session)
 
 
 class MemorySessionStore(MemoryStore):

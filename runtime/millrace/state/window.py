@@ -7,6 +7,7 @@ keys come in the order of the physical layer (see `window_physical`), cached win
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.records import KeyValue, ValueAndTimestamp, Window, Windowed
@@ -213,7 +214,7 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
             entries = self._cached_of(lower, time_from, time_to)
         else:
             entries = self._cache.scan(None, None)
-        order = self._physical.order
+        order = partial(self._physical.order, of_keys=lower is not None or upper is not None)
         cached: list[tuple[Any, CacheEntry]] = []
         for cache_key, entry in entries:
             key, start, _ = decode_window_key(cache_key)

@@ -4,6 +4,7 @@
 |---|---|
 | RocksDB, key order | segment, then key, then window start |
 | RocksDB, time order (emit on close) | window start, then key |
+| the same with an index, some keys asked for | segment, then key, then window start |
 | memory | window start, then key |
 
 A scan is bounded by keys and by window starts, both inclusive, None being open; what is older than the retention is not
@@ -36,6 +37,8 @@ from millrace.state.physical import PhysicalStore
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import pack_long
 
+_AFTER_INDEX = b"\2"
+
 WindowRows = Iterator[tuple[bytes, int, bytes]]
 """Key, window start, disk value."""
 
@@ -56,8 +59,8 @@ class PhysicalWindowStore(PhysicalStore, Protocol):
     ) -> WindowRows:
         """Iterate windows."""
 
-    def order(self, key: bytes, start: int) -> Any:
-        """Return what windows are sorted by in a scan."""
+    def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
+        """Return what windows are sorted by in a scan, of some keys or of all."""
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows under their changelog keys."""
@@ -96,7 +99,7 @@ class RocksWindowStore(SegmentedDatabase):
         rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
         return _matching(rows, decode_window_key, key_from, key_to, time_from, time_to)
 
-    def order(self, key: bytes, start: int) -> Any:
+    def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:  # noqa: ARG002 (there is one order)
         """Return segment and row key."""
         return start // self.segment_interval_ms, encode_window_key(key, start)
 
@@ -134,33 +137,39 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     def scan(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowRows:
-        """Iterate windows by start, then key; one key's windows are found through the index where there is one."""
+        """Iterate windows by start, then key; those of some keys by segment, then key, through the index if there is one."""
         time_from = max(time_from, self.oldest_readable(), 0)
         time_to = min(time_to, MAX_LONG)
         if time_to < time_from:
             return iter(())
-        if self.with_index and key_from is not None and key_from == key_to:
-            lower = INDEX + encode_window_key(key_from, time_from, 0)
-            upper = INDEX + encode_window_key(key_from, time_to, MAX_INT)
+        if self.with_index and not (key_from is None and key_to is None):
+            if key_from is not None and key_from == key_to:
+                lower = INDEX + encode_window_key(key_from, time_from, 0)
+                upper = INDEX + encode_window_key(key_from, time_to, MAX_INT)
+            else:
+                lower = INDEX + (key_from or b"")
+                upper = (
+                    _AFTER_INDEX
+                    if key_to is None
+                    else INDEX + upper_range(key_to, pack_window_suffix(time_to, MAX_INT))
+                )
             index = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
-            return self._through_index(index, key_from, time_from, time_to)
+            return self._through_index(_matching(index, _decode_index_row, key_from, key_to, time_from, time_to))
         lower = BASE + pack_long(time_from)
         upper = INDEX if time_to == MAX_LONG else BASE + pack_long(time_to + 1)
         rows = self.scan_segments(time_from, time_to, lower, upper, reverse=reverse)
         return _matching(rows, _decode_base_row, key_from, key_to, time_from, time_to)
 
-    def _through_index(
-        self, index: Iterator[tuple[bytes, bytes]], wanted: bytes, time_from: int, time_to: int
-    ) -> WindowRows:
-        for row, _ in index:
-            key, start, seq = decode_window_key(row[1:])
-            if key == wanted and time_from <= start <= time_to:
-                value = self.get(key, start, seq)
-                if value is not None:
-                    yield key, start, value
+    def _through_index(self, index: WindowRows) -> WindowRows:
+        for key, start, _ in index:
+            value = self.get(key, start, 0)
+            if value is not None:
+                yield key, start, value
 
-    def order(self, key: bytes, start: int) -> Any:
-        """Return start and key."""
+    def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
+        """Return start and key, or where the index row is."""
+        if self.with_index and of_keys:
+            return start // self.segment_interval_ms, encode_window_key(key, start)
         return start, key
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
@@ -242,7 +251,7 @@ class MemoryWindowStore(MemoryStore):
                     rows.append((key, start, value))
         return iter(rows)
 
-    def order(self, key: bytes, start: int) -> Any:
+    def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:  # noqa: ARG002 (there is one order)
         """Return start and key."""
         return start, key
 
@@ -257,6 +266,10 @@ class MemoryWindowStore(MemoryStore):
         super().close()
         self._starts.clear()
         self.observed_stream_time = -1
+
+
+def _decode_index_row(row: bytes) -> tuple[bytes, int, int]:
+    return decode_window_key(row[1:])
 
 
 def _decode_base_row(row: bytes) -> tuple[bytes, int, int]:
