@@ -3,17 +3,36 @@
 from millrace.state.api import ChangelogRecord, StateStore, StoreBuilder, StoreContext, ValueTimestampHeaders
 from millrace.state.cache import RecordCache
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
+from millrace.state.rocksdb_options import RocksDBConfigSetter, RocksDBOptions
+from millrace.state.session import SessionStore
 from millrace.state.stores import Stores
+from millrace.state.versioned import (
+    PUT_RETURN_CODE_NOT_PUT,
+    PUT_RETURN_CODE_VALID_TO_UNDEFINED,
+    VersionedKeyValueStore,
+    VersionedRecord,
+)
+from millrace.state.window import TimestampedWindowStore, TimestampedWindowStoreWithHeaders, WindowStore
 
 __all__ = [
+    "PUT_RETURN_CODE_NOT_PUT",
+    "PUT_RETURN_CODE_VALID_TO_UNDEFINED",
     "ChangelogRecord",
     "KeyValueStore",
     "RecordCache",
+    "RocksDBConfigSetter",
+    "RocksDBOptions",
+    "SessionStore",
     "StateStore",
     "StoreBuilder",
     "StoreContext",
     "Stores",
     "TimestampedKeyValueStore",
     "TimestampedKeyValueStoreWithHeaders",
+    "TimestampedWindowStore",
+    "TimestampedWindowStoreWithHeaders",
     "ValueTimestampHeaders",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
+    "WindowStore",
 ]

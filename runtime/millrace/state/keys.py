@@ -143,13 +143,9 @@ def combined_key_prefix(foreign_key: bytes) -> bytes:
 
 
 def upper_range(key: bytes, max_suffix: bytes) -> bytes:
-    """Return a bound that no row of a key <= `key` with a suffix <= `max_suffix` exceeds, for keys of any length.
+    """Return the greatest row of any key <= `key` with a suffix <= `max_suffix`, for keys of any length.
 
-    Keys of different lengths interleave with their suffixes, so the bound keeps only those bytes of the key that are not
-    smaller than the suffix's first byte (the first one always).
+    Keys of different lengths interleave with their suffixes: the row of a prefix of the key may lie behind the key's own.
+    (Java's bound is smaller where a byte of the key equals the suffix's first, and misses such rows.)
     """
-    first = max_suffix[0]
-    kept = 0
-    while kept < len(key) and (kept < 1 or key[kept] >= first):
-        kept += 1
-    return key[:kept] + max_suffix
+    return max(key[:length] + max_suffix for length in range(len(key) + 1))

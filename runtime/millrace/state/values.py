@@ -55,8 +55,8 @@ class Values:
         return timestamp
 
     def _tombstone_headers(self) -> Headers:
-        """Return the headers of a changelog record that deletes."""
-        return NO_HEADERS
+        """Return the headers of a changelog record that deletes: header-aware stores give it those of its cause."""
+        return self._record.headers if self._format.name == "headers" else NO_HEADERS
 
 
 class PlainValues(Values):
