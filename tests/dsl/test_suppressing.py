@@ -1,0 +1,102 @@
+"""Suppression in the graph: names, store, grace period, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from millrace.config import StreamsConfig
+from millrace.dsl import (
+    BufferConfig,
+    Grouped,
+    Materialized,
+    SessionWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+)
+from millrace.errors import TopologyError
+from millrace.serdes import Serdes
+from millrace.state import Stores
+from millrace.testing import TopologyTestDriver
+
+SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
+UNBOUNDED = BufferConfig.unbounded()
+
+
+def changelogs(builder: StreamsBuilder) -> dict[str, dict[str, str]]:
+    """Return the changelog topics and their settings."""
+    plan = builder.build(SETTINGS).build(StreamsConfig.of(SETTINGS)).plan()
+    return {topic.name: dict(topic.config) for part in plan.subtopologies for topic in part.changelog_topics}
+
+
+def grouped(builder: StreamsBuilder) -> Any:
+    """Return topic `in` by key, with serdes that windowed keys can be made of."""
+    return builder.stream("in").group_by_key(Grouped.with_(Serdes.string(), Serdes.string()))
+
+
+def test_the_buffer_has_the_given_name_and_settings() -> None:
+    """Its changelog too; without logging it has none."""
+    builder = StreamsBuilder()
+    logged = BufferConfig.unbounded().with_logging_enabled({"retention.ms": "1"})
+    builder.table("t").suppress(Suppressed.until_time_limit(5, logged).with_name("late")).to_stream().to("out")
+    assert changelogs(builder)["app-late-store-changelog"]["retention.ms"] == "1"
+    builder = StreamsBuilder()
+    quiet = BufferConfig.unbounded().with_logging_disabled()
+    builder.table("t").suppress(Suppressed.until_time_limit(5, quiet).with_name("late")).to_stream().to("out")
+    assert "app-late-store-changelog" not in changelogs(builder)
+
+
+@pytest.mark.parametrize(
+    ("windows", "closes_at"),
+    [
+        (TimeWindows.of_size_and_grace(100, 20), 120),
+        (SessionWindows.of_inactivity_gap_and_grace(50, 20), 10 + 50 + 20),
+    ],
+)
+def test_final_results_wait_for_the_grace_period_of_the_windows_upstream(windows: Any, closes_at: int) -> None:
+    """It is found through the operators between; a session can still change until gap and grace have passed."""
+    builder = StreamsBuilder()
+    counts = grouped(builder).windowed_by(windows).count()
+    kept = counts.filter(lambda _key, count: count > 0)
+    final = kept.suppress(Suppressed.until_window_closes(UNBOUNDED))
+    final.to_stream().map(lambda key, count: (key.key, str(count))).to("out")
+    with TopologyTestDriver(builder.build(SETTINGS), {**SETTINGS, "statestore.cache.max.bytes": 0}) as driver:
+        source, sink = driver.create_input_topic("in"), driver.create_output_topic("out")
+        source.pipe_input("k", "x", 10)
+        source.pipe_input("later", "x", closes_at - 1)
+        assert sink.is_empty()
+        source.pipe_input("later", "x", closes_at)
+        assert sink.read_key_values_to_list()[0] == ("k", "1")
+
+
+def test_a_table_without_windows_never_has_final_results() -> None:
+    """The error says what to use instead."""
+    builder = StreamsBuilder()
+    with pytest.raises(TopologyError, match=r"has no windows .*until_time_limit"):
+        grouped(builder).count().suppress(Suppressed.until_window_closes(UNBOUNDED))
+
+
+def test_a_versioned_table_cannot_be_suppressed() -> None:
+    """Its out-of-order updates would lose their place."""
+    builder = StreamsBuilder()
+    versioned = Materialized.as_(Stores.persistent_versioned_key_value_store("v", 1_000))
+    with pytest.raises(TopologyError, match="cannot be suppressed"):
+        builder.table("t", versioned).suppress(Suppressed.until_time_limit(1, UNBOUNDED))
+
+
+def test_a_suppressed_table_can_be_joined() -> None:
+    """The other side sees what was sent on, not what waits."""
+    builder = StreamsBuilder()
+    held = builder.table("t").suppress(Suppressed.until_time_limit(100, UNBOUNDED))
+    builder.stream("in").left_join(held, lambda left, right: f"{left}/{right}").to("out")
+    with TopologyTestDriver(builder.build(SETTINGS), SETTINGS) as driver:
+        table, records = driver.create_input_topic("t"), driver.create_input_topic("in")
+        table.pipe_input("k", "a", 0)
+        records.pipe_input("k", "1", 0)
+        table.pipe_input("other", "x", 100)
+        records.pipe_input("k", "2", 100)
+        table.pipe_input("k", "b", 110)
+        records.pipe_input("k", "3", 110)
+        assert driver.create_output_topic("out").read_values_to_list() == ["1/None", "2/a", "3/a"]
