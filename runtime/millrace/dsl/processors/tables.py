@@ -104,6 +104,30 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
     return View(parent.store_names, open_view)
 
 
+def forward_flushed(
+    node: NodeContext, store: Any, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
+) -> bool:
+    """Have what the record cache flushes sent on; return False when the store is not cached, and the node has to do it.
+
+    Args:
+        node: whose children get the updates.
+        store: of the node.
+        send_old_values: send the value before the update too.
+        timestamp_of: key and timestamp of the update → the timestamp to send it with (ms).
+    """
+    set_listener = getattr(store, "set_flush_listener", None)
+    if set_listener is None:
+        return False
+    forward = node.forward
+
+    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        time = timestamp if timestamp_of is None else timestamp_of(key, timestamp)
+        forward(key, Change(new, old), time, headers)
+
+    cached: bool = set_listener(flushed, send_old_values=send_old_values)
+    return cached
+
+
 ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
 """key, new value, old value, timestamp, headers, whether it is the newest of its key."""
 
@@ -115,16 +139,11 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     forwarded instead: the last value since the previous flush with the one before that.
     """
     forward = node.forward
-    set_listener = getattr(store, "set_flush_listener", None)
     cached = False
-
-    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        forward(key, Change(new, old, True), timestamp, headers)
 
     def listen() -> None:
         nonlocal cached
-        if set_listener is not None:
-            cached = set_listener(flushed, send_old_values=send_old_values)
+        cached = forward_flushed(node, store, send_old_values=send_old_values)
 
     def with_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         if not cached:

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
-from millrace.dsl.processors.tables import View
-from millrace.dsl.processors.window_close import NO_CLOSE_TIME, FinalResult, FinalResults, Range, forward_flushed
+from millrace.dsl.processors.tables import View, forward_flushed
+from millrace.dsl.processors.window_close import NO_CLOSE_TIME, FinalResult, FinalResults, Range
 from millrace.dsl.processors.window_views import window_view
 from millrace.dsl.windows import SlidingWindows, TimeWindows
 from millrace.errors import TopologyError

@@ -24,30 +24,6 @@ FinalResult = tuple[Windowed[Any], Any, int]
 """The key with its window, the aggregate, and the timestamp (ms) to send it with."""
 
 
-def forward_flushed(
-    node: NodeContext, store: Any, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
-) -> bool:
-    """Have what the record cache flushes sent on; return False when the store is not cached, and the node has to do it.
-
-    Args:
-        node: whose children get the updates.
-        store: of the node.
-        send_old_values: send the value before the update too.
-        timestamp_of: key and timestamp of the update → the timestamp to send it with (ms).
-    """
-    set_listener = getattr(store, "set_flush_listener", None)
-    if set_listener is None:
-        return False
-    forward = node.forward
-
-    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        time = timestamp if timestamp_of is None else timestamp_of(key, timestamp)
-        forward(key, Change(new, old), time, headers)
-
-    cached: bool = set_listener(flushed, send_old_values=send_old_values)
-    return cached
-
-
 class FinalResults:
     """Sends the results of windows that have closed, in the order of their start.
 
