@@ -22,6 +22,7 @@ CHANGELOG = TopicPartition("app-s-changelog", 0)
 
 
 def plain(name="s"):
+    """Return the builder of a plain store."""
     return Stores.key_value_store_builder(Stores.persistent_key_value_store(name), S, S)
 
 
