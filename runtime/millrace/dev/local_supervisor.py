@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from millrace.dev._process import is_running
 from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
 from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost
 from millrace.dev.local_topics import command
@@ -97,7 +98,7 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
         return
     os.kill(record.pid, signal.SIGTERM)
     deadline = time.monotonic() + STOP_TIMEOUT_S + _KAFKA_STOP_S
-    while place.running_host() is not None:
+    while place.running_host() is not None or is_running(record.pid, ""):
         if time.monotonic() > deadline:
             raise LocalHostError(
                 f"The host of {app.metadata.name} (pid {record.pid}) does not stop; see {place.host_log}"
