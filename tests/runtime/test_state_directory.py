@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import stat
@@ -154,12 +156,16 @@ def test_full_volume_is_explained(small_volume, tmp_path):
         directory(tmp_path).lock()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_missing_permission_is_explained(tmp_path):
-    """A directory that may not be written to gives an error that says so."""
-    (tmp_path / "state").mkdir(mode=0o555)
-    with pytest.raises(StateDirectoryError, match="write permission"):
-        directory(tmp_path).lock()
+    """A directory that may not be written to gives an error that says so, also where the tests run as root."""
+    tmp_path.chmod(0o555)
+    libc = ctypes.CDLL(None)
+    with contextlib.ExitStack() as cleanup:
+        if os.geteuid() == 0:
+            libc.setfsuid(65534)
+            cleanup.callback(libc.setfsuid, 0)
+        with pytest.raises(StateDirectoryError, match="permission"):
+            directory(tmp_path).lock()
 
 
 def test_a_task_directory_has_one_owner(locked):
