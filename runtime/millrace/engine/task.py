@@ -292,8 +292,12 @@ class StreamTask:
             queue = None if self._group is None else self._group.queues.get(partition)
             if queue is not None and queue.position is not None:
                 offsets[partition] = queue.position - 1
-        for store in self.stores.values():
-            store.commit(offsets)
+        own: dict[str, dict[TopicPartition, int]] = {}
+        for partition, store in self.changelogs.items():
+            if partition in offsets:
+                own.setdefault(store.name, {})[partition] = offsets[partition]
+        for name, store in self.stores.items():
+            store.commit(own.get(name, {}))
         self._committed_metadata = dict(self._metadata)
         self.commit_needed = False
         self.commit_requested = False

@@ -88,6 +88,7 @@ class RocksDatabase:
         self._db: Rdict | None = None
         self._data: Rdict | None = None
         self._offsets: Rdict | None = None
+        self._older_families: list[str] = []
         self._older: list[tuple[Rdict, Callable[[bytes], bytes]]] = []
         self._read: Callable[[bytes], bytes | None] = _nothing
         self._handles: dict[str, Any] = {}
@@ -113,12 +114,16 @@ class RocksDatabase:
         self._setter = config_setter(context.config)
         self._opened_with = store_options(self._store_name, context.config, self._setter)
         options = self._opened_with.options
-        names = [name for name in (self._format.family, *self._format.older) if name != "default"]
-        families = dict.fromkeys(names, options) | {OFFSETS_FAMILY: offsets_options()}
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            if not self.exists():
+            present: list[str] = []
+            if self.exists():
+                present = Rdict.list_cf(str(self.directory), options)
+            else:
                 self._clear_unfinished()
+            self._older_families = [name for name in self._format.older if name == "default" or name in present]
+            names = [name for name in (self._format.family, *self._older_families) if name != "default"]
+            families = dict.fromkeys(names, options) | {OFFSETS_FAMILY: offsets_options()}
             self._db = Rdict(str(self.directory), options=options, column_families=families)
             self._attach()
             self._check_status(context)
@@ -163,10 +168,10 @@ class RocksDatabase:
         family = self._format.family
         self._data = db if family == "default" else db.get_column_family(family)
         self._offsets = db.get_column_family(OFFSETS_FAMILY)
-        for name in (family, *self._format.older, OFFSETS_FAMILY):
+        for name in (family, *self._older_families, OFFSETS_FAMILY):
             self._handles[name] = db.get_column_family_handle(name)
         self._older = []
-        for name in self._format.older:
+        for name in self._older_families:
             rows = db if name == "default" else db.get_column_family(name)
             if any(True for _ in rows.keys()):  # noqa: SIM118 (not a dict)
                 self._older.append((rows, convert_from_family(name, self._format)))
@@ -249,7 +254,7 @@ class RocksDatabase:
             raise ProcessorStateError(f"State store {self.directory} is closed")
         batch = WriteBatch(raw_mode=True)
         data = handles[self._format.family]
-        older = [handles[name] for name in self._format.older] if self._older else ()
+        older = [handles[name] for name in self._older_families] if self._older else ()
         put, delete = batch.put, batch.delete
         for key, value in rows:
             if value is None:

@@ -57,13 +57,14 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         super().__init__(physical, value_format, key_serde, value_serde, caching=caching, logging=logging)
         self.window_size_ms = window_size_ms
         self.retain_duplicates = retain_duplicates
-        self._seq = 0
+        self._seq = self._log_seq = 0
+        """What tells duplicates apart on disk, and in the changelog: nulls, which are only logged, count in the latter."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._log = log
         self._drop_record = context.drop_record
         self._from_disk = self._disk_reader()
-        self._seq = 0
+        self._seq = self._log_seq = 0
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -78,9 +79,9 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         """Set the value of a key's window; None deletes it (with duplicates retained it is only logged, as in Java)."""
         raw = self._key_bytes(self._topic, key)
         if value is None and self.retain_duplicates:
-            self._seq = (self._seq + 1) & MAX_INT
             if self._log is not None:
-                row = encode_window_key(raw, window_start, self._seq)
+                self._log_seq = (self._log_seq + 1) & MAX_INT
+                row = encode_window_key(raw, window_start, self._log_seq)
                 self._log(row, None, self._record.timestamp, self._tombstone_headers())
             return
         cache = self._cache
@@ -100,6 +101,7 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         """Write one window below the cache: physical store, position, changelog (also of what is dropped, as Java does)."""
         if self.retain_duplicates:
             self._seq = (self._seq + 1) & MAX_INT
+            self._log_seq = (self._log_seq + 1) & MAX_INT
         seq, record = self._seq, self._record
         if parts is None:
             data, disk, timestamp, headers = None, None, tombstone_timestamp, self._tombstone_headers()
@@ -112,7 +114,7 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         elif record.topic is not None:
             self._physical.position[record.topic, record.partition] = record.offset
         if self._log is not None:
-            self._log(encode_window_key(raw, start, seq), data, timestamp, headers)
+            self._log(encode_window_key(raw, start, self._log_seq), data, timestamp, headers)
 
     @overload
     def fetch(self, key: K, time_from: int) -> S | None: ...
