@@ -276,7 +276,10 @@ class ForeignTableJoin:
 
 
 class ResponseJoin:
-    """Joins answers with the left entries they were meant for; the result is a plain record, None where there is no match."""
+    """Joins answers with the left entries they were meant for, and drops answers to what an entry was before.
+
+    The result is a plain record, with None as its value where there is no match.
+    """
 
     def __init__(self, left: View, serdes: ForeignKeySerdes, joiner: Joiner, *, left_join: bool) -> None:
         self._left = left
@@ -286,7 +289,8 @@ class ResponseJoin:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        forward, fail, joiner, left_join = node.forward, node.processing_failed, self._joiner, self._left_join
+        forward, drop, fail = node.forward, node.drop_record, node.processing_failed
+        joiner, left_join = self._joiner, self._left_join
         get = self._left.open(node).get
         topic = self._serdes.pseudo_topic(node.config, "vh")
         serialize = self._serdes.left_values(node.config).serialize
@@ -297,6 +301,7 @@ class ResponseJoin:
             try:
                 digest = None if found is None else value_hash(serialize(topic, left))
                 if response.hash != digest:
+                    drop()
                     return
                 right = response.foreign_value
                 unmatched = right is None and (left is None or not left_join)
