@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from millrace.config import StreamsConfig
+from millrace.dsl import Materialized, Produced, StreamsBuilder
 from millrace.engine.task import StreamTask
-from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.state.cache import RecordCache
-from millrace.topology import Topology
 
 S, L = Serdes.string(), Serdes.long()
 INPUT = TopicPartition("in", 0)
@@ -61,65 +60,15 @@ class NullCollector:
         return {}
 
 
-def node(make: Callable[[NodeContext, ProcessFn], ProcessFn]) -> Callable[[NodeContext], ProcessFn]:
-    return lambda context: make(context, context.forward)
+def stateless(builder: StreamsBuilder) -> None:
+    builder.stream("in").filter(lambda _k, v: len(v) > 2).map_values(str.upper).to("out")
 
 
-def filter_node(_context: NodeContext, forward: ProcessFn) -> ProcessFn:
-    def run(key: Any, value: Any, ts: int, headers: Headers) -> None:
-        if len(value) > 2:
-            forward(key, value, ts, headers)
+def count(store: Any) -> Callable[[StreamsBuilder], None]:
+    def define(builder: StreamsBuilder) -> None:
+        builder.stream("in").group_by_key().count(store).to_stream().to("out", Produced.with_(S, L))
 
-    return run
-
-
-def upper_node(context: NodeContext, forward: ProcessFn) -> ProcessFn:
-    fail = context.processing_failed
-
-    def run(key: Any, value: Any, ts: int, headers: Headers) -> None:
-        try:
-            new = value.upper()
-        except Exception as error:
-            fail(error, key, value, ts, headers)
-            return
-        forward(key, new, ts, headers)
-
-    return run
-
-
-def count_node(context: NodeContext, forward: ProcessFn) -> ProcessFn:
-    store = context.state_store("counts")
-    record, get, put = context.record, store.get, store.put
-
-    def run(key: Any, _value: Any, ts: int, headers: Headers) -> None:
-        record.timestamp = ts
-        record.headers = headers
-        count = (get(key) or 0) + 1
-        put(key, count)
-        forward(key, count, ts, headers)
-
-    return run
-
-
-def stateless() -> Topology:
-    topology = Topology().add_source("src", "in")
-    return _nodes(topology, [("f", filter_node), ("u", upper_node)], "src").add_sink("snk", "out", "u")
-
-
-def count(*, persistent: bool, cached: bool) -> Topology:
-    supplier = Stores.persistent_key_value_store("counts") if persistent else Stores.in_memory_key_value_store("counts")
-    store = Stores.key_value_store_builder(supplier, S, L)
-    if cached:
-        store = store.with_caching_enabled()
-    topology = _nodes(Topology().add_source("src", "in"), [("c", count_node)], "src")
-    return topology.add_state_store(store, "c").add_sink("snk", "out", "c", value_serde=L)
-
-
-def _nodes(topology: Topology, nodes: list[tuple[str, Any]], parent: str) -> Topology:
-    for name, make in nodes:
-        topology._builder.add_processor(name, node(make), [parent])  # noqa: SLF001
-        parent = name
-    return topology
+    return define
 
 
 def records(number: int) -> list[ConsumedRecord]:
@@ -130,12 +79,14 @@ def records(number: int) -> list[ConsumedRecord]:
     ]
 
 
-def engine(topology: Topology, batches: list[list[ConsumedRecord]]) -> float:
+def engine(define: Callable[[StreamsBuilder], None], batches: list[list[ConsumedRecord]]) -> float:
     config = StreamsConfig.of(CONFIG)
+    builder = StreamsBuilder()
+    define(builder)
     with tempfile.TemporaryDirectory() as directory:
         task = StreamTask(
             TaskId(0, 0),
-            topology.build(config).subtopologies[0],
+            builder.build(config).build(config).subtopologies[0],
             config,
             NullCollector(),
             state_dir=Path(directory),
@@ -211,16 +162,17 @@ def main() -> None:
         "stateless": best(lambda: loop_stateless(batches), options.repeat),
         "count": best(lambda: loop_count(batches), options.repeat),
     }
-    rows: list[tuple[str, Callable[[], Topology], str]] = [
+    in_memory = Stores.in_memory_key_value_store
+    rows: list[tuple[str, Callable[[StreamsBuilder], None], str]] = [
         ("filter → map_values → sink", stateless, "stateless"),
-        ("count, in memory", lambda: count(persistent=False, cached=False), "count"),
-        ("count, in memory, cached", lambda: count(persistent=False, cached=True), "count"),
-        ("count, RocksDB", lambda: count(persistent=True, cached=False), "count"),
-        ("count, RocksDB, cached", lambda: count(persistent=True, cached=True), "count"),
+        ("count, in memory", count(Materialized.as_(in_memory("c")).with_caching_disabled()), "count"),
+        ("count, in memory, cached", count(Materialized.as_(in_memory("c"))), "count"),
+        ("count, RocksDB", count(Materialized.as_("c").with_caching_disabled()), "count"),
+        ("count, RocksDB, cached", count(Materialized.as_("c")), "count"),
     ]
     print(f"{'topology':30} {'engine µs':>10} {'by hand µs':>11} {'ratio':>6}")
-    for name, make, baseline in rows:
-        spent = best(lambda make=make: engine(make(), batches), options.repeat)  # type: ignore[misc]
+    for name, define, baseline in rows:
+        spent = best(lambda define=define: engine(define, batches), options.repeat)  # type: ignore[misc]
         hand = by_hand[baseline]
         per = 1e6 / options.records
         print(f"{name:30} {spent * per:10.2f} {hand * per:11.2f} {spent / hand:6.2f}")

@@ -189,6 +189,9 @@ def main() -> int:
                 f"{lines:,} lines with {expected.total():,} words counted exactly once by {len(host.replicas)} replicas in "
                 f"{took:.1f} s: {lines / took:,.0f} lines/s, {expected.total() / took:,.0f} words/s, start-up included"
             )
+    except KeyboardInterrupt:
+        shutil.rmtree(directory, ignore_errors=True)
+        return 130
     except StreamsError as error:
         console.print(f"Error: {error}", style="bold red", markup=False)
         console.print(f"The logs are in {directory}", markup=False)

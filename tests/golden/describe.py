@@ -59,7 +59,9 @@ def topics(built: BuiltTopology, expected: Mapping[str, Any]) -> dict[str, Any]:
             "source_topics": sorted(part.source_topics),
             "sink_topics": sorted(part.sink_topics),
             "changelog": {
-                part.changelog_topics[store]: expected.get(name, {}).get("changelog", {}).get(part.changelog_topics[store])
+                part.changelog_topics[store]: expected.get(name, {})
+                .get("changelog", {})
+                .get(part.changelog_topics[store])
                 for store in sorted(part.source_changelogs)
             },
             "repartition": {

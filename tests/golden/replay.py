@@ -148,7 +148,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of cases")
     options = parser.parse_args(arguments)
     logging.getLogger("millrace").setLevel(logging.CRITICAL)
-    topologies: Mapping[str, Any] = importlib.import_module("tests.golden.topologies").load_topologies(options.topologies)
+    topologies: Mapping[str, Any] = importlib.import_module("tests.golden.topologies").load_topologies(
+        options.topologies
+    )
     passed = failed = 0
     started = time.monotonic()
     for folder in sorted(path.parent for path in options.folder.glob("*/case.json")):

@@ -124,7 +124,10 @@ def test_subresources_and_columns_point_at_fields(version):
         ({"type": "object", "properties": {"a": {"type": "string", "default": None}}}, ".a: the default is null"),
         ({"type": "object", "required": ["a"]}, "required field 'a' is not described"),
         ({"type": "string"}, "must be an object"),
-        ({"type": "object", "properties": {"metadata": {"type": "object", "description": ""}}}, "metadata must be left"),
+        (
+            {"type": "object", "properties": {"metadata": {"type": "object", "description": ""}}},
+            "metadata must be left",
+        ),
         ({"type": "object", "properties": {"a": {"type": "string", "format": "quantity"}}}, "does not know the format"),
         ({"type": "object", "properties": {"a": {"x-kubernetes-int-or-string": True}}}, "an int-or-string has no type"),
         ({"type": "object", "anyOf": [{"type": "string"}]}, "`type` is not allowed inside anyOf"),

@@ -74,7 +74,9 @@ def test_a_type_is_validated_and_built():
         serde.deserialize("points", b'{"x":1}')
 
 
-@pytest.mark.parametrize("value", [{1, 2}, float("nan"), float("inf"), object(), "\ud800"], ids=["set", "nan", "inf", "object", "surrogate"])
+@pytest.mark.parametrize(
+    "value", [{1, 2}, float("nan"), float("inf"), object(), "\ud800"], ids=["set", "nan", "inf", "object", "surrogate"]
+)
 def test_what_json_cannot_say_is_refused(value):
     """Sets, NaN, foreign objects and lone surrogates are errors, not approximations."""
     with pytest.raises(SerializationError):
