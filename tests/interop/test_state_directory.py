@@ -1,0 +1,358 @@
+"""A state directory changes hands between Java and Python: what one wrote, the other opens, reads and continues.
+
+One application keeps stores of every kind (`java/StoreKeeper.java`, `store_keeper.py`), is stopped, and is started again in the
+other language on the same directory. Whatever the order of languages, each run must read the same from its stores, leave the
+same bytes on disk, and find nothing to restore.
+"""
+
+import json
+import random
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from rocksdict import AccessType, Options, Rdict
+
+from millrace.dev.jars import Bundle, resolve
+from millrace.dev.java import compile_java, find_java, join_class_path
+
+pytestmark = [pytest.mark.java, pytest.mark.broker, pytest.mark.slow]
+
+HERE = Path(__file__).parent
+EPOCH = int(time.time()) // 240 * 240_000 - 3_600_000
+"""The first record's time (ms): recent, since the broker deletes what is old, and at the beginning of a segment."""
+PHASE_MS = 90_000
+HISTORY_MS = 60_000
+VERSIONED_SEGMENT_MS = 20_000
+COMMANDS = 400
+DEADLINE_S = 120.0
+PAIRS = ["kv", "kv-timestamped", "kv-headers"]
+WINDOWS = [
+    "window",
+    "window-duplicates",
+    "window-timestamped",
+    "window-headers",
+    "window-ordered",
+    "window-ordered-index",
+    "window-ordered-headers",
+]
+SESSIONS = ["session", "session-headers", "session-ordered", "session-ordered-headers"]
+STORES = [*PAIRS, *WINDOWS, *SESSIONS, "versioned"]
+PROCESS_FILE = "kafka-streams-process-metadata"
+
+
+@dataclass(frozen=True)
+class Command:
+    """One record of the input topic."""
+
+    store: str
+    words: list
+    timestamp: int
+    headers: list
+
+
+def commands_of_phase(phase):
+    """Return changes of all stores, their times around those of the phase; some come late, some too late."""
+    chance = random.Random(phase)
+    commands = []
+    for number in range(COMMANDS):
+        now = EPOCH + phase * PHASE_MS + number * PHASE_MS // COMMANDS
+        store = chance.choice(STORES)
+        key = chance.choice(["a", "aa", "ab", "b", "ba", "c"])
+        text = None if chance.random() < 0.2 else f"{phase}.{number}"
+        at = max(now - chance.choice([0, 0, 0, 5_000, 30_000, 70_000, 130_000]), EPOCH)
+        if store in PAIRS:
+            operation = chance.choice(["put", "put", "append", "putIfAbsent", "delete"])
+            if operation == "append":
+                text = text or "x"
+            words = ["delete", key] if operation == "delete" else [operation, key, text]
+        elif store in WINDOWS:
+            words = ["put", key, text, at // 10_000 * 10_000]
+        elif store in SESSIONS:
+            words = ["put", key, text, at, at + chance.choice([0, 0, 1_500, 40_000])]
+        else:  # Java finds a row of history again only after it wrote to the row's segment, so the late ones come first
+            operation = "delete" if text is None and chance.random() < 0.5 else "put"
+            words = [operation, key, text, now if phase else at]
+        headers = [("trace", text.encode()), ("empty", None)] if text and chance.random() < 0.4 else []
+        commands.append(Command(store, words, now, headers))
+    return commands
+
+
+class Run:
+    """One run of the application, in one language."""
+
+    def __init__(self, application, language, **settings):
+        self.language = language
+        self._application = application
+        settings = {
+            "application.id": application.name,
+            "bootstrap.servers": application.kafka.bootstrap_servers,
+            "state.dir": str(application.directory),
+            "input": application.input,
+            "epoch": str(EPOCH),
+            "commit.interval.ms": "100",
+            "auto.offset.reset": "earliest",
+            **application.settings,
+            **settings,
+        }
+        if language == "java":
+            command = [str(find_java().executable), "-Xmx256m", "-XX:TieredStopAtLevel=1"]
+            command += ["-cp", application.class_path, "StoreKeeper"]
+        else:
+            command = [sys.executable, str(HERE / "store_keeper.py")]
+        command += [f"{name}={value}" for name, value in settings.items()]
+        number = len(application.runs)
+        self._log_path = application.directory.with_name(f"{application.name}-{number}-{language}.log")
+        self._log = self._log_path.open("w")
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=self._log, stderr=subprocess.STDOUT)
+        application.runs.append(self)
+
+    def lines(self, word):
+        """Return what it has printed after a word, line by line."""
+        whole, _, _ = self._log_path.read_text().rpartition("\n")
+        return [line.removeprefix(f"{word} ") for line in whole.splitlines() if line.startswith(f"{word} ")]
+
+    def wait_for(self, word, what):
+        """Wait until it prints a line."""
+        deadline = time.monotonic() + DEADLINE_S
+        while what not in self.lines(word):
+            tail = self._log_path.read_text()[-6000:]
+            assert self._process.poll() is None, f"{self.language} ended with {self._process.returncode}:\n{tail}"
+            assert "\nERROR\n" not in tail, f"{self.language} failed:\n{tail}"
+            assert time.monotonic() < deadline, f"{self.language} has not printed {word} {what}:\n{tail}"
+            time.sleep(0.05)
+
+    def reads(self, label):
+        """Wait for the dump of that label and return it: store → read → result."""
+        self.wait_for("DUMPED", label)
+        found = [json.loads(line) for line in self.lines("READ")]
+        return {reads["store"]: reads for reads in found if reads["label"] == label}
+
+    def restored(self):
+        """Return, per store, (first offset, end offset, number of records) of its restoration."""
+        starts = {store: (int(start), int(end)) for store, start, end in map(str.split, self.lines("RESTORE"))}
+        return {store: (*starts[store], int(total)) for store, total in map(str.split, self.lines("RESTORED"))}
+
+    def stop(self):
+        """Have it commit, close its stores and end."""
+        self._process.stdin.close()
+        try:
+            code = self._process.wait(DEADLINE_S)
+        finally:
+            self.kill()
+        assert code == 0, f"{self.language} ended with {code}:\n{self._log_path.read_text()[-6000:]}"
+
+    def kill(self):
+        """End it at once."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        if not self._process.stdin.closed:
+            self._process.stdin.close()
+        self._log.close()
+
+
+class Application:
+    """One application id with its input topic and its state directory."""
+
+    def __init__(self, kafka, directory, class_path, settings):
+        self.kafka = kafka
+        self.class_path = class_path
+        self.settings = settings
+        self.name = f"sd-{random.SystemRandom().getrandbits(32):08x}"
+        self.input = f"{self.name}-commands"
+        self.directory = directory / self.name
+        self.runs = []
+        kafka.create_topics(self.input, partitions=1)
+
+    def send(self, commands):
+        """Write commands to the input topic."""
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, "linger.ms": 5})
+        for command in commands:
+            producer.produce(
+                self.input,
+                json.dumps(command.words),
+                command.store,
+                timestamp=command.timestamp,
+                headers=command.headers,
+            )
+            producer.poll(0)
+        assert producer.flush(30) == 0
+
+    def ask_for(self, label, timestamp):
+        """Ask the running program for a dump."""
+        self.send([Command("*", ["dump", label], timestamp, [])])
+
+    def process_id(self):
+        """Return what the process file says."""
+        return json.loads((self.directory / self.name / PROCESS_FILE).read_text())["processId"]
+
+    def on_disk(self):
+        """Return the rows of all databases: (directory, column family, key) → value, the application's name left out."""
+        base = self.directory / self.name
+        found = {}
+        for current in sorted(base.rglob("CURRENT")):
+            place = str(current.parent.relative_to(base))
+            for family, rows in _rows_of(current.parent).items():
+                found[place, family, None] = "there is one"
+                for key, value in rows.items():
+                    found[place, family, self._anonymous(key)] = self._anonymous(value)
+        return found
+
+    def _anonymous(self, data):
+        return data.replace(self.name.encode(), b"<application>")
+
+
+def _rows_of(directory):
+    families = Rdict.list_cf(str(directory), Options(raw_mode=True))
+    options = {name: Options(raw_mode=True) for name in families if name != "default"}
+    database = Rdict(str(directory), Options(raw_mode=True), options, AccessType.read_only())
+    try:
+        return {
+            name: dict((database.get_column_family(name) if name in options else database).items()) for name in families
+        }
+    finally:
+        database.close()
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory):
+    """Compile the Java program and return the class path to run it with."""
+    jars = resolve(Bundle.KAFKA_STREAMS)
+    classes = compile_java([HERE / "java" / "StoreKeeper.java"], jars, tmp_path_factory.mktemp("store-keeper"))
+    return join_class_path([classes, *jars])
+
+
+@pytest.fixture(scope="module")
+def application(kafka, class_path, tmp_path_factory):
+    """Make applications; what is still running at the end is killed."""
+    made = []
+
+    def make(**settings):
+        made.append(Application(kafka, tmp_path_factory.mktemp("state"), class_path, settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        for run in each.runs:
+            run.kill()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one run showed."""
+
+    at_start: dict
+    at_end: dict
+    restored: dict
+    on_disk: dict
+    process_id: str
+    thread: str
+
+
+def run_phase(application, language, phase):
+    """Start the application, have it follow the commands of a phase, and stop it."""
+    run = Run(application, language)
+    at_start = run.reads("start")
+    application.send(commands_of_phase(phase))
+    application.ask_for("end", EPOCH + (phase + 1) * PHASE_MS - 1)
+    at_end = run.reads("end")
+    run.stop()
+    return Seen(
+        at_start, at_end, run.restored(), application.on_disk(), application.process_id(), run.lines("THREAD")[0]
+    )
+
+
+@pytest.fixture(scope="module")
+def java_alone(application):
+    """What three runs of Java show, per guarantee."""
+    known = {}
+
+    def runs(guarantee):
+        if guarantee not in known:
+            alone = application(**{"processing.guarantee": guarantee})
+            known[guarantee] = [run_phase(alone, "java", phase) for phase in range(3)]
+        return known[guarantee]
+
+    return runs
+
+
+def _check_same(what, found, expected):
+    """Fail with the names under which two dictionaries differ, and both values."""
+    names = sorted((name for name in {**expected, **found} if found.get(name) != expected.get(name)), key=str)
+    text = "\n".join(f"{name}\n  found    {found.get(name)}\n  expected {expected.get(name)}" for name in names)
+    assert not names, f"{what}: {len(names)} differ from Java alone:\n{text}"
+
+
+def _check_reads(what, found, expected, stores):
+    """Compare all reads of some stores."""
+    _check_same(what, *({(s, r): found for s in stores for r, found in dump[s].items()} for dump in (found, expected)))
+
+
+def _comparable(on_disk, phase):
+    """Leave out what Java does not clean up, and we do.
+
+    Its versioned stores forget after a restart which segments there are to be deleted (and their position, always), and index
+    rows of a time-ordered store stay when null is put.
+    """
+    oldest = (EPOCH + (phase + 1) * PHASE_MS - HISTORY_MS) // VERSIONED_SEGMENT_MS
+    kept = {}
+    for (place, family, key), value in on_disk.items():
+        if place.endswith("/versioned") and isinstance(key, bytes):
+            segment = int.from_bytes(key[:8], "big", signed=True)
+            if key == b"position" or (family == "default" and -1 < segment <= oldest):
+                continue
+        if "-ordered" in place and value == b"" and (place, family, _base_row(place, key)) not in on_disk:
+            continue
+        kept[place, family, key] = value
+    return kept
+
+
+def _base_row(place, index_row):
+    """Return the key of the row that an index row stands for."""
+    if "/session" in place:
+        return b"\0" + index_row[-16:] + index_row[1:-16]
+    return b"\0" + index_row[-12:-4] + index_row[1:-12] + index_row[-4:]
+
+
+def _check_history(what, before, after, expected, language, phase):
+    """Compare what a restart leaves of the versions: the latest ones, and (Java forgets them) those within the history."""
+    _check_same(what, {"get": after["get"]}, {"get": expected["get"]})
+    if language == "python" and before is not None:
+        oldest = phase * PHASE_MS - HISTORY_MS
+        reads = {f"get {as_of}" for as_of in range(0, phase * PHASE_MS, 10_000) if as_of >= oldest}
+        assert reads <= after.keys()
+        _check_same(what, {read: after[read] for read in reads}, {read: before[read] for read in reads})
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize(
+    "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
+)
+def test_state_directory_changes_hands(application, java_alone, languages, guarantee):
+    """Reads, bytes on disk, offsets and process id are those of Java alone, and nothing is restored after the first run."""
+    shared = application(**{"processing.guarantee": guarantee})
+    process_ids = set()
+    before = None
+    for phase, language in enumerate(languages):
+        expected, seen = java_alone(guarantee)[phase], run_phase(shared, language, phase)
+        run = f"run {phase}, {language}"
+        at_start = f"{run}, reads at its start"
+        _check_reads(at_start, seen.at_start, expected.at_start, [*PAIRS, *WINDOWS, *SESSIONS])
+        _check_history(at_start, before, seen.at_start["versioned"], expected.at_start["versioned"], language, phase)
+        before = seen.at_end["versioned"]
+        _check_reads(f"{run}, reads at its end", seen.at_end, expected.at_end, STORES)
+        found_rows, expected_rows = (_comparable(rows, phase) for rows in (seen.on_disk, expected.on_disk))
+        _check_same(f"{run}, rows on disk", found_rows, expected_rows)
+        _check_same(f"{run}, restoration", seen.restored, expected.restored)
+        assert seen.restored.keys() == set(STORES)
+        if phase:
+            assert all(total == 0 for _, _, total in seen.restored.values())
+            assert all(start > 0 for start, _, _ in seen.restored.values())
+        process_ids.add(seen.process_id)
+        assert seen.process_id in seen.thread
+    assert len(process_ids) == 1
