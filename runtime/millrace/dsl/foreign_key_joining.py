@@ -150,6 +150,8 @@ def foreign_key_join(
     left._processor.send_old_values(force=True)
     right._processor.send_old_values(force=True)
     names = _JoinNames.take(graph, _name_of_join(options, named))
+    for topic in (names.registration_topic, names.response_topic) if names.generated else ():
+        graph.topology.note_generated_name("repartition topic", topic)
     serdes = ForeignKeySerdes(
         names.registration_topic, left._key_serde, left._value_serde, right._key_serde, right._value_serde
     )
@@ -282,7 +284,19 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
     """Let a table's partitioner decide by the key alone: subscriptions and responses are not the table's values."""
     if partitioner is None:
         return None
-    return lambda topic, key, _value, count: partitioner(topic, key, None, count)
+
+    def one_partition(topic: str, key: Any, _value: Any, count: int) -> int | None:
+        chosen = partitioner(topic, key, None, count)
+        if chosen is None or isinstance(chosen, int):
+            return chosen
+        partitions = set(chosen)
+        if len(partitions) != 1:
+            raise ValueError(
+                f"the partitioner of a foreign-key join has to choose one partition of {topic}, not {len(partitions)}"
+            )
+        return partitions.pop()
+
+    return one_partition
 
 
 def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:

@@ -343,7 +343,7 @@ class TopologyBuilder:
             raise TopologyError(
                 "ensure.explicit.internal.resource.naming is set, but these internal resources have generated names "
                 f"({listing}); name the stores with Materialized and the repartition topics with Grouped, Joined, "
-                "StreamJoined or Repartitioned"
+                "StreamJoined, TableJoined or Repartitioned"
             )
 
 
