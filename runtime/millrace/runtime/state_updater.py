@@ -29,8 +29,8 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
-from millrace.runtime.offsets import beginning_offsets, end_offsets
 from millrace.state.api import ChangelogRecord, StateStore
 
 __all__ = ["FailedTask", "RestoreListener", "StateUpdater"]
@@ -239,8 +239,8 @@ class StateUpdater:
     def _begin(self, added: list[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
         partitions = [partition for task, _ in added for partition in task.changelogs]
         try:
-            ends = end_offsets(self._admin, partitions, self._timeout_s) if partitions else {}
-            beginnings = beginning_offsets(self._admin, partitions, self._timeout_s) if partitions else {}
+            ends = latest_offsets(self._admin, partitions, self._timeout_s) if partitions else {}
+            beginnings = earliest_offsets(self._admin, partitions, self._timeout_s) if partitions else {}
         except StreamsError as error:
             self._failed.extend(FailedTask(task, error) for task, _ in added)
             return
@@ -286,6 +286,9 @@ class StateUpdater:
                 f"offsets {beginning} to {log_end} only: its state is wiped and restored from the beginning",
             )
         if start >= end:
+            if self._listener is not None:  # Java tells of complete stores too
+                self._listener.on_restore_start(partition, store.name, start, end)
+                self._listener.on_restore_end(partition, store.name, 0)
             return
         restoring.changelogs[partition] = _Changelog(restoring.task, partition, store, start, end)
         _log.info(
