@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from millrace import Grouped, Materialized, Serdes, StoreType, Stores, StreamsBuilder, StreamsConfig, TopologyTestDriver
+from millrace import Grouped, Materialized, Serdes, Stores, StoreType, StreamsBuilder, StreamsConfig, TopologyTestDriver
 
 TEXT, LONG = Serdes.string(), Serdes.long()
 SETTINGS = {
@@ -87,6 +87,7 @@ def test_updates_are_sent_on_under_a_new_key():
 
 
 def grouped_by_first_letter(builder):
+    """Group the table of `in` by the first letter of its values."""
     return builder.table("in").group_by(lambda key, value: (value[0], value), Grouped.as_("g"))
 
 
@@ -130,6 +131,7 @@ def test_during_an_upgrade_from_3_4_old_and_new_value_go_separately(upgrade_from
 
 
 def versioned(name):
+    """Keep a table in a versioned store."""
     return Materialized.as_(Stores.persistent_versioned_key_value_store(name, 1_000))
 
 

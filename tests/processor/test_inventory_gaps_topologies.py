@@ -1,4 +1,4 @@
-"""The Processor API run on the test driver: every way to add a node, stores that several nodes share, global and read-only ones."""
+"""The Processor API run on the test driver: every way to add a node, and stores that several nodes share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Forwarding(Processor):
 
 
 def text_store(name, supplier=Stores.in_memory_key_value_store):
+    """Return the builder of a store of texts."""
     return Stores.key_value_store_builder(supplier(name), TEXT, TEXT)
 
 
