@@ -226,8 +226,13 @@ class Replica:
         self.process.wait()
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """End it with SIGTERM; return its exit code."""
+        """End it with SIGTERM, once it is far enough to handle that; return its exit code."""
         assert self.process is not None
+        wait_until(
+            lambda: self.process.poll() is not None or self.status().get("pid") == self.process.pid,
+            lambda: f"{self.name} starts: {self.log()[-3000:]}",
+            60,
+        )
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
