@@ -4,7 +4,6 @@ import secrets
 import threading
 
 import pytest
-from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from millrace.config import StreamsConfig
@@ -18,10 +17,6 @@ from millrace.kafka.admin import (
     TopicToCreate,
     all_topic_partitions,
     create_topics,
-    delete_records,
-    earliest_offsets,
-    group_offsets,
-    latest_offsets,
     topic_configs,
     topic_partitions,
 )
@@ -132,19 +127,6 @@ def test_a_configuration_the_broker_refuses_is_told(admin):
     """The topic and the broker's reason are in the message."""
     with pytest.raises(StreamsError, match="refused-topic"):
         create_topics(admin, {"refused-topic": TopicToCreate(1, {"cleanup.policy": "burn"})})
-
-
-def test_offsets_and_purging(admin, kafka, topic_factory):
-    """Ends and beginnings are read, records are deleted up to an offset, an unknown group has no offsets."""
-    partition = TopicPartition(topic_factory("purge"), 0)
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
-    for _ in range(5):
-        producer.produce(partition.topic, b"x")
-    producer.flush(10)
-    delete_records(admin, {partition: 3})
-    assert earliest_offsets(admin, [partition]) == {partition: 3}
-    assert latest_offsets(admin, [partition], committed_only=True) == {partition: 5}
-    assert group_offsets(admin, "nobody") == {}
 
 
 def test_asking_for_a_topic_does_not_create_it(admin):

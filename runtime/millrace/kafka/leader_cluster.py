@@ -7,8 +7,8 @@ from collections.abc import Collection
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.kafka.admin import group_offsets, latest_offsets
 from millrace.kafka.internal_topics import provision
+from millrace.kafka.offsets import group_offsets, latest_offsets
 from millrace.kafka.partition_counts import PartitionCounts
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan

@@ -19,9 +19,9 @@ from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, StreamsTimeoutError
 from millrace.kafka.clients import ClientSettings, open_consumer
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
-from millrace.runtime.offsets import beginning_offsets, end_offsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.state.api import StateStore
 from millrace.topology.built import Subtopology
@@ -81,8 +81,8 @@ class GlobalStreamThread:
         try:
             self._task.initialize()
             partitions = self._partitions()
-            beginnings = beginning_offsets(self._admin, partitions, self._timeout_s)
-            ends = end_offsets(self._admin, partitions, self._timeout_s)
+            beginnings = earliest_offsets(self._admin, partitions, self._timeout_s)
+            ends = latest_offsets(self._admin, partitions, self._timeout_s)
             starts = {tp: self._start_offset(tp, beginnings[tp], ends[tp]) for tp in partitions}
             self._consumer.assign(starts)
             _log.info(
@@ -121,7 +121,7 @@ class GlobalStreamThread:
         return beginning if known is None or not beginning <= known + 1 <= end else known + 1
 
     def _earliest(self, partition: TopicPartition) -> int:
-        return beginning_offsets(self._admin, [partition], self._timeout_s)[partition]
+        return earliest_offsets(self._admin, [partition], self._timeout_s)[partition]
 
     def _fill(self, ends: Mapping[TopicPartition, int]) -> None:
         deadline = time.monotonic() + self._timeout_s

@@ -30,6 +30,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.kafka.offsets import latest_offsets
 from millrace.processor.handlers import (
     DeadLetterRecord,
     ErrorContext,
@@ -39,7 +40,6 @@ from millrace.processor.handlers import (
 )
 from millrace.records import Headers, TaskId, TopicPartition
 from millrace.runtime.instrumentation import RecordTracer
-from millrace.runtime.offsets import end_offsets
 from millrace.runtime.producer import StreamsProducer, TransactionAbortedError, delivery_error, translate_error
 from millrace.state.api import LogChange
 
@@ -153,7 +153,7 @@ class KafkaRecordCollector:
         written = [partition for partition, (_, flag) in self._senders.items() if flag[0]]
         if not written:
             return {}
-        ends = end_offsets(self._admin, written, self._request_timeout_s)
+        ends = latest_offsets(self._admin, written, self._request_timeout_s)
         marker = 1 if self._producer.transactional else 0
         return {partition: end - 1 + marker for partition, end in ends.items() if end > 0}
 

@@ -14,8 +14,8 @@ from datetime import timedelta
 from confluent_kafka.admin import AdminClient
 
 from millrace.errors import ConfigError, StreamsError
+from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.runtime.offsets import beginning_offsets, end_offsets, offsets_for_time
 from millrace.topology.built import BuiltTopology
 from millrace.topology.nodes import SourceNode
 
@@ -103,9 +103,9 @@ class StartingOffsets:
             StreamsError: the policy is `none`.
         """
         if policy == "earliest":
-            return beginning_offsets(self._admin, partitions, self._timeout_s)
+            return earliest_offsets(self._admin, partitions, self._timeout_s)
         if policy == "latest":
-            return end_offsets(self._admin, partitions, self._timeout_s)
+            return latest_offsets(self._admin, partitions, self._timeout_s)
         if policy.startswith("by_duration:"):
             since = int(time.time() * 1000) - parse_duration_ms(policy.removeprefix("by_duration:"))
             return offsets_for_time(self._admin, partitions, since, self._timeout_s)

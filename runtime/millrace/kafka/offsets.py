@@ -1,0 +1,128 @@
+"""Offsets, as an admin client sees them: where partitions begin and end, what a group has committed, and purging up to one.
+
+A member reads and commits its own group's offsets another way, with its generation: `millrace.kafka.membership`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from millrace.kafka.requests import REQUEST_TIMEOUT_S, ask, ask_leaders
+from millrace.records import TopicPartition
+
+__all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]
+
+_SPEC: Any = OffsetSpec  # its factories carry no types
+
+
+def earliest_offsets(
+    admin: AdminClient, partitions: Collection[TopicPartition], timeout_s: float = 30.0
+) -> dict[TopicPartition, int]:
+    """Return the offset of the first record still kept in each partition.
+
+    Raises:
+        AuthorizationError: A topic may not be described.
+        StreamsTimeoutError: The brokers did not answer in time.
+        StreamsError: The brokers refuse to answer.
+    """
+    return _offsets(admin, partitions, _SPEC.earliest(), timeout_s)
+
+
+def latest_offsets(
+    admin: AdminClient,
+    partitions: Collection[TopicPartition],
+    timeout_s: float = 30.0,
+    *,
+    committed_only: bool = False,
+) -> dict[TopicPartition, int]:
+    """Return the end of each partition: the next record's offset, or with `committed_only` the last stable offset.
+
+    Raises:
+        AuthorizationError: A topic may not be described.
+        StreamsTimeoutError: The brokers did not answer in time.
+        StreamsError: The brokers refuse to answer.
+    """
+    return _offsets(admin, partitions, _SPEC.latest(), timeout_s, committed_only=committed_only)
+
+
+def offsets_for_time(
+    admin: AdminClient, partitions: Collection[TopicPartition], timestamp_ms: int, timeout_s: float = 30.0
+) -> dict[TopicPartition, int]:
+    """Return the offset of the first record of each partition that is not older than a time; the end if all are.
+
+    Raises:
+        AuthorizationError: A topic may not be described.
+        StreamsTimeoutError: The brokers did not answer in time.
+        StreamsError: The brokers refuse to answer.
+    """
+    found = _offsets(admin, partitions, _SPEC.for_timestamp(timestamp_ms), timeout_s)
+    older = [partition for partition, offset in found.items() if offset < 0]
+    return {**found, **latest_offsets(admin, older, timeout_s)}
+
+
+def _offsets(
+    admin: AdminClient,
+    partitions: Collection[TopicPartition],
+    spec: Any,
+    timeout_s: float,
+    *,
+    committed_only: bool = False,
+) -> dict[TopicPartition, int]:
+    isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
+
+    def request(wanted: list[TopicPartition]) -> Any:
+        specs = {ClientTopicPartition(*partition): spec for partition in wanted}
+        return admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+
+    answers = ask_leaders("list offsets of", request, partitions, timeout_s, admin)
+    return {partition: answer.offset for partition, answer in answers.items()}
+
+
+def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], timeout_s: float = 30.0) -> None:
+    """Delete the records of partitions up to an offset (exclusive), as repartition topics are purged.
+
+    Raises:
+        AuthorizationError: Records may not be deleted.
+        StreamsTimeoutError: The brokers did not do it in time.
+        StreamsError: The brokers refuse: an offset is beyond the partition's end.
+    """
+
+    def request(wanted: list[TopicPartition]) -> Any:
+        limits = [ClientTopicPartition(*partition, offsets[partition]) for partition in wanted]
+        return admin.delete_records(limits, request_timeout=REQUEST_TIMEOUT_S)
+
+    ask_leaders("delete records of", request, offsets, timeout_s, admin)
+
+
+def group_offsets(
+    admin: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None = None, timeout_s: float = 30.0
+) -> dict[TopicPartition, int]:
+    """Return a group's committed offsets once no transaction is pending on them; for those that are not members.
+
+    Without the metadata strings: librdkafka's admin client reads them beyond their end. Members read them with
+    `GroupMember.committed`.
+
+    Raises:
+        AuthorizationError: The group may not be described.
+        StreamsTimeoutError: The coordinator did not answer in time.
+    """
+
+    def request(groups: Collection[str]) -> Mapping[str, Any]:
+        wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
+        requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
+        futures: Mapping[str, Any] = admin.list_consumer_group_offsets(
+            requests, require_stable=True, request_timeout=REQUEST_TIMEOUT_S
+        )
+        return futures
+
+    answer = ask("read the offsets of group", request, [group_id], timeout_s)[group_id]
+    return {
+        TopicPartition(tp.topic, tp.partition): tp.offset
+        for tp in answer.topic_partitions
+        if tp.error is None and tp.offset >= 0
+    }

@@ -1,0 +1,100 @@
+"""Asking for offsets and deleting records: what is answered, what is refused, and what outlives a broker's restart."""
+
+import pytest
+from confluent_kafka import Producer
+
+from millrace.errors import StreamsError, StreamsTimeoutError
+from millrace.kafka.offsets import delete_records, earliest_offsets, group_offsets, latest_offsets, offsets_for_time
+from millrace.records import TopicPartition
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def admin(kafka):
+    """Give an admin client."""
+    return kafka.admin()
+
+
+def write(kafka, topic, timestamps, partition=0):
+    """Write a record for each timestamp."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for timestamp in timestamps:
+        producer.produce(topic, b"x", partition=partition, timestamp=timestamp)
+    assert producer.flush(30) == 0
+
+
+def test_beginnings_and_ends(admin, kafka, topic_factory):
+    """Ends are behind the last record, beginnings move when records are deleted, an unknown group has no offsets."""
+    partition = TopicPartition(topic_factory("purge"), 0)
+    write(kafka, partition.topic, range(1, 6))
+    delete_records(admin, {partition: 3})
+    assert earliest_offsets(admin, [partition]) == {partition: 3}
+    assert latest_offsets(admin, [partition]) == {partition: 5}
+    assert latest_offsets(admin, [partition], committed_only=True) == {partition: 5}
+    assert group_offsets(admin, "nobody") == {}
+
+
+def test_nothing_is_asked_about_nothing(admin):
+    """Without partitions there is no request and no answer."""
+    assert earliest_offsets(admin, []) == {}
+    assert offsets_for_time(admin, [], 0) == {}
+
+
+def test_offsets_of_a_time(admin, kafka, topic_factory):
+    """The first record not older than the time is found; where all are older, the end."""
+    topic = topic_factory("times", partitions=2)
+    early, late = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    write(kafka, topic, [100, 200, 300], early.partition)
+    write(kafka, topic, [100, 900], late.partition)
+    assert offsets_for_time(admin, [early, late], 150) == {early: 1, late: 1}
+    assert offsets_for_time(admin, [early, late], 500) == {early: 3, late: 1}
+
+
+def test_deleting_beyond_the_end_is_refused(admin, topic_factory):
+    """An offset that the partition has not reached is an error that names it, without waiting for the time-out."""
+    partition = TopicPartition(topic_factory("purge"), 0)
+    with pytest.raises(StreamsError, match=str(partition)) as caught:
+        delete_records(admin, {partition: 3})
+    assert not isinstance(caught.value, StreamsTimeoutError)
+
+
+def test_a_topic_that_does_not_come_is_given_up(admin):
+    """A partition without leader is asked for until the time-out, and then named."""
+    partition = TopicPartition("no-such-topic", 0)
+    with pytest.raises(StreamsTimeoutError, match="no-such-topic-0"):
+        latest_offsets(admin, [partition], 0.5)
+    with pytest.raises(StreamsTimeoutError, match="no-such-topic-0"):
+        delete_records(admin, {partition: 1}, 0.5)
+
+
+@pytest.mark.slow
+def test_leaders_are_found_again(own_kafka):
+    """A client that knew the leaders goes on when they have moved: brokers restart one after another, leaders change."""
+    kafka = own_kafka(brokers=3)
+    kafka.create_topics("moving", partitions=3)
+    partitions = [TopicPartition("moving", number) for number in range(3)]
+    for partition in partitions:
+        write(kafka, "moving", range(1, 11), partition.partition)
+    admin = kafka.admin()
+    assert latest_offsets(admin, partitions) == dict.fromkeys(partitions, 10)
+    delete_records(admin, dict.fromkeys(partitions, 1))
+    for round_, broker in enumerate((1, 2, 3), start=2):
+        kafka.restart_broker(broker)
+        delete_records(admin, dict.fromkeys(partitions, round_), 30)
+        assert earliest_offsets(admin, partitions, 30) == dict.fromkeys(partitions, round_)
+
+
+def test_records_are_deleted_and_offsets_told_after_a_restart(own_kafka):
+    """The same client asks the only broker again once it is back, with a new leader epoch."""
+    kafka = own_kafka()
+    kafka.create_topics("in")
+    partition = TopicPartition("in", 0)
+    write(kafka, "in", range(1, 11))
+    admin = kafka.admin()
+    delete_records(admin, {partition: 2})
+    kafka.restart_broker()
+    delete_records(admin, {partition: 5}, 30)
+    assert earliest_offsets(admin, [partition], 30) == {partition: 5}
+    kafka.restart_broker()
+    assert latest_offsets(admin, [partition], 30) == {partition: 10}
