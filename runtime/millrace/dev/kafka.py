@@ -65,9 +65,10 @@ _STOP_TIMEOUT_OF_TEMPORARY_S = 1.0
 class EmbeddedKafka:
     """A Kafka cluster of one or more nodes on this machine.
 
-    Example:
-        >>> with EmbeddedKafka() as kafka:  # doctest: +SKIP
-        ...     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    Example::
+
+        with EmbeddedKafka() as kafka:
+            producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     """
 
     def __init__(

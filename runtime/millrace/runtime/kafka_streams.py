@@ -64,9 +64,10 @@ class KafkaStreams:
         TopologyError: the topology cannot be built.
         UnsupportedFeatureError: a setting is not served by this version.
 
-    Example:
-        >>> with KafkaStreams(topology, {"application.id": "wc", "bootstrap.servers": "…"}) as streams:  # doctest: +SKIP
-        ...     streams.wait()
+    Example::
+
+        with KafkaStreams(topology, {"application.id": "wc", "bootstrap.servers": "broker:9092"}) as streams:
+            streams.wait()
     """
 
     def __init__(

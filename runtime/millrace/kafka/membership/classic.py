@@ -83,10 +83,12 @@ class MemberState(Enum):
 class GroupMember:
     """One stream thread's membership in its application's group.
 
-    Example:
-        >>> member = GroupMember(clients, 1, TopicSubscription.of({"words"}), user_data=..., assign=...)  # doctest: +SKIP
-        >>> member.start()  # doctest: +SKIP
-        >>> for event in member.poll(0.1): ...  # doctest: +SKIP
+    Example::
+
+        member = GroupMember(clients, 1, TopicSubscription.of({"words"}), user_data=join_data, assign=assign)
+        member.start()
+        for event in member.poll(0.1):
+            handle(event)
     """
 
     def __init__(
