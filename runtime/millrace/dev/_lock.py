@@ -23,6 +23,7 @@ _LOG4J = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"
 ROOTS = {
     Bundle.KAFKA_BROKER: (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", _LOG4J),
     Bundle.KAFKA_STREAMS: (f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}", _LOG4J),
+    Bundle.KAFKA_STREAMS_TEST: (f"org.apache.kafka:kafka-streams-test-utils:{KAFKA_VERSION}", _LOG4J),
     Bundle.ECJ: ("org.eclipse.jdt:ecj:3.46.0",),
 }
 

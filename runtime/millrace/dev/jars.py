@@ -53,6 +53,8 @@ class Bundle(StrEnum):
     """The broker and controller (KRaft) with log4j."""
     KAFKA_STREAMS = "kafka-streams"
     """Java's Kafka Streams with RocksDB, for tests that compare with it."""
+    KAFKA_STREAMS_TEST = "kafka-streams-test"
+    """The same with its test driver."""
     ECJ = "ecj"
     """Eclipse's Java compiler, which needs no JDK."""
 
