@@ -160,7 +160,7 @@ def test_a_stale_generation_is_refused_by_the_broker(group):
     group.settle()
     group.join("b")
     group.settle()
-    member._generation -= 1
+    member._standing.generation -= 1
     with pytest.raises(TaskMigratedError, match="ILLEGAL_GENERATION"):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
     group.until(lambda: group.of("a", Lost))

@@ -11,8 +11,9 @@ from millrace.kafka.membership.api import (
     TopicSubscription,
     UserDataProvider,
 )
-from millrace.kafka.membership.classic import GroupMember, MemberState
+from millrace.kafka.membership.classic import GroupMember
 from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
+from millrace.kafka.membership.standing import MemberState
 
 __all__ = [
     "Assigned",

@@ -8,54 +8,45 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
 
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
 
-from millrace.errors import AuthorizationError, FencedInstanceIdError, StreamsError
+from millrace.errors import AuthorizationError, FencedInstanceIdError
 from millrace.kafka.clients import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
+from millrace.kafka.membership.standing import Standing
 
 log = logging.getLogger("millrace.kafka.membership")
-
-
-class Beating(Protocol):
-    """What heartbeats need of the member."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the member was closed."""
-
-    def beating_as(self) -> tuple[int, str] | None:
-        """Return generation and member id, or None while no heartbeats are due (not joined, or joining)."""
-
-    def request_rejoin(self, reason: str) -> None:
-        """Join again at the next poll."""
-
-    def reset(self, reason: str, *, keep_member_id: bool) -> None:
-        """Forget the generation, and what was owned in it."""
-
-    def fail(self, error: StreamsError) -> None:
-        """End the membership with an error."""
-
-    def leave_stuck(self) -> Awaitable[None]:
-        """Leave, as the stream thread does not poll."""
 
 
 class Heartbeats:
     """The heartbeat loop of one member."""
 
     def __init__(
-        self, connection: Connection, coordinator: Coordinator, settings: MembershipSettings, member: Beating
+        self,
+        connection: Connection,
+        coordinator: Coordinator,
+        settings: MembershipSettings,
+        member: Standing,
+        leave_stuck: Callable[[], Awaitable[None]],
     ) -> None:
-        """Describe the loop; `run` is the coroutine to start on the IO thread."""
+        """Describe the loop; `run` is the coroutine to start on the IO thread.
+
+        Args:
+            connection: The member's.
+            coordinator: The member's.
+            settings: The member's.
+            member: Whose heartbeats these are.
+            leave_stuck: Leaves the group, as the stream thread does not poll.
+        """
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
         self._member = member
+        self._leave_stuck = leave_stuck
         self._interval_s = settings.heartbeat_interval_ms / 1000
         self._tick_s = min(self._interval_s / 2, 1.0)
         self.last_poll_s = time.monotonic()
@@ -86,7 +77,7 @@ class Heartbeats:
                         self._settings.group_id,
                     ),
                 )
-                await self._member.leave_stuck()
+                await self._leave_stuck()
             elif now >= next_s:
                 next_s = now + (self._interval_s if await self._beat(*identity) else self._retry_s)
 
