@@ -20,7 +20,7 @@ from millrace.config import StreamsConfig
 from millrace.dsl.processors.tables import View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
-from millrace.records import Change, Headers
+from millrace.records import Headers
 from millrace.serdes.base import Serde
 from millrace.serdes.foreign_key import (
     DELETES,
@@ -112,6 +112,9 @@ class SubscriptionSend:
 
     An inner join asks for an answer only where one may change the result; a left join always does, since every entry has a
     result. A left entry without foreign key is dropped by the inner join, and by the left join answered like one without match.
+
+    As in Kafka Streams, an inner join can miss a deletion: if the right value is deleted while a subscription with the same
+    foreign key is on its way, the answer to the deletion is late, and the new subscription is not answered.
     """
 
     def __init__(self, extractor: ForeignKeyExtractor, serdes: ForeignKeySerdes, *, left_join: bool) -> None:
@@ -150,7 +153,7 @@ class SubscriptionSend:
             except Exception as error:
                 fail(error, key, change, timestamp, headers)
                 return
-            for foreign_key, instruction in instruct(change, old_key, new_key, moved):
+            for foreign_key, instruction in instruct(new, old, old_key, new_key, moved):
                 subscription = SubscriptionWrapper(digest, instruction, key, partition)
                 forward(foreign_key, subscription, timestamp, headers)
 
@@ -159,12 +162,12 @@ class SubscriptionSend:
 
 Instructions = tuple[tuple[Any, Instruction], ...]
 """Foreign keys, and what their owners are to do."""
-_Instruct = Callable[[Change[Any], Any, Any, bool], Instructions]
-"""The update, old and new foreign key, and whether they differ."""
+_Instruct = Callable[[Any, Any, Any, Any, bool], Instructions]
+"""New and old left value, old and new foreign key, and whether these differ."""
 
 
 def _left_instructions(change: Change[Any], old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
-    if change.new is None and change.old is None:
+    if change[0] is None and change[1] is None:
         return ()
     renewed = (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
     if old_key is not None and moved:
@@ -174,7 +177,7 @@ def _left_instructions(change: Change[Any], old_key: Any, new_key: Any, moved: b
 
 def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
     def instruct(change: Change[Any], old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
-        if change.new is not None and new_key is None:
+        if change[0] is not None and new_key is None:
             drop()
         if new_key is None:
             return () if old_key is None else ((old_key, Instruction.DELETE_KEY_AND_PROPAGATE),)
