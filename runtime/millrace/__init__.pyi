@@ -11,7 +11,22 @@ from .dsl import (
     BufferConfig as BufferConfig,
 )
 from .dsl import (
+    BuiltInDslStoreSuppliers as BuiltInDslStoreSuppliers,
+)
+from .dsl import (
     Consumed as Consumed,
+)
+from .dsl import (
+    DslKeyValueParams as DslKeyValueParams,
+)
+from .dsl import (
+    DslSessionParams as DslSessionParams,
+)
+from .dsl import (
+    DslStoreSuppliers as DslStoreSuppliers,
+)
+from .dsl import (
+    DslWindowParams as DslWindowParams,
 )
 from .dsl import (
     EmitStrategy as EmitStrategy,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
 from millrace.config import StreamsConfig
@@ -85,3 +87,37 @@ def test_a_store_is_not_built_before_its_configuration_is_known():
     (spec,) = builder._graph.compile(None).stores.values()
     with pytest.raises(TopologyError, match="resolved for a configuration"):
         spec.build()
+
+
+class Configured(InMemoryDslStoreSuppliers):
+    """Remembers for which application it was configured."""
+
+    configured_for: ClassVar[list[str]] = []
+
+    def configure(self, config):
+        self.configured_for.append(config.application_id)
+
+
+@pytest.mark.parametrize("given", [Configured, Configured()], ids=["class", "object"])
+def test_configured_suppliers_are_given_the_configuration(monkeypatch, given):
+    """Before they make a store; those given to an operator were made by the user and are taken as they are."""
+    monkeypatch.setattr(Configured, "configured_for", [])
+    assert store(**{"dsl.store.suppliers.class": given}).persistent is False
+    assert Configured.configured_for == ["app"]
+    assert store(Materialized("counts", dsl_store_suppliers=given)).persistent is False
+    assert Configured.configured_for == ["app"]
+
+
+def test_suppliers_and_their_parameters_are_public():
+    """Whoever implements suppliers finds all that takes in the package."""
+    import millrace
+
+    names = (
+        "DslStoreSuppliers",
+        "BuiltInDslStoreSuppliers",
+        "DslKeyValueParams",
+        "DslWindowParams",
+        "DslSessionParams",
+    )
+    for name in names:
+        assert getattr(millrace, name).__name__ == name

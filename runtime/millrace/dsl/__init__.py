@@ -23,6 +23,13 @@ from millrace.dsl.options import (
     TableJoined,
 )
 from millrace.dsl.options.joining import ForeignKeyWithKey, ValueJoinerWithKey
+from millrace.dsl.store_suppliers import (
+    BuiltInDslStoreSuppliers,
+    DslKeyValueParams,
+    DslSessionParams,
+    DslStoreSuppliers,
+    DslWindowParams,
+)
 from millrace.dsl.streams_builder import StreamsBuilder
 from millrace.dsl.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 
@@ -30,7 +37,12 @@ __all__ = [
     "Branched",
     "BranchedKStream",
     "BufferConfig",
+    "BuiltInDslStoreSuppliers",
     "Consumed",
+    "DslKeyValueParams",
+    "DslSessionParams",
+    "DslStoreSuppliers",
+    "DslWindowParams",
     "EmitStrategy",
     "ForeignKeyWithKey",
     "GlobalKTable",

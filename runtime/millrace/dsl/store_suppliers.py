@@ -47,7 +47,21 @@ class DslSessionParams:
 
 
 class DslStoreSuppliers(Protocol):
-    """Makes the store suppliers of the DSL; implement it to keep tables elsewhere."""
+    """Makes the store suppliers of the DSL; implement it to keep tables elsewhere.
+
+    Given as `dsl.store.suppliers.class` (an object, a class, or `module:attribute`), or to `Materialized` and `StreamJoined`
+    for one operator. What the configuration names may also have `configure(config: StreamsConfig)`, which is called before
+    it is asked for a store.
+
+    Example:
+        >>> from millrace.dsl import BuiltInDslStoreSuppliers, StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> counts = builder.stream("in").group_by_key().count("counts")
+        >>> config = {"application.id": "app", "dsl.store.suppliers.class": BuiltInDslStoreSuppliers.IN_MEMORY}
+        >>> topology = builder.build(config).build(StreamsConfig.of(config))
+        >>> [store.persistent for store in topology.subtopologies[0].store_builders]
+        [False]
+    """
 
     def key_value_store(self, params: DslKeyValueParams) -> Any:
         """Return the supplier of a key-value store."""
@@ -147,7 +161,11 @@ def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfi
         return _of_type(config.default_dsl_store == StoreType.IN_MEMORY.value)
     if isinstance(configured, str):
         configured = _loaded(configured)
-    return cast("DslStoreSuppliers", configured() if isinstance(configured, type) else configured)
+    suppliers = configured() if isinstance(configured, type) else configured
+    configure = getattr(suppliers, "configure", None)
+    if callable(configure):
+        configure(config)
+    return cast("DslStoreSuppliers", suppliers)
 
 
 def _of_type(in_memory: bool) -> DslStoreSuppliers:  # noqa: FBT001
