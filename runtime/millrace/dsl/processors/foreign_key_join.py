@@ -166,8 +166,8 @@ _Instruct = Callable[[Any, Any, Any, Any, bool], Instructions]
 """New and old left value, old and new foreign key, and whether these differ."""
 
 
-def _left_instructions(change: Change[Any], old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
-    if change[0] is None and change[1] is None:
+def _left_instructions(new: Any, old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+    if new is None and old is None:
         return ()
     renewed = (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
     if old_key is not None and moved:
@@ -176,8 +176,8 @@ def _left_instructions(change: Change[Any], old_key: Any, new_key: Any, moved: b
 
 
 def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
-    def instruct(change: Change[Any], old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
-        if change[0] is not None and new_key is None:
+    def instruct(new: Any, _old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+        if new is not None and new_key is None:
             drop()
         if new_key is None:
             return () if old_key is None else ((old_key, Instruction.DELETE_KEY_AND_PROPAGATE),)
