@@ -129,6 +129,8 @@ class StreamsConfig(BaseModel):
     dsl_store_suppliers_class: Any = None
     dsl_store_format: Annotated[str, BeforeValidator(_lower), Field(pattern="^(default|headers)$")] = "default"
     rocksdb_config_setter: Any = None
+    rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
+    """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
     state_cleanup_delay_ms: Millis = 600_000
     state_cleanup_dir_max_age_ms: int = -1
     allow_os_group_write_access: bool = False

@@ -11,7 +11,7 @@ from millrace.errors import ConfigError, TopologyError
 from millrace.records import Headers, KeyValue, TopicPartition, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes
 from millrace.state import Stores, ValueTimestampHeaders
-from millrace.state.rocksdb_options import DEFAULT_MEMORY_BUDGET, store_options
+from millrace.state.rocksdb_options import store_options
 from millrace.testing import TopologyTestDriver
 from millrace.topology import Topology
 
@@ -195,9 +195,9 @@ def test_all_stores_of_a_process_share_one_memory_budget():
     one, other = store_options("one", config, None), store_options("other", config, None)
     assert one.block_cache is other.block_cache
     assert one.write_buffer_manager is other.write_buffer_manager
-    smaller = StreamsConfig.of({"application.id": "app", "__rocksdb.memory.max.bytes__": 1 << 20})
+    smaller = StreamsConfig.of({"application.id": "app", "rocksdb.memory.max.bytes": 1 << 20})
     assert store_options("one", smaller, None).block_cache is not one.block_cache
-    assert DEFAULT_MEMORY_BUDGET == 256 << 20
+    assert config.rocksdb_memory_max_bytes == 256 << 20
 
 
 class Tally:
