@@ -1,0 +1,92 @@
+"""What stores keep on disk beside their rows, and when they delete it."""
+
+from __future__ import annotations
+
+import pytest
+from rocksdict import Options, Rdict
+
+from millrace.serdes.primitives import StringSerde
+from millrace.state import Stores
+from millrace.state.keys import decode_window_key
+from millrace.state.suppliers import PersistentWindowSupplier
+
+S = StringSerde()
+RETENTION = 300
+SEGMENT = 100
+
+
+def windows(name="w", *, retain_duplicates=False):
+    """Return a builder of a window store with small segments."""
+    supplier = PersistentWindowSupplier(name, RETENTION, 10, retain_duplicates, segment_interval_ms=SEGMENT)
+    return Stores.window_store_builder(supplier, S, S)
+
+
+def segments_of(task, name="w"):
+    """Return the starts of the segments on disk."""
+    return sorted(int(path.name.rpartition(".")[2]) for path in (task.state_dir / name).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("supplier", "builder", "families"),
+    [
+        (Stores.persistent_key_value_store, Stores.key_value_store_builder, {"default", "offsets"}),
+        (
+            Stores.persistent_timestamped_key_value_store,
+            Stores.timestamped_key_value_store_builder,
+            {"default", "offsets", "keyValueWithTimestamp"},
+        ),
+        (
+            Stores.persistent_timestamped_key_value_store_with_headers,
+            Stores.timestamped_key_value_store_with_headers_builder,
+            {"default", "offsets", "keyValueWithTimestampAndHeaders"},
+        ),
+    ],
+)
+def test_new_database_has_the_families_of_its_format_only(task, supplier, builder, families):
+    """As in Java, the column families of older formats are opened where there are any, and never made."""
+    store = task.open(builder(supplier("s"), S, S))
+    store.close()
+    assert set(Rdict.list_cf(str(task.state_dir / "rocksdb" / "s"), Options(raw_mode=True))) == families
+
+
+def test_expired_segment_stays_on_disk_until_the_commit(task):
+    """A segment that expires is out of sight at once, but what a crash makes be repeated can still read it."""
+    store = task.open(windows())
+    store.put("a", "1", 0)
+    task.commit(store)
+    store.put("a", "2", 500)
+    assert list(store.all()) != []
+    assert store.fetch("a", 0) is None
+    assert segments_of(task) == [0]
+    task.commit(store)
+    assert segments_of(task) == [500]
+
+
+def test_uncommitted_expiry_is_undone_by_a_restart(task):
+    """When nothing is committed after a segment expired, the store opens with it."""
+    store = task.open(windows())
+    store.put("a", "1", 0)
+    task.commit(store)
+    store.put("a", "2", 500)
+    store.close()
+    assert task.open(windows()).fetch("a", 0) == "1"
+
+
+def test_deletion_that_was_cut_short_is_finished(task):
+    """What a process left of a segment while it deleted it is no segment, and goes with the next opening."""
+    left = task.state_dir / "w.0.deleted"
+    left.mkdir(parents=True)
+    (left / "CURRENT").write_text("MANIFEST-000001\n")
+    assert list(task.open(windows()).all()) == []
+    assert not left.exists()
+
+
+def test_null_among_duplicates_counts_in_the_changelog_only(task):
+    """A null put where duplicates are retained is logged under a number of its own, which the disk does not use."""
+    store = task.open(windows(retain_duplicates=True))
+    for value in ["x", None, "y"]:
+        store.put("a", value, 0)
+    task.commit(store)
+    (segment,) = store._physical.databases()
+    assert [decode_window_key(row).seq for row, _ in segment.scan(None, None)] == [1, 2]
+    assert [decode_window_key(record.key).seq for record in task.log("w")] == [1, 2, 3]
