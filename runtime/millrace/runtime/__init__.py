@@ -3,8 +3,8 @@
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.kafka_streams import KafkaStreams, UncaughtExceptionResponse
 from millrace.runtime.metadata import LagInfo, TaskMetadata, ThreadMetadata
+from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.run import run
-from millrace.runtime.state_updater import RestoreListener
 from millrace.runtime.states import State, StateListener, ThreadState
 from millrace.runtime.status import StreamsStatus
 

@@ -26,8 +26,8 @@ from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_served, provision_internal_topics
+from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.state_directory import StateDirectory
-from millrace.runtime.state_updater import RestoreListener
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
 from millrace.runtime.status import StreamsStatus, take_status, write_status
 from millrace.runtime.stream_thread import StreamThread

@@ -30,9 +30,10 @@ from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector
+from millrace.runtime.restoration import FailedTask
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
-from millrace.runtime.state_updater import FailedTask, StateUpdater
+from millrace.runtime.state_updater import StateUpdater
 from millrace.runtime.task_inputs import TaskInputs
 from millrace.state.api import CacheBudget
 

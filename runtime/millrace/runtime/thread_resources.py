@@ -18,9 +18,10 @@ from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import Membership, TaskOffsetSums
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector
+from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
-from millrace.runtime.state_updater import RestoreListener, StateUpdater
+from millrace.runtime.state_updater import StateUpdater
 from millrace.runtime.task_inputs import TaskInputs
 from millrace.runtime.task_manager import TaskManager, TaskResources
 from millrace.state.cache import RecordCache

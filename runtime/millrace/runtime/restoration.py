@@ -1,0 +1,145 @@
+"""Filling one task's stores from their changelogs: where it begins and ends, what is applied, and who is told.
+
+Restoration begins after the offset that the store has on disk. An offset that the changelog does not have (truncated, or created
+anew) means that the store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the
+beginning. Nothing here reads or waits: records are handed in.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from millrace.engine.task import StreamTask
+from millrace.errors import TaskCorruptedError
+from millrace.records import TopicPartition
+from millrace.state.api import ChangelogRecord, StateStore
+
+__all__ = ["ChangelogRestoration", "FailedTask", "RestoreListener", "TaskRestoration", "begin_changelog"]
+
+_log = logging.getLogger(__name__)
+
+
+class RestoreListener(Protocol):
+    """Told how restoration goes (Kafka Streams' StateRestoreListener); called from the updater's thread."""
+
+    def on_restore_start(self, partition: TopicPartition, store: str, start_offset: int, end_offset: int) -> None:
+        """Restoration of a store begins at an offset and will end before another."""
+
+    def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
+        """A batch of records was applied; its last offset is `batch_end_offset`."""
+
+    def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        """A store is complete."""
+
+    def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
+        """Restoration stopped before the end, because the task went elsewhere or failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedTask:
+    """A task that cannot be restored, and why."""
+
+    task: StreamTask
+    error: Exception
+
+
+@dataclass(slots=True)
+class ChangelogRestoration:
+    """One changelog partition on its way to its end."""
+
+    task: StreamTask
+    partition: TopicPartition
+    store: StateStore
+    next_offset: int
+    end_offset: int
+    listener: RestoreListener | None = None
+    restored: int = 0
+    uncommitted: bool = False
+    """Whether something was applied that is not on disk yet."""
+
+    @property
+    def remaining(self) -> int:
+        """How many offsets are left; some of them may be of no record."""
+        return max(0, self.end_offset - self.next_offset)
+
+    def skip_to(self, offset: int) -> None:
+        """Note that no record is left below an offset."""
+        self.next_offset = max(self.next_offset, offset)
+
+    def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
+        """Put records into the store, and on disk once it holds more than some bytes in memory."""
+        self.store.restore(records)
+        self.restored += len(records)
+        self.uncommitted = True
+        if self.store.uncommitted_bytes() > uncommitted_max_bytes:
+            self.commit()
+        if self.listener is not None:
+            self.listener.on_batch_restored(self.partition, self.store.name, records[-1].offset, len(records))
+
+    def commit(self) -> None:
+        """Put on disk what was applied, with the offset reached: a restart goes on from there."""
+        self.store.commit({self.partition: self.next_offset - 1})
+        self.uncommitted = False
+
+    def finish(self) -> None:
+        """Put the complete store on disk."""
+        self.commit()
+        _log.info("Restored store %s of task %s: %d records", self.store.name, self.task.task_id, self.restored)
+        if self.listener is not None:
+            self.listener.on_restore_end(self.partition, self.store.name, self.restored)
+
+    def suspend(self) -> None:
+        """Tell the listener that the rest is not restored here."""
+        if self.listener is not None:
+            self.listener.on_restore_suspended(self.partition, self.store.name, self.restored)
+
+
+@dataclass(slots=True)
+class TaskRestoration:
+    """A task and what is left of its changelogs."""
+
+    task: StreamTask
+    changelogs: dict[TopicPartition, ChangelogRestoration] = field(default_factory=dict)
+
+
+def begin_changelog(
+    task: StreamTask,
+    partition: TopicPartition,
+    offsets: range,
+    end: int,
+    listener: RestoreListener | None,
+) -> ChangelogRestoration | None:
+    """Return what is to be restored of one of a task's stores; None if it is complete.
+
+    Args:
+        task: Its stores are open.
+        partition: Of one of its changelogs.
+        offsets: Those that the changelog has.
+        end: Where to stop; the end of `offsets`, or before it.
+        listener: Told of the beginning, and of the end at once if there is nothing to do.
+
+    Raises:
+        TaskCorruptedError: The store is at an offset that the changelog does not have.
+    """
+    store = task.changelogs[partition]
+    committed = store.committed_offset(partition)
+    start = offsets.start if committed is None else committed + 1
+    if not offsets.start <= start <= offsets.stop:
+        raise TaskCorruptedError(
+            frozenset({task.task_id}),
+            f"Store {store.name} of task {task.task_id} is at offset {start} of {partition}, which has offsets "
+            f"{offsets.start} to {offsets.stop} only: its state is wiped and restored from the beginning",
+        )
+    if listener is not None:
+        listener.on_restore_start(partition, store.name, start, end)
+    if start >= end:
+        if listener is not None:  # Java tells of complete stores too
+            listener.on_restore_end(partition, store.name, 0)
+        return None
+    _log.info(
+        "Restoring store %s of task %s from %s, offsets %d to %d", store.name, task.task_id, partition, start, end
+    )
+    return ChangelogRestoration(task, partition, store, start, end, listener)
