@@ -9,7 +9,7 @@ at the commit. Every `COMMIT` records the loop commits: RocksDB gets one WriteBa
 What they do without is the engine's generality: one input, one known topology, no error handlers, no queries, no metrics, and
 bytes made once are used again for changelog and output (the engine asks the serdes again, since these are told the topic).
 """
-# ruff: noqa: B007, C901, PLR1730 (one loop per topology; the last offset is that of the loop; `max` costs a call)
+# ruff: noqa: B007, C901 (one loop per topology; the last offset is that of the loop)
 
 from __future__ import annotations
 

@@ -88,7 +88,10 @@ class ValueAndTimestamp(NamedTuple, Generic[V]):
 
 
 class Change(NamedTuple, Generic[V]):
-    """One update of a table: the new value and the one it replaces (None = absent, or old values not asked for)."""
+    """One update of a table: the new value and the one it replaces (None = absent, or old values not asked for).
+
+    Between nodes plain tuples travel in its place, for they cost a tenth; so take the parts by index or by unpacking.
+    """
 
     new: V | None
     old: V | None

@@ -41,6 +41,21 @@ class ValueTimestampHeaders(NamedTuple, Generic[V]):
     headers: Headers = NO_HEADERS
 
 
+class DirectAccess(NamedTuple):
+    """How operators read and write a timestamped store in two steps, so that a key is serialised once for both.
+
+    `raw = key_bytes(topic, key)`, then `get(raw)`, then `put(raw, (value, timestamp))`. Pairs are plain tuples, which cost a
+    tenth of a `ValueAndTimestamp`.
+    """
+
+    topic: str
+    key_bytes: Callable[[str, Any], Any]
+    get: Callable[[Any], tuple[Any, int] | None]
+    """Returns (value, timestamp ms), or None."""
+    put: Callable[[Any, tuple[Any, int]], int | None]
+    """Takes (value, timestamp ms); the value None deletes. Versioned tables return what their stores do, others None."""
+
+
 class CacheBudget(Protocol):
     """The record cache's memory, shared by all caching stores of a stream thread (bytes)."""
 

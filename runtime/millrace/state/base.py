@@ -64,10 +64,14 @@ class LayeredStore(Generic[P]):
         budget = context.cache
         if self._caching and budget is not None and budget.max_bytes > 0:
             self._cache = StoreCache(budget, context.record, self._write_back)
+        self._compile()
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         """Connect the layers below the cache."""
         raise NotImplementedError
+
+    def _compile(self) -> None:
+        """Make the functions that every record goes through, now that all layers are known."""
 
     def _write_back(self, key: bytes, entry: CacheEntry) -> None:
         """Write one dirty entry through, and forward it."""
@@ -110,6 +114,11 @@ class LayeredStore(Generic[P]):
         self._listener = listener
         self._send_old_values = send_old_values
         return True
+
+    @property
+    def cached(self) -> bool:
+        """Whether writes are held back by the record cache; known after `init`."""
+        return self._cache is not None
 
     @property
     def position(self) -> Mapping[tuple[str, int], int]:

@@ -13,12 +13,12 @@ can change what the cache holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
-from millrace.state.api import ChangelogRecord, LogChange, StoreContext, ValueTimestampHeaders
+from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
@@ -36,11 +36,34 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
     """What all key-value stores do; S is what `put` takes and `get` returns."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
-        self._read = self._physical.get
         self._from_disk = self._disk_reader()
         if isinstance(self._physical, LruKeyValueStore) and log is not None and self.logs_evictions:
             self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
         self._write: Write = compile_write(self._physical, self._format, log, context)
+
+    def _compile(self) -> None:
+        if self._cache is None:
+            self._get, self._put = self._reader(self._physical.get), self._writer(self._write)
+        else:
+            self._get, self._put = self._cache_reader(self._cache), self._cache_writer(self._cache)
+
+    def _cache_reader(self, cache: StoreCache) -> Callable[[bytes], Any]:
+        """Return what reads through the cache."""
+        find, touch, load, shareable, join = cache.entries.get, cache.touch, self._load, self._shareable, self._join
+
+        def get(raw: bytes) -> Any:
+            entry = find(raw)
+            if entry is None:
+                return load(cache, raw)
+            touch(raw)
+            value = entry.value
+            return value if shareable or value is None else join(value)
+
+        return get
+
+    def direct(self) -> DirectAccess:
+        """Return the look-up and the write of an operator that does both with one serialised key."""
+        return DirectAccess(self._topic, self._key_bytes, self._get, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -55,37 +78,11 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
 
     def get(self, key: K) -> S | None:
         """Return the value of a key, or None."""
-        raw = self._key_bytes(self._topic, key)
-        cache = self._cache
-        if cache is None:
-            data = self._read(raw)
-            return None if data is None else cast("S", self._from_disk(data))
-        entry = cache.entries.get(raw)
-        if entry is None:
-            return self._load(cache, raw)
-        cache.touch(raw)
-        value = entry.value
-        if self._shareable or value is None:
-            return value  # type: ignore[no-any-return]
-        return cast("S", self._join(value))
+        return cast("S | None", self._present(self._get(self._key_bytes(self._topic, key))))
 
     def put(self, key: K, value: S | None) -> None:
         """Set the value of a key; None deletes it."""
-        raw = self._key_bytes(self._topic, key)
-        cache = self._cache
-        if cache is None:
-            if value is None:
-                self._write(raw, None, self._record.timestamp, self._tombstone_headers())
-            else:
-                data, timestamp, headers = self._split(value)
-                self._write(raw, data, timestamp, headers)
-        elif value is None:
-            cache.put(raw, None, 0)
-        elif self._shareable:
-            cache.put(raw, value, self._size(value))
-        else:
-            parts = self._split(value)
-            cache.put(raw, parts, len(parts[0]) + self.prefix_size)
+        self._put(self._key_bytes(self._topic, key), value)
 
     def put_if_absent(self, key: K, value: S | None) -> S | None:
         """Set the value of a key that has none; return the one it had (None = it was set)."""
@@ -158,25 +155,23 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
         return self._typed(rows)
 
     def _typed(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[KeyValue[K, S]]:
-        key_of, from_disk, topic = self._key_of, self._from_disk, self._topic
+        key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic
         for key, data in rows:
-            yield KeyValue(key_of(topic, key), from_disk(data))
+            yield KeyValue(key_of(topic, key), present(from_disk(data)))
 
     def _merged(self, rows: Iterator[tuple[bytes, bytes | None, Any]]) -> Iterator[KeyValue[K, S]]:
-        key_of, from_disk, topic = self._key_of, self._from_disk, self._topic
+        key_of, from_disk, present, topic = self._key_of, self._from_disk, self._present, self._topic
         for key, data, cached in rows:
-            if data is not None:
-                yield KeyValue(key_of(topic, key), from_disk(data))
-            else:
-                yield KeyValue(key_of(topic, key), cached if self._shareable else self._join(cached))
+            value = from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
+            yield KeyValue(key_of(topic, key), present(value))
 
     # The cache's side.
 
-    def _load(self, cache: StoreCache, raw: bytes) -> S | None:
-        data = self._read(raw)
+    def _load(self, cache: StoreCache, raw: bytes) -> Any:
+        data = self._physical.get(raw)
         if data is None:
             return None
-        value: S = self._from_disk(data)
+        value = self._from_disk(data)
         if self._shareable:
             cache.load(raw, value, self._size(value))
         else:
@@ -188,7 +183,7 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
         listener = self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._read(raw)
+            old_data = self._physical.get(raw)
             if old_data is None and cached is None:
                 return
         if cached is None:
@@ -196,12 +191,12 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
             self._write(raw, None, timestamp, self._tombstone_headers())
         else:
             data, timestamp, headers = self._split(cached) if self._shareable else cached
-            self._write(raw, data, self._log_timestamp(timestamp), headers)
+            self._write(raw, data, timestamp, headers)
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
         new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
-        listener(self._key_of(self._topic, raw), new, old, self._log_timestamp(timestamp), entry.headers)
+        listener(self._key_of(self._topic, raw), new, old, timestamp, entry.headers)
 
 
 class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):

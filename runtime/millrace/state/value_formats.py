@@ -22,12 +22,13 @@ from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 
 _LONG = Struct(">q")
 pack_long = _LONG.pack
-_unpack_long_from = _LONG.unpack_from
+unpack_long_from = _LONG.unpack_from
+"""Returns a tuple of one; `unpack_long` without its call."""
 
 
 def unpack_long(data: bytes, offset: int = 0) -> int:
     """Return the big-endian signed 8-byte integer at `offset`."""
-    value: int = _unpack_long_from(data, offset)[0]
+    value: int = unpack_long_from(data, offset)[0]
     return value
 
 

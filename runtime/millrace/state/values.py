@@ -11,7 +11,9 @@ from typing import Any
 
 from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimestamp
 from millrace.state.api import ValueTimestampHeaders
-from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long
+from millrace.state.cache import StoreCache
+from millrace.state.change_log import Write
+from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long, unpack_long_from
 
 Parts = tuple[bytes, int, Headers]
 """The serde's bytes, timestamp (ms), headers."""
@@ -26,8 +28,10 @@ class Values:
     """What the cache counts per value beside the serde's bytes."""
 
     _format: ValueFormat
+    _shareable: bool
     _record: RecordContext
     _topic: str
+    _from_disk: Callable[[bytes], Any]
     _value_bytes: Callable[[str, Any], bytes]
     _value_of: Callable[[str, bytes], Any]
 
@@ -35,6 +39,50 @@ class Values:
         """Return what turns disk values into the user's."""
         take_apart, join = self._format.from_disk, self._join
         return lambda data: join(take_apart(data))
+
+    # Functions for the path of every record: each kind of values may override them with one that needs fewer calls.
+
+    def _reader(self, read: Callable[[bytes], bytes | None]) -> Callable[[bytes], Any]:
+        """Return what gives the value of a key's bytes, or None, given what reads disk values."""
+        from_disk = self._from_disk
+
+        def get(raw: bytes) -> Any:
+            data = read(raw)
+            return None if data is None else from_disk(data)
+
+        return get
+
+    def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
+        """Return what writes a value (None deletes) under a key's bytes, given what writes its parts."""
+        split, record, tombstone_headers = self._split, self._record, self._tombstone_headers
+
+        def put(raw: bytes, value: Any) -> None:
+            if value is None:
+                write(raw, None, record.timestamp, tombstone_headers())
+            else:
+                write(raw, *split(value))
+
+        return put
+
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0) -> Callable[[bytes, Any], None]:
+        """Return what puts a value (None deletes) into the cache."""
+        keep, split, size, shareable = cache.put, self._split, self._size, self._shareable
+        prefix_size = self.prefix_size + extra_bytes
+
+        def put(raw: bytes, value: Any) -> None:
+            if value is None:
+                keep(raw, None, extra_bytes)
+            elif shareable:
+                keep(raw, value, size(value) + extra_bytes)
+            else:
+                parts = split(value)
+                keep(raw, parts, len(parts[0]) + prefix_size)
+
+        return put
+
+    def _present(self, value: Any) -> Any:
+        """Return a value as users get it."""
+        return value
 
     def _split(self, value: Any) -> Parts:
         raise NotImplementedError
@@ -98,19 +146,66 @@ class PlainValuesLoggedWithHeaders(PlainValues):
 
 
 class TimestampedValues(Values):
-    """`ValueAndTimestamp`; changelog records have the value's timestamp."""
+    """Pairs of value and timestamp; changelog records have the value's timestamp.
+
+    Inside they are plain tuples; users get them as `ValueAndTimestamp`.
+    """
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
-        if self._format is not TIMESTAMPED:
+        if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._disk_reader()
         value_of, topic = self._value_of, self._topic
-        return lambda data: ValueAndTimestamp(value_of(topic, data[8:]), unpack_long(data))
+        return lambda data: (value_of(topic, data[8:]), unpack_long(data))
+
+    def _reader(self, read: Callable[[bytes], bytes | None]) -> Callable[[bytes], Any]:
+        if self._format.from_disk is not TIMESTAMPED.from_disk:
+            return super()._reader(read)
+        value_of, topic = self._value_of, self._topic
+
+        def get(raw: bytes) -> Any:
+            data = read(raw)
+            return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
+
+        return get
+
+    def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
+        value_bytes, topic, record, tombstone_headers = (
+            self._value_bytes,
+            self._topic,
+            self._record,
+            self._tombstone_headers,
+        )
+
+        def put(raw: bytes, pair: Any) -> None:
+            if pair is None or pair[0] is None:
+                write(raw, None, record.timestamp, tombstone_headers())
+            else:
+                write(raw, value_bytes(topic, pair[0]), pair[1], NO_HEADERS)
+
+        return put
+
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0) -> Callable[[bytes, Any], None]:
+        general = super()._cache_writer(cache, extra_bytes)
+        keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
+
+        def put(raw: bytes, pair: Any) -> None:
+            if pair is None or pair[0] is None:
+                keep(raw, None, extra_bytes)
+            elif shareable:
+                keep(raw, pair, value_size(pair[0]) + prefix_size)
+            else:
+                general(raw, pair)
+
+        return put
+
+    def _present(self, value: Any) -> Any:
+        return None if value is None else ValueAndTimestamp(value[0], value[1])
 
     def _split(self, value: Any) -> Parts:
         return self._value_bytes(self._topic, value[0]), value[1], NO_HEADERS
 
     def _join(self, parts: Parts) -> Any:
-        return ValueAndTimestamp(self._value_of(self._topic, parts[0]), parts[1])
+        return self._value_of(self._topic, parts[0]), parts[1]
 
     def _bare(self, value: Any) -> Any:
         return value[0]

@@ -66,6 +66,9 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         self._from_disk = self._disk_reader()
         self._seq = self._log_seq = 0
 
+    def _compile(self) -> None:
+        self._keep = None if self._cache is None else self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES)
+
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
         assert self._context is not None
@@ -84,18 +87,10 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
                 row = encode_window_key(raw, window_start, self._log_seq)
                 self._log(row, None, self._record.timestamp, self._tombstone_headers())
             return
-        cache = self._cache
-        if cache is None:
+        if self._keep is None:
             self._write(raw, window_start, None if value is None else self._split(value), self._record.timestamp)
-            return
-        cache_key = encode_window_key(raw, window_start)
-        if value is None:
-            cache.put(cache_key, None, _CACHE_SEGMENT_BYTES)
-        elif self._shareable:
-            cache.put(cache_key, value, self._size(value) + _CACHE_SEGMENT_BYTES)
         else:
-            parts = self._split(value)
-            cache.put(cache_key, parts, len(parts[0]) + self.prefix_size + _CACHE_SEGMENT_BYTES)
+            self._keep(encode_window_key(raw, window_start), value)
 
     def _write(self, raw: bytes, start: int, parts: Parts | None, tombstone_timestamp: int) -> None:
         """Write one window below the cache: physical store, position, changelog (also of what is dropped, as Java does)."""
@@ -134,9 +129,9 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
             if entry is not None:
                 self._cache.touch(cache_key)
                 value = entry.value
-                return value if self._shareable or value is None else self._join(value)
+                return self._present(value if self._shareable or value is None else self._join(value))
         data = self._physical.get(raw, time_from, self._seq)
-        return None if data is None else self._from_disk(data)
+        return None if data is None else self._present(self._from_disk(data))
 
     def backward_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[KeyValue[int, S]]:
         """Iterate as `fetch`, newest window first."""
@@ -171,11 +166,12 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         return self._scan(None, None, 0, MAX_LONG, reverse=True)
 
     def _fetch_range(self, raw: bytes, time_from: int, time_to: int, *, reverse: bool) -> Iterator[KeyValue[int, S]]:
-        from_disk = self._from_disk
+        from_disk, present = self._from_disk, self._present
         rows = self._physical.scan(raw, raw, time_from, time_to, reverse=reverse)
         if self._cache is None or not self._cache.entries:
-            return (KeyValue(start, from_disk(data)) for _, start, data in rows)
-        return (KeyValue(start, value) for _, start, value in self._merged(rows, raw, raw, time_from, time_to, reverse))
+            return (KeyValue(start, present(from_disk(data))) for _, start, data in rows)
+        merged = self._merged(rows, raw, raw, time_from, time_to, reverse)
+        return (KeyValue(start, present(value)) for _, start, value in merged)
 
     def _scan_keys(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int, *, reverse: bool
@@ -192,12 +188,13 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         rows: Iterator[tuple[bytes, int, bytes]]
         rows = self._physical.scan(lower, upper, time_from, time_to, reverse=reverse)
         key_of, topic, size, from_disk = self._key_of, self._topic, self.window_size_ms, self._from_disk
+        present = self._present
         if self._cache is None or not self._cache.entries:
             typed: Iterator[tuple[bytes, int, Any]] = ((key, start, from_disk(data)) for key, start, data in rows)
         else:
             typed = self._merged(rows, lower, upper, time_from, time_to, reverse)
         return (
-            KeyValue(Windowed(key_of(topic, key), Window(start, min(start + size, MAX_LONG))), value)
+            KeyValue(Windowed(key_of(topic, key), Window(start, min(start + size, MAX_LONG))), present(value))
             for key, start, value in typed
         )
 

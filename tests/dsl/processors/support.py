@@ -13,7 +13,6 @@ from millrace.engine.task import StreamTask
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import (
     NO_HEADERS,
-    Change,
     ConsumedRecord,
     Headers,
     OffsetAndMetadata,
@@ -158,6 +157,6 @@ def new_values(sent: Iterable[Sent]) -> list[tuple[Any, Any, int]]:
     """Return key, new value and timestamp of table updates."""
     found = []
     for record in sent:
-        assert isinstance(record.value, Change)
-        found.append((record.key, record.value.new, record.timestamp))
+        new, _, _ = record.value
+        found.append((record.key, new, record.timestamp))
     return found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millrace.dsl.processors.tables import (
-    IS_LATEST,
     NOT_PUT,
     TableStore,
     View,
@@ -58,7 +57,7 @@ class StreamAggregate:
         initialize, aggregate = self._initializer, self._aggregator
         drop, fail, record = node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
-        get, put = table.get, table.put
+        topic, key_bytes, get, put = table.direct
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -67,22 +66,23 @@ class StreamAggregate:
                 return
             record.timestamp = timestamp
             record.headers = headers
-            found = get(key)
+            raw = key_bytes(topic, key)
+            found = get(raw)
             try:
                 if found is None:
                     old = initialize()
-                    new = aggregate(key, value, old)
                     time = timestamp
                 else:
-                    old = found[0]
-                    new = aggregate(key, value, old)
-                    time = max(timestamp, found[1])
+                    old, time = found
+                    if timestamp > time:
+                        time = timestamp
+                new = aggregate(key, value, old)
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
                 return
-            code = put(key, new, time)
+            code = put(raw, (new, time))
             if code != NOT_PUT:
-                forward(key, new, old, time, headers, code == IS_LATEST)
+                forward(key, new, old, time, headers, code is None)
 
         return process
 
@@ -99,7 +99,7 @@ class StreamReduce(StreamAggregate):
         reduce = self._reducer
         drop, fail, record = node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
-        get, put = table.get, table.put
+        topic, key_bytes, get, put = table.direct
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -108,20 +108,22 @@ class StreamReduce(StreamAggregate):
                 return
             record.timestamp = timestamp
             record.headers = headers
-            found = get(key)
+            raw = key_bytes(topic, key)
+            found = get(raw)
             if found is None:
                 old, new, time = None, value, timestamp
             else:
-                old = found[0]
+                old, time = found
                 try:
                     new = reduce(old, value)
                 except Exception as error:
                     fail(error, key, value, timestamp, headers)
                     return
-                time = max(timestamp, found[1])
-            code = put(key, new, time)
+                if timestamp > time:
+                    time = timestamp
+            code = put(raw, (new, time))
             if code != NOT_PUT:
-                forward(key, new, old, time, headers, code == IS_LATEST)
+                forward(key, new, old, time, headers, code is None)
 
         return process
 

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millrace.processor.node import NodeContext, ProcessFn
-from millrace.records import Change, Headers, ValueAndTimestamp
+from millrace.records import Headers
+from millrace.state.api import DirectAccess
 
 NOT_PUT = -(2**63)
 """What a versioned store returns for an update that is too old for it; nothing is sent on."""
 IS_LATEST = -1
 """What it returns for an update that is the newest of its key."""
 
-Found = ValueAndTimestamp[Any] | None
+Found = tuple[Any, int] | None
+"""Value and timestamp (ms), or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +55,26 @@ class TableProcessor(Protocol):
 
 
 class TableStore:
-    """A table's store as operators use it: timestamped or versioned, the same three functions."""
+    """A table's store as operators use it: timestamped or versioned, the same functions.
 
-    __slots__ = ("get", "get_as_of", "put", "store")
+    `direct` is for operators that read and write the same key: see `DirectAccess`. Its `put` returns None for an update that is
+    the newest of its key, or what a versioned store does.
+    """
+
+    __slots__ = ("direct", "get", "get_as_of", "put", "store")
 
     def __init__(self, store: Any) -> None:
         self.store = store
         self.get: Callable[[Any], Found]
         self.put: Callable[[Any, Any, int], int]
         self.get_as_of: Callable[[Any, int], Found] | None = None
+        self.direct: DirectAccess
         if getattr(store, "kind", "key-value") == "versioned":
             self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
+            self.direct = DirectAccess("", _key_itself, self.get, _versioned_pair_put(store))
         else:
-            self.get, self.put = store.get, _timestamped_put(store)
+            self.direct = store.direct()
+            self.get, self.put = _timestamped_get(self.direct), _timestamped_put(self.direct)
 
     def getter(self) -> ValueGetter:
         """Return the look-up of this store."""
@@ -89,7 +98,7 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
             if found is None:
                 return None
             value = compute(key, found[0])
-            return None if value is None else ValueAndTimestamp(value, found[1])
+            return None if value is None else (value, found[1])
 
         def get_as_of(key: Any, timestamp: int) -> Found:
             assert get_parent_as_of is not None
@@ -97,7 +106,7 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
             if found is None:
                 return None
             value = compute(key, found[0])
-            return None if value is None else ValueAndTimestamp(value, found[1])
+            return None if value is None else (value, found[1])
 
         return ValueGetter(get, None if get_parent_as_of is None else get_as_of)
 
@@ -121,10 +130,14 @@ def forward_flushed(
     forward = node.forward
 
     def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        time = timestamp if timestamp_of is None else timestamp_of(key, timestamp)
-        forward(key, Change(new, old), time, headers)
+        forward(key, (new, old, True), timestamp, headers)
 
-    cached: bool = set_listener(flushed, send_old_values=send_old_values)
+    def flushed_at_its_time(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+        assert timestamp_of is not None
+        forward(key, (new, old, True), timestamp_of(key, timestamp), headers)
+
+    listener = flushed if timestamp_of is None else flushed_at_its_time
+    cached: bool = set_listener(listener, send_old_values=send_old_values)
     return cached
 
 
@@ -139,32 +152,43 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     forwarded instead: the last value since the previous flush with the one before that.
     """
     forward = node.forward
-    cached = False
-
-    def listen() -> None:
-        nonlocal cached
-        cached = forward_flushed(node, store, send_old_values=send_old_values)
 
     def with_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
-        if not cached:
-            forward(key, Change(new, old, is_latest), timestamp, headers)
+        forward(key, (new, old, is_latest), timestamp, headers)
 
     def without_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
-        if not cached:
-            forward(key, Change(new, None, is_latest), timestamp, headers)
+        forward(key, (new, None, is_latest), timestamp, headers)
 
-    node.on_init(listen)
+    def nothing(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+        pass
+
+    if getattr(store, "cached", False):
+
+        def listen() -> None:
+            forward_flushed(node, store, send_old_values=send_old_values)
+
+        node.on_init(listen)
+        return nothing
     return with_old if send_old_values else without_old
 
 
-def _timestamped_put(store: Any) -> Callable[[Any, Any, int], int]:
-    put = store.put
+def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
+    topic, key_bytes, get, _ = direct
+    return lambda key: get(key_bytes(topic, key))
+
+
+def _timestamped_put(direct: DirectAccess) -> Callable[[Any, Any, int], int]:
+    topic, key_bytes, _, put = direct
 
     def put_value(key: Any, value: Any, timestamp: int) -> int:
-        put(key, None if value is None else ValueAndTimestamp(value, timestamp))
+        put(key_bytes(topic, key), (value, timestamp))
         return IS_LATEST
 
     return put_value
+
+
+def _key_itself(_topic: str, key: Any) -> Any:
+    return key
 
 
 def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
@@ -172,12 +196,22 @@ def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
     return put
 
 
+def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | None]:
+    put = store.put
+
+    def put_pair(key: Any, pair: tuple[Any, int]) -> int | None:
+        code: int = put(key, *pair)
+        return None if code == IS_LATEST else code
+
+    return put_pair
+
+
 def _versioned_get(store: Any) -> Callable[[Any], Found]:
     get = store.get
 
     def get_latest(key: Any) -> Found:
         record = get(key)
-        return None if record is None else ValueAndTimestamp(record.value, record.timestamp)
+        return None if record is None else (record.value, record.timestamp)
 
     return get_latest
 
@@ -187,6 +221,6 @@ def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
 
     def get_as_of(key: Any, timestamp: int) -> Found:
         record = get(key, timestamp)
-        return None if record is None else ValueAndTimestamp(record.value, record.timestamp)
+        return None if record is None else (record.value, record.timestamp)
 
     return get_as_of
