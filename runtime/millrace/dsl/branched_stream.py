@@ -35,18 +35,47 @@ class BranchedKStream(Generic[K, V]):
     def branch(
         self, predicate: Callable[[K, V], Any], branched: Branched[K, V] | str | None = None
     ) -> BranchedKStream[K, V]:
-        """Send the records for which the predicate is true, and that no branch before has taken, to a new branch."""
+        """Send the records for which the predicate is true, and that no branch before has taken, to a new branch.
+
+        Args:
+            predicate: gets key and value.
+            branched: the branch's name, and what becomes of it; a string is a name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     branches = words.split("b-").branch(lambda key, value: len(value) < 3, "short").default_branch("long")
+            ...     return branches["b-short"].map_values(str.upper).merge(branches["b-long"])
+            >>> run(build, "to", "stream")
+            [(None, 'TO'), (None, 'stream')]
+        """
         self._predicates.append(predicate)
         self._add(branched, len(self._predicates))
         return self
 
     def default_branch(self, branched: Branched[K, V] | str | None = None) -> dict[str, KStream[Any, Any]]:
-        """Send all other records to one more branch, and return the branches by name."""
+        """Send all other records to one more branch, and return the branches by name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.split("b-").branch(lambda key, value: len(value) < 3).default_branch()["b-0"]
+            >>> run(build, "to", "stream")
+            [(None, 'stream')]
+        """
         self._add(branched, 0)
         return self._branches
 
     def no_default_branch(self) -> dict[str, KStream[Any, Any]]:
-        """Drop all other records, and return the branches by name."""
+        """Drop all other records, and return the branches by name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.split("b-").branch(lambda key, value: len(value) < 3).no_default_branch()["b-1"]
+            >>> run(build, "to", "stream")
+            [(None, 'to')]
+        """
         return self._branches
 
     def _add(self, branched: Branched[K, V] | str | None, number: int) -> None:

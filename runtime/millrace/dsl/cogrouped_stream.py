@@ -55,6 +55,16 @@ class CogroupedKStream(Generic[K, A]):
 
         Raises:
             TopologyError: the streams come from different builders.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     small = words.filter(lambda key, value: value.islower()).group_by_key()
+            ...     large = words.filter(lambda key, value: value.isupper()).group_by_key()
+            ...     both = small.cogroup(lambda key, value, so_far: so_far + value)
+            ...     return both.cogroup(large, lambda key, value, so_far: f"{so_far}({value})").aggregate(str).to_stream()
+            >>> run(build, ("k", "a"), ("k", "B"))
+            [('k', 'a'), ('k', 'a(B)')]
         """
         require_same_builder(next(iter(self._aggregators)), grouped)
         return CogroupedKStream({**self._aggregators, grouped: aggregator})
@@ -95,7 +105,18 @@ class CogroupedKStream(Generic[K, A]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(self, windows: Any) -> Any:
-        """Aggregate by windows of time, besides by key."""
+        """Aggregate by windows of time, besides by key.
+
+        Example:
+            >>> from millrace.dsl import TimeWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     joined = words.group_by_key().cogroup(lambda key, value, so_far: so_far + value)
+            ...     windowed = joined.windowed_by(TimeWindows.of_size_with_no_grace(2)).aggregate(str)
+            ...     return windowed.to_stream().select_key(lambda windowed, value: f"{windowed.key}@{windowed.window.start}")
+            >>> run(build, ("k", "a"), ("k", "b"), ("k", "c"))
+            [('k@0', 'a'), ('k@0', 'ab'), ('k@2', 'c')]
+        """
         if isinstance(windows, SessionWindows):
             return SessionWindowedCogroupedKStream(self, windows)
         return TimeWindowedCogroupedKStream(self, windows)
@@ -162,7 +183,23 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], A]:
-        """Fold the records of all streams into one aggregate per key and window."""
+        """Fold the records of all streams into one aggregate per key and window.
+
+        Args:
+            initializer: makes the aggregate that a window begins with.
+            materialized: how the table is kept; give it the serdes of keys and aggregates.
+            named: base of the nodes' names.
+
+        Example:
+            >>> from millrace.dsl import SlidingWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     joined = words.group_by_key().cogroup(lambda key, value, so_far: so_far + value)
+            ...     sliding = joined.windowed_by(SlidingWindows.of_time_difference_with_no_grace(1)).aggregate(str)
+            ...     return sliding.to_stream().select_key(lambda windowed, value: f"{windowed.key}@{windowed.window.start}")
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
+        """
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)
         return self._cogrouped._aggregated(
@@ -197,6 +234,17 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
             merger: gets key and the aggregates of two sessions that a record has made one.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
             named: base of the nodes' names.
+
+        Example:
+            >>> from millrace.dsl import SessionWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     joined = words.group_by_key().cogroup(lambda key, value, so_far: so_far + value)
+            ...     sessions = joined.windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(5))
+            ...     table = sessions.aggregate(str, lambda key, one, other: one + other)
+            ...     return table.to_stream().select_key(lambda windowed, value: f"{windowed.window.start}-{windowed.window.end}")
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)

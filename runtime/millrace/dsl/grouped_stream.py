@@ -139,7 +139,15 @@ class KGroupedStream(Generic[K, V]):
         return TimeWindowedKStream(self, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
-        """Begin to aggregate several grouped streams into one table; this one with the given aggregator."""
+        """Begin to aggregate several grouped streams into one table; this one with the given aggregator.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.group_by_key().cogroup(lambda key, value, so_far: so_far + value).aggregate(str).to_stream()
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('k', 'a'), ('k', 'ab')]
+        """
         return CogroupedKStream.beginning_with(self, aggregator)
 
     # Building blocks.

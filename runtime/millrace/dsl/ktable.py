@@ -93,7 +93,15 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V]:
-        """Keep the entries for which the predicate is true; others are deleted downstream."""
+        """Keep the entries for which the predicate is true; others are deleted downstream.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.to_table().filter(lambda key, word: len(word) > 3).to_stream()
+            >>> run(build, ("k", "stream"), ("k", "to"))
+            [('k', 'stream'), ('k', None)]
+        """
         return self._filtered(predicate, materialized, named, negate=False)
 
     def filter_not(
@@ -103,7 +111,15 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V]:
-        """Drop the entries for which the predicate is true."""
+        """Drop the entries for which the predicate is true; they are deleted downstream.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     return words.to_table().filter_not(lambda key, word: len(word) > 3).to_stream()
+            >>> run(build, ("k", "to"), ("k", "stream"))
+            [('k', 'to'), ('k', None)]
+        """
         return self._filtered(predicate, materialized, named, negate=True)
 
     def _filtered(
@@ -121,7 +137,13 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values; deletions stay deletions."""
+        """Replace the values; deletions stay deletions.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> run(lambda words: words.to_table().map_values(str.upper).to_stream(), ("k", "a"), ("k", None))
+            [('k', 'A'), ('k', None)]
+        """
         return self.map_values_with_key(lambda _key, value: mapper(value), materialized, named=named)
 
     def map_values_with_key(
@@ -131,7 +153,13 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values by what key and value make."""
+        """Replace the values by what key and value make.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> run(lambda words: words.to_table().map_values_with_key(lambda key, word: key + word).to_stream(), ("k", "a"))
+            [('k', 'ka')]
+        """
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor(MAP_VALUES, name_of(named))
         processor = TableMapValues(self._processor, mapper, queryable_name=options.queryable_name)
@@ -151,6 +179,21 @@ class KTable(Generic[K, V]):
             store_names: of the stores it uses, which were added to the builder.
             materialized: how the table is kept, None for not at all.
             named: the node's name.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> class Longest:
+            ...     def init(self, context):
+            ...         self.longest = ""
+            ...     def transform(self, key, word):
+            ...         self.longest = max(self.longest, word, key=len)
+            ...         return self.longest
+            ...     def close(self):
+            ...         pass
+            >>> def build(words):
+            ...     return words.to_table().transform_values(Longest, materialized="longest").to_stream()
+            >>> run(build, ("1", "ant"), ("2", "bee"), ("3", "hornet"))
+            [('1', 'ant'), ('2', 'ant'), ('3', 'hornet')]
         """
         options = table_options(materialized).with_defaults(self._key_serde)
         name = self._graph.names.processor(TRANSFORM_VALUES, name_of(named))
@@ -310,7 +353,17 @@ class KTable(Generic[K, V]):
         joined: Any = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of this table: without a match it is joined with None."""
+        """Join as `join` does, keeping every entry of this table: without a match it is joined with None.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     table = words.to_table()
+            ...     long = table.filter(lambda key, word: len(word) > 3)
+            ...     return table.left_join(long, lambda word, found: f"{word}, {found}").to_stream()
+            >>> run(build, ("k", "ant"))[-1]
+            ('k', 'ant, None')
+        """
         return self._joined("left", other, joiner, materialized, foreign_key, joined, named)
 
     def outer_join(
@@ -321,7 +374,17 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of either table: what is missing is None."""
+        """Join as `join` does, keeping every entry of either table: what is missing is None.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     table = words.to_table()
+            ...     short, long = table.filter(lambda k, word: len(word) < 4), table.filter(lambda k, word: len(word) > 3)
+            ...     return short.outer_join(long, lambda one, other: f"{one}, {other}").to_stream()
+            >>> run(build, ("k", "ant"))[-1], run(build, ("k", "hornet"))[-1]
+            (('k', 'ant, None'), ('k', 'None, hornet'))
+        """
         return self._joined("outer", other, joiner, materialized, None, None, named)
 
     def _joined(

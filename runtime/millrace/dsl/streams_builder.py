@@ -43,7 +43,20 @@ class StreamsBuilder:
     def stream(
         self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V] | None = None
     ) -> KStream[K, V]:
-        """Read topics, or all that match a pattern, as a stream."""
+        """Read topics, or all that match a pattern, as a stream.
+
+        Args:
+            topics: one, several, or a compiled pattern, which is looked at again whenever topics come or go.
+            consumed: serdes, timestamps, name, and where to begin.
+
+        Example:
+            >>> import re
+            >>> builder = StreamsBuilder()
+            >>> builder.stream(["orders", "returns"]).to("all")
+            >>> builder.stream(re.compile("clicks-.*")).to("clicks")
+            >>> [line[line.index("(") :] for line in builder.build().describe().splitlines() if "Source" in line]
+            ['(topics: [orders, returns])', '(topics: clicks-.*)']
+        """
         options: Consumed[Any, Any] = consumed or Consumed()
         name = self._graph.names.processor(STREAM_SOURCE, options.name)
         pattern = topics if isinstance(topics, re.Pattern) else None
@@ -74,7 +87,19 @@ class StreamsBuilder:
         *,
         consumed: Consumed[K, V] | None = None,
     ) -> KTable[K, V]:
-        """Read a topic as a table: each record is the new value of its key."""
+        """Read a topic as a table: each record is the new value of its key, and one without a value deletes it.
+
+        Args:
+            topic: its keys are the table's.
+            materialized: how the table is kept; a name makes it queryable. Without it the table is kept only if needed.
+            consumed: how the topic is read.
+
+        Example:
+            >>> builder = StreamsBuilder()
+            >>> builder.table("prices", "prices-by-item").to_stream().to("changes")
+            >>> "(stores: [prices-by-item])" in builder.build().describe()
+            True
+        """
         consume: Consumed[Any, Any] = consumed or Consumed()
         options = table_options(materialized, self._graph.names, f"{topic}-")
         options = options.with_defaults(consume.key_serde, consume.value_serde)
@@ -165,6 +190,20 @@ class StreamsBuilder:
             topic: what it is filled with.
             supplier: makes the processor, which must put each record into the store as it is (or drop it).
             consumed: how the topic is read.
+
+        Example:
+            >>> from millrace.processor import Processor
+            >>> from millrace.serdes import Serdes
+            >>> from millrace.state import Stores
+            >>> class Fill(Processor):
+            ...     def process(self, record):
+            ...         self.context.get_state_store("names").put(record.key, record.value)
+            >>> store = Stores.key_value_store_builder(
+            ...     Stores.in_memory_key_value_store("names"), Serdes.string(), Serdes.string()
+            ... ).with_logging_disabled()
+            >>> builder = StreamsBuilder().add_global_store(store, "names-topic", Fill)
+            >>> "for global store (will not generate tasks)" in builder.build().describe()
+            True
         """
         consume: Consumed[Any, Any] = consumed or Consumed()
         source_name = self._graph.names.processor(STREAM_SOURCE, consume.name, "-source")
@@ -182,11 +221,36 @@ class StreamsBuilder:
         return self
 
     def add_state_store(self, store: StoreBuilder) -> StreamsBuilder:
-        """Add a store that processors refer to by name."""
+        """Add a store that processors refer to by name.
+
+        Example:
+            >>> from millrace.processor import Processor
+            >>> from millrace.serdes import Serdes
+            >>> from millrace.state import Stores
+            >>> class Remember(Processor):
+            ...     def process(self, record):
+            ...         self.context.get_state_store("last").put(record.key, record.value)
+            >>> supplier = Stores.persistent_key_value_store("last")
+            >>> builder = StreamsBuilder()
+            >>> _ = builder.add_state_store(Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.string()))
+            >>> _ = builder.stream("in").process(Remember, "last")
+            >>> "(stores: [last])" in builder.build().describe()
+            True
+        """
         self._graph.add(self._graph.root, StoreStep(store))
         return self
 
     def build(self, config: StreamsConfig | Mapping[str, Any] | None = None) -> Topology:
-        """Return the topology; the optimiser runs only when the configuration asks for it."""
+        """Return the topology; the optimiser runs only when the configuration asks for it.
+
+        Args:
+            config: the application's settings, or None; `topology.optimization` is read here and nowhere else.
+
+        Example:
+            >>> builder = StreamsBuilder()
+            >>> builder.stream("in").to("out")
+            >>> print(builder.build({"application.id": "app", "topology.optimization": "all"}).describe().splitlines()[2].strip())
+            Source: KSTREAM-SOURCE-0000000000 (topics: [in])
+        """
         settings = None if config is None else StreamsConfig.of(config)
         return Topology(self._graph.compile(settings))

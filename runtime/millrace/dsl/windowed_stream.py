@@ -223,7 +223,18 @@ class SessionWindowedKStream(Generic[K, V]):
         self._emit = emit
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
-        """Send results with every update, or only when a session is final."""
+        """Send results with every update, or only when a session is final.
+
+        Example:
+            >>> from millrace.dsl import EmitStrategy, SessionWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     sessions = words.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(1))
+            ...     counts = sessions.emit_strategy(EmitStrategy.on_window_close()).count().to_stream()
+            ...     return counts.map(lambda windowed, count: (windowed.key, str(count)))
+            >>> run(build, ("k", "a"), ("k", "b"), ("x", "c"), ("x", "d"))
+            [('k', '2')]
+        """
         return SessionWindowedKStream(self._grouped, self._windows, strategy)
 
     def count(
@@ -263,7 +274,18 @@ class SessionWindowedKStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and session; the first one is taken as it is."""
+        """Combine the values of each key and session; the first one is taken as it is.
+
+        Example:
+            >>> from millrace.dsl import SessionWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     sessions = words.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(5))
+            ...     joined = sessions.reduce(lambda one, other: one + other).to_stream()
+            ...     return joined.select_key(lambda windowed, value: f"{windowed.window.start}-{windowed.window.end}")
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
+        """
 
         def combine(_key: Any, one: Any, other: Any) -> Any:
             return other if one is None else reducer(one, other)
@@ -295,6 +317,17 @@ class SessionWindowedKStream(Generic[K, V]):
             merger: gets key and the aggregates of two sessions that a record has made one.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
+
+        Example:
+            >>> from millrace.dsl import SessionWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     sessions = words.group_by_key().windowed_by(SessionWindows.of_inactivity_gap_with_no_grace(5))
+            ...     add, merge = lambda key, value, so_far: so_far + value, lambda key, one, other: one + other
+            ...     joined = sessions.aggregate(str, add, merge)
+            ...     return joined.to_stream().select_key(lambda windowed, value: f"{windowed.window.start}-{windowed.window.end}")
+            >>> run(build, ("k", "a"), ("k", "b"))
+            [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
         return self._aggregated(
             AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator, merger=merger
