@@ -1,4 +1,4 @@
-"""The tasks of one stream thread: which it has, what state they are in, and committing them.
+"""The tasks of one stream thread: which it has, and what state they are in.
 
 A task moves through three places: *pending* (its directory is still owned by another thread of this process), *restoring*
 (owned by the state updater) and *running*. Input partitions are read only while their task runs. Closing is *clean* after a
@@ -8,72 +8,27 @@ task next.
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends are taken, so
 that state and offsets are of the same point or state is ahead by aborted records only.
 
-All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all.
+How tasks commit is `committer`.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Collection, Mapping
 
 from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
-from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
-from millrace.errors import RebalanceInProgressError, StreamsError, StreamsTimeoutError, TaskCorruptedError
+from millrace.errors import RebalanceInProgressError, StreamsTimeoutError, TaskCorruptedError
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
-from millrace.runtime.input_consumer import InputConsumer
-from millrace.runtime.instrumentation import Instrumentation
-from millrace.runtime.producer import StreamsProducer
-from millrace.runtime.record_collector import KafkaRecordCollector
+from millrace.runtime.committer import Committer
 from millrace.runtime.restoration import FailedTask
-from millrace.runtime.starting_offsets import StartingOffsets
-from millrace.runtime.state_directory import StateDirectory
-from millrace.runtime.state_updater import StateUpdater
-from millrace.runtime.task_inputs import TaskInputs
-from millrace.state.api import CacheBudget
+from millrace.runtime.task_resources import TaskResources
 
-__all__ = ["GroupOffsets", "TaskManager", "TaskResources"]
+__all__ = ["TaskManager"]
 
 _log = logging.getLogger(__name__)
 _UPDATER_ANSWER_S = 300.0
-
-
-class GroupOffsets(Protocol):
-    """The part of a group member that reads and commits offsets."""
-
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets, once no transaction is pending on them."""
-
-    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit with the member's generation."""
-
-    def group_metadata(self) -> bytes:
-        """Return what `send_offsets_to_transaction` takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResources:
-    """What a thread gives its task manager."""
-
-    thread: str
-    config: StreamsConfig
-    inputs: TaskInputs
-    directory: StateDirectory
-    consumer: InputConsumer
-    starting_offsets: StartingOffsets
-    producer: StreamsProducer
-    collector: KafkaRecordCollector
-    updater: StateUpdater
-    offsets: GroupOffsets
-    cache: CacheBudget | None
-    clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
-    global_stores: Mapping[str, Any] = field(default_factory=dict)
-    instrumentation: Instrumentation | None = None
 
 
 class TaskManager:
@@ -82,13 +37,11 @@ class TaskManager:
     def __init__(self, resources: TaskResources) -> None:
         self._resources = resources
         self._thread = resources.thread
-        self._exactly_once = resources.config.exactly_once
+        self._committer = Committer(resources)
         self.running: dict[TaskId, StreamTask] = {}
         self.restoring: dict[TaskId, StreamTask] = {}
         self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._by_partition: dict[TopicPartition, StreamTask] = {}
-        self.commits_total = 0
         self.records_total = 0
         self.closed_records_total = 0
 
@@ -101,6 +54,11 @@ class TaskManager:
     def task_ids(self) -> frozenset[TaskId]:
         """Every task this thread has, in whatever state."""
         return frozenset((*self.running, *self.restoring, *self.pending))
+
+    @property
+    def commits_total(self) -> int:
+        """Commits so far."""
+        return self._committer.commits_total
 
     # What the group says
 
@@ -153,10 +111,10 @@ class TaskManager:
         if not gone:
             return
         others = [task_id for task_id in self.running if task_id not in gone]
-        self._abort()
+        self._committer.abort()
         for task_id in gone:
             self._drop(task_id, dirty=True)
-        if self._exactly_once and others:
+        if self._resources.config.exactly_once and others:
             self.revive(others)  # their records were in the same transaction
 
     # From assigned to running
@@ -177,8 +135,8 @@ class TaskManager:
             for partition, position in self._resources.offsets.committed(wanted).items()
         }
         for partition in wanted:
-            self._committed.pop(partition, None)
-        self._committed.update(committed)
+            self._committer.committed.pop(partition, None)
+        self._committer.committed.update(committed)
         for task_id in free:
             inputs = self.pending.pop(task_id)
             task = self._open(task_id, inputs)
@@ -243,14 +201,15 @@ class TaskManager:
         return bool(restored or failed)
 
     def _start(self, task: StreamTask) -> None:
-        committed = {tp: self._committed[tp] for tp in task.input_partitions if tp in self._committed}
+        known = self._committer.committed
+        committed = {tp: known[tp] for tp in task.input_partitions if tp in known}
         starts = self._resources.starting_offsets.resolve(task.input_partitions, committed)
         task.initialize(committed)
         del self.restoring[task.task_id]
         self.running[task.task_id] = task
         for partition, offset in starts.items():
             self._by_partition[partition] = task
-            self._committed.setdefault(partition, OffsetAndMetadata(offset))
+            known.setdefault(partition, OffsetAndMetadata(offset))
         self._resources.consumer.assign(starts)
         _log.info("Task %s runs in %s", task.task_id, self._thread)
 
@@ -285,87 +244,20 @@ class TaskManager:
 
     def committed_positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the committed offsets of what the running tasks read."""
-        return {
-            partition: self._committed[partition] for partition in self._by_partition if partition in self._committed
-        }
+        committed = self._committer.committed
+        return {partition: committed[partition] for partition in self._by_partition if partition in committed}
 
     def needs_commit(self) -> bool:
         """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
-        limit = self._resources.config.uncommitted_max_bytes
-        return any(
-            task.commit_requested or (task.commit_needed and task.uncommitted_bytes() >= limit)
-            for task in self.running.values()
-        )
-
-    # Commits
+        return self._committer.is_wanted(self.running.values())
 
     def commit(self) -> int:
-        """Commit every task that has something to commit; return how many.
-
-        Raises:
-            TaskMigratedError: the group has gone on without this member.
-            TransactionAbortedError: revive all running tasks.
-            ProductionError: a record was refused.
-            RebalanceInProgressError: commit again when it is over (at-least-once only).
-        """
-        tasks = [task for task in self.running.values() if task.commit_needed]
-        if not tasks:
-            return 0
-        tracer = self._resources.instrumentation
-        if tracer is None:
-            return self._commit(tasks)
-        with tracer.commit(self._thread, [task.task_id for task in tasks], exactly_once=self._exactly_once):
-            return self._commit(tasks)
-
-    def _commit(self, tasks: list[StreamTask]) -> int:
-        resources = self._resources
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        for task in tasks:
-            for partition in task.input_partitions & resources.consumer.at_end.keys():
-                task.set_position(partition, resources.consumer.at_end[partition])
-            offsets.update(task.prepare_commit())
-        with nullcontext() if resources.instrumentation is None else resources.instrumentation.send(self._thread):
-            resources.collector.flush()
-        changelog_offsets = resources.collector.changelog_offsets()
-        if self._exactly_once:
-            if offsets or resources.producer.in_transaction:
-                resources.producer.commit(offsets or self._any_committed(tasks), resources.offsets.group_metadata())
-        elif offsets:
-            resources.offsets.commit_offsets(offsets)
-        self._committed.update(offsets)
-        for task in tasks:
-            task.post_commit(changelog_offsets)
-        resources.collector.committed()
-        self.commits_total += 1
-        return len(tasks)
+        """Commit every task that has something to commit; return how many. See `Committer.commit` for what it raises."""
+        return self._committer.commit(self.running.values())
 
     def _commit_clean_metadata(self, task_ids: Collection[TaskId]) -> None:
-        """Commit offsets once more, outside of a transaction, for whoever has the tasks next.
-
-        librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
-        hand-over the same offsets are committed in the plain way. Nothing depends on it: a failure is only logged.
-        """
-        if not self._exactly_once:
-            return
-        inputs = [self.running[task_id].input_partitions for task_id in task_ids if task_id in self.running]
-        offsets = {
-            partition: self._committed[partition]
-            for partitions in inputs
-            for partition in partitions
-            if partition in self._committed and self._committed[partition].metadata
-        }
-        try:
-            self._resources.offsets.commit_offsets(offsets)
-        except StreamsError as error:
-            _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
-
-    def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """A transaction without input (punctuation) commits an offset again: the generation check comes with it."""
-        for task in tasks:
-            for partition in task.input_partitions:
-                if partition in self._committed:
-                    return {partition: self._committed[partition]}
-        raise StreamsError("A transaction has no input partition to commit: this is an error in Millrace")
+        tasks = [self.running[task_id] for task_id in task_ids if task_id in self.running]
+        self._committer.commit_clean_metadata([tp for task in tasks for tp in task.input_partitions])
 
     # The end of tasks
 
@@ -393,8 +285,8 @@ class TaskManager:
         Args:
             wipe: tasks whose state is deleted besides.
         """
-        self._abort()
-        running = set(self.running) if self._exactly_once or not wipe else set()
+        self._committer.abort()
+        running = set(self.running) if self._resources.config.exactly_once or not wipe else set()
         self.revive(running - set(wipe))
         self.revive(set(wipe), wipe=True)
 
@@ -414,7 +306,7 @@ class TaskManager:
         if clean:
             self._commit_clean_metadata(self.task_ids)
         else:
-            self._abort()
+            self._committer.abort()
         for task_id in self.task_ids:
             try:
                 self._drop(task_id, dirty=not clean)
@@ -422,10 +314,6 @@ class TaskManager:
                 failure = failure or error
         if failure is not None:
             raise failure
-
-    def _abort(self) -> None:
-        self._resources.producer.abort()
-        self._resources.collector.discard()  # after it, because aborting reports what was thrown away
 
     def _drop(self, task_id: TaskId, *, dirty: bool = False) -> None:
         self.pending.pop(task_id, None)

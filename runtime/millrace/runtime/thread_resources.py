@@ -23,7 +23,8 @@ from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
 from millrace.runtime.task_inputs import TaskInputs
-from millrace.runtime.task_manager import TaskManager, TaskResources
+from millrace.runtime.task_manager import TaskManager
+from millrace.runtime.task_resources import TaskResources
 from millrace.state.cache import RecordCache
 from millrace.topology.built import BuiltTopology
 
