@@ -158,5 +158,8 @@ from .topology import (
     AutoOffsetReset as AutoOffsetReset,
 )
 from .topology import (
+    ProcessorWrapper as ProcessorWrapper,
+)
+from .topology import (
     Topology as Topology,
 )

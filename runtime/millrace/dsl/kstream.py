@@ -20,11 +20,10 @@ from millrace.dsl.processors import stateless
 from millrace.dsl.processors.table_basics import TableSourceProcessor
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
-from millrace.processor.adapter import fixed_key_processor_node, processor_node
+from millrace.processor.adapter import fixed_key_processor_node, processor_node, stores_of
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
-from millrace.topology.topology import stores_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -435,7 +434,7 @@ class KStream(Generic[K, V]):
         node = ProcessorStep(
             self._graph.names.processor(prefix, name_of(named)),
             factory,
-            stores=tuple(stores_of(supplier)),
+            stores=stores_of(supplier),
             store_names=tuple(store_names),
             key_changing=key_changing,
             value_changing=not key_changing,

@@ -7,6 +7,7 @@ A processor sees a `Record` per call and forwards `Record`s; the closures around
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from millrace.errors import (
 )
 from millrace.processor.api import (
     Cancellable,
+    ConnectedStoreProvider,
     FixedKeyProcessor,
     Processor,
     PunctuationType,
@@ -32,6 +34,7 @@ from millrace.processor.api import (
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers, Record, TaskId
 from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
 
 PASS_THROUGH = (
     FailedProcessingError,
@@ -63,6 +66,11 @@ class NodeProcessorContext:
 
     def __repr__(self) -> str:
         return f"<context of {self._node.name} in task {self._node.task_id}>"
+
+    @property
+    def node(self) -> NodeContext:
+        """The node itself; operators of the DSL that are presented as processors run on it."""
+        return self._node
 
     @property
     def application_id(self) -> str:
@@ -184,15 +192,15 @@ class NodeFixedKeyProcessorContext(NodeProcessorContext):
         self.current_key = key
 
 
-def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> NodeFactory:
-    """Return the factory of a node that runs a user's processor, a new one per task.
+@dataclass(frozen=True, slots=True)
+class ProcessorFactory:
+    """The factory of a node that runs a user's processor, a new one per task."""
 
-    Args:
-        supplier: called once per task; must return a new object each time.
-    """
+    supplier: Callable[[], Processor[Any, Any, Any, Any]]
 
-    def factory(node: NodeContext) -> ProcessFn:
-        processor = _new(supplier, node)
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        processor = _new(self.supplier, node)
         context = NodeProcessorContext(node)
         node.on_init(lambda: processor.init(context))
         node.on_close(processor.close)
@@ -210,14 +218,16 @@ def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> Nod
 
         return process_record
 
-    return factory
 
+@dataclass(frozen=True, slots=True)
+class FixedKeyProcessorFactory:
+    """The factory of a node that runs a user's fixed-key processor, a new one per task."""
 
-def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]) -> NodeFactory:
-    """Return the factory of a node that runs a user's fixed-key processor, a new one per task."""
+    supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]
 
-    def factory(node: NodeContext) -> ProcessFn:
-        processor = _new(supplier, node)
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        processor = _new(self.supplier, node)
         context = NodeFixedKeyProcessorContext(node)
         node.on_init(lambda: processor.init(context))
         node.on_close(processor.close)
@@ -239,7 +249,24 @@ def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, 
 
         return process_record
 
-    return factory
+
+def processor_node(supplier: Callable[[], Processor[Any, Any, Any, Any]]) -> NodeFactory:
+    """Return the factory of a node that runs a user's processor.
+
+    Args:
+        supplier: called once per task; must return a new object each time.
+    """
+    return ProcessorFactory(supplier)
+
+
+def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, Any]]) -> NodeFactory:
+    """Return the factory of a node that runs a user's fixed-key processor."""
+    return FixedKeyProcessorFactory(supplier)
+
+
+def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
+    """Return the stores a supplier brings along."""
+    return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
 
 
 def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:

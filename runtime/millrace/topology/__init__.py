@@ -6,12 +6,14 @@ from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkN
 from millrace.topology.offset_reset import AutoOffsetReset
 from millrace.topology.plan import TopologyPlan
 from millrace.topology.topology import Topology
+from millrace.topology.wrapping import ProcessorWrapper
 
 __all__ = [
     "AutoOffsetReset",
     "BuiltTopology",
     "Node",
     "ProcessorNode",
+    "ProcessorWrapper",
     "RepartitionTopic",
     "SinkNode",
     "SourceNode",

@@ -23,7 +23,7 @@ from millrace.topology.grouping import UnionFind
 from millrace.topology.java_order import hash_ordered
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
 from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
-from millrace.topology.wrapping import configured_wrapper, wrapped
+from millrace.topology.wrapping import ProcessorWrapper, configured_wrapper, wrapped
 
 
 class TopologyBuilder:
@@ -204,8 +204,44 @@ class TopologyBuilder:
         """Resolve everything that depends on the application: full topic names and topic configurations.
 
         Raises:
+            ConfigError: the configured wrapper of processors is none.
             TopologyError: internal resources have generated names although the configuration forbids it.
         """
+        wrapper = configured_wrapper(config)
+        builder: TopologyBuilder = self if wrapper is None else self._wrapped(wrapper)
+        return builder._resolve(config)
+
+    def _wrapped(self, wrapper: ProcessorWrapper) -> TopologyBuilder:
+        """Return a copy in which the wrapper is around every processor, with the stores that it adds."""
+        result = self._copy()
+        for node in self.nodes.values():
+            if isinstance(node, ProcessorNode):
+                factory, stores = wrapped(node, wrapper)
+                result.nodes[node.name] = dataclasses.replace(node, factory=factory)
+                if stores and any(store in self.global_stores for store in node.stores):
+                    raise TopologyError(
+                        f"The processor wrapper gives {node.name} the store {stores[0].name}, but {node.name} fills a "
+                        "global store, and such a processor has no other stores"
+                    )
+                for store in stores:
+                    result.add_state_store(store, (node.name,))
+        return result
+
+    def _copy(self) -> TopologyBuilder:
+        result = TopologyBuilder()
+        result.nodes = dict(self.nodes)
+        result.stores = dict(self.stores)
+        result.global_stores = dict(self.global_stores)
+        result._generated_names = {kind: list(names) for kind, names in self._generated_names.items()}
+        result._users = {store: list(users) for store, users in self._users.items()}
+        result._source_changelogs = dict(self._source_changelogs)
+        result._repartition_topics = dict(self._repartition_topics)
+        result._copartitioned = list(self._copartitioned)
+        result._global_topics = dict(self._global_topics)
+        result._connected = self._connected.copy()
+        return result
+
+    def _resolve(self, config: StreamsConfig) -> BuiltTopology:
         self._require_explicit_names(config)
         copartitioned = self._copartition_groups(config.application_id)
         groups = self.groups()
@@ -269,7 +305,7 @@ class TopologyBuilder:
 
     def _resolved(self, node: Node, config: StreamsConfig) -> Node:
         if isinstance(node, ProcessorNode):
-            return wrapped(node, configured_wrapper(config))
+            return node
         keys, values = resolved_serde(node.key_serde, config), resolved_serde(node.value_serde, config)
         if isinstance(node, SourceNode):
             topics = tuple(self._full_name(topic, config.application_id) for topic in node.topics)

@@ -11,6 +11,12 @@ class UnionFind:
     def __init__(self) -> None:
         self._parent: dict[str, str] = {}
 
+    def copy(self) -> UnionFind:
+        """Return the same sets, to be united further on their own."""
+        result = UnionFind()
+        result._parent = dict(self._parent)
+        return result
+
     def add(self, name: str) -> None:
         """Start a set of one."""
         self._parent.setdefault(name, name)

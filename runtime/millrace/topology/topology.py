@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any, Self
 
 from millrace.config import StreamsConfig
 from millrace.errors import TopologyError
-from millrace.processor.adapter import processor_node
+from millrace.processor.adapter import processor_node, stores_of
 from millrace.processor.api import (
-    ConnectedStoreProvider,
     ProcessorSupplier,
     StreamPartitioner,
     TimestampExtractor,
@@ -221,8 +219,3 @@ class Topology:
             TopologyError: internal resources have generated names although the configuration forbids it.
         """
         return self._builder.build(config)
-
-
-def stores_of(supplier: object) -> Iterable[StoreBuilder]:
-    """Return the stores a supplier brings along."""
-    return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
