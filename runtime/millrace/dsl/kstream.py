@@ -213,11 +213,32 @@ class KStream(Generic[K, V]):
         return self._same_types(self._processor(PEEK, stateless.peeking(action), named))
 
     def foreach(self, action: Callable[[K, V], Any], named: Named | str | None = None) -> None:
-        """Call a function for every record; the end of this stream."""
+        """Call a function for every record; the end of this stream.
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> seen = []
+            >>> def build(words):
+            ...     words.foreach(lambda key, value: seen.append(value))
+            ...     return words
+            >>> run(build, "stream"), seen
+            ([(None, 'stream')], ['stream'])
+        """
         self._processor(FOREACH, stateless.peeking(action), named)
 
     def print(self, printed: Printed[K, V] | None = None) -> None:
-        """Print every record, to standard output unless told otherwise; the end of this stream."""
+        """Print every record, to standard output unless told otherwise; the end of this stream.
+
+        Example:
+            >>> from millrace.dsl import Printed
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     words.print(Printed.to_sys_out().with_label("words"))
+            ...     return words.filter(lambda key, value: False)
+            >>> run(build, ("k", "stream"))
+            [words]: k, stream
+            []
+        """
         printed = printed if printed is not None else Printed()
         factory = stateless.printing(
             printed.label if printed.label is not None else self._name, printed.mapper, printed.path
@@ -400,6 +421,15 @@ class KStream(Generic[K, V]):
             supplier: makes a processor per task; its `stores()`, if it has that, are added too.
             store_names: of the stores it uses that were added to the builder.
             named: the node's name.
+
+        Example:
+            >>> from millrace.processor import Processor
+            >>> from millrace.testing.examples import run
+            >>> class Swap(Processor):
+            ...     def process(self, record):
+            ...         self.context.forward(record.with_key(record.value).with_value(record.key))
+            >>> run(lambda words: words.process(Swap), ("k", "v"))
+            [('v', 'k')]
         """
         node = self._user_code(PROCESSOR, processor_node(supplier), supplier, store_names, named, key_changing=True)
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
@@ -416,6 +446,16 @@ class KStream(Generic[K, V]):
             supplier: makes a processor per task; its `stores()`, if it has that, are added too.
             store_names: of the stores it uses that were added to the builder.
             named: the node's name.
+
+        Example:
+            >>> from millrace.processor import FixedKeyProcessor
+            >>> from millrace.testing.examples import run
+            >>> class Twice(FixedKeyProcessor):
+            ...     def process(self, record):
+            ...         self.context.forward(record)
+            ...         self.context.forward(record.with_value(record.value.upper()))
+            >>> run(lambda words: words.process_values(Twice), ("k", "v"))
+            [('k', 'v'), ('k', 'V')]
         """
         factory = fixed_key_processor_node(supplier)
         node = self._user_code(PROCESS_VALUES, factory, supplier, store_names, named, key_changing=False)
@@ -541,6 +581,14 @@ class KStream(Generic[K, V]):
 
         With a stream that happens when the window (and its grace) has passed; records whose key is None are joined with None
         at once (KIP-962).
+
+        Example:
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     known = words.filter(lambda key, value: key == "k").to_table()
+            ...     return words.left_join(known, lambda word, found: f"{word}, {found}")
+            >>> run(build, ("k", "a"), ("x", "b"))
+            [('k', 'a, a'), ('x', 'b, None')]
         """
         return stream_joining.join(self, other, joiner, windows, joined, key_selector, named, kind="left")
 
@@ -551,7 +599,18 @@ class KStream(Generic[K, V]):
         windows: JoinWindows,
         joined: StreamJoined[K, V, VO] | None = None,
     ) -> KStream[K, R]:
-        """Join two streams; records of either one without a match are joined with None when their window has passed."""
+        """Join two streams; records of either one without a match are joined with None when their window has passed.
+
+        Example:
+            >>> from millrace.dsl import JoinWindows
+            >>> from millrace.testing.examples import run
+            >>> def build(words):
+            ...     small, large = words.filter(lambda k, v: v.islower()), words.filter(lambda k, v: v.isupper())
+            ...     windows = JoinWindows.of_time_difference_with_no_grace(1)
+            ...     return small.outer_join(large, lambda one, other: f"{one} {other}", windows)
+            >>> run(build, ("k", "a"), ("k", "A"), ("x", "b"), ("x", "c"), ("x", "C"))
+            [('k', 'a A'), ('x', 'b None'), ('x', 'c C')]
+        """
         return stream_joining.join(self, other, joiner, windows, joined, None, None, kind="outer")
 
     # Building blocks.
