@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -32,6 +33,7 @@ def murmur2(data: bytes) -> int:
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 
+@lru_cache(maxsize=16_384)  # the hash costs ten times as much as finding it again
 def partition_for_key(key: bytes, partitions: int) -> int:
     """Return the partition of a serialised key in a topic of that many partitions."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions

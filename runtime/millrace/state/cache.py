@@ -9,7 +9,7 @@ Every dirty entry keeps the context of its put. During its write-back that conte
 forwards must carry it.
 
 Re-entrancy: a write-back forwards downstream, which may put into this very cache. The batch is fixed before the first entry
-is written back, and a put to an entry of the batch makes a new entry rather than changing the one on its way out.
+is written back, and until it is done a put makes a new entry rather than changing one that may be on its way out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from millrace.records import NO_HEADERS, Headers, RecordContext
+from millrace.records import Headers, RecordContext
 from millrace.state.api import CacheBudget
 
 _NODE_BYTES = 45
@@ -37,25 +37,26 @@ class RecordCache:
 
 
 class CacheEntry:
-    """A value (None = a delete) with the context of the put that made it dirty."""
+    """A value (None = a delete) with the context of the put that made it dirty; clean entries have none."""
 
     __slots__ = ("dirty", "headers", "offset", "partition", "size", "timestamp", "topic", "value")
+
+    topic: str | None
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers
 
     def __init__(self, value: Any, size: int) -> None:
         self.value = value
         self.size = size
         self.dirty = False
-        self.topic: str | None = None
-        self.partition = -1
-        self.offset = -1
-        self.timestamp = -1
-        self.headers: Headers = NO_HEADERS
 
 
 class StoreCache:
     """One store's entries by cache key, least recently used first."""
 
-    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "bytes", "entries", "touch")
+    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "_writing", "bytes", "entries", "touch")
 
     def __init__(
         self, budget: CacheBudget, record: RecordContext, write_back: Callable[[bytes, CacheEntry], None]
@@ -63,6 +64,8 @@ class StoreCache:
         self._budget = budget
         self._record = record
         self._write_back = write_back
+        self._writing = 0
+        """How many write-backs are under way, one within the other."""
         self._dirty: dict[bytes, CacheEntry] = {}
         self._order: SortedList[bytes] | None = None
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
@@ -79,17 +82,19 @@ class StoreCache:
     def put(self, key: bytes, value: Any, value_size: int) -> None:
         """Keep a write (None = delete) with the context of the record being processed."""
         record = self._record
-        topic = record.topic
-        headers = record.headers
+        topic, headers = record.topic, record.headers
         size = len(key) + value_size + _NODE_BYTES
         if topic is not None:
             size += len(topic)
         if headers:
             size += sum(len(name) + len(data or b"") for name, data in headers)
         entry = self.entries.get(key)
-        if entry is not None and entry.dirty:
-            del self._dirty[key]
+        if entry is not None and (entry.dirty or not self._writing):
             self.touch(key)
+            if entry.dirty:
+                del self._dirty[key]
+            else:
+                entry.dirty = True
             if size != entry.size:
                 self._resize(size - entry.size)
                 entry.size = size
@@ -175,6 +180,7 @@ class StoreCache:
         record.raw_key = record.raw_value = None
         write_back = self._write_back
         done = 0
+        self._writing += 1
         try:
             for key, entry in batch:
                 record.topic = entry.topic
@@ -185,6 +191,7 @@ class StoreCache:
                 write_back(key, entry)
                 done += 1
         finally:
+            self._writing -= 1
             record.topic, record.partition, record.offset, record.timestamp, record.headers = saved
             record.raw_key, record.raw_value = raw
             for key, entry in batch[done:]:

@@ -18,8 +18,8 @@ CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 
 _VERSION_HEADER = ("v", b"\0")
 
-Write = Callable[[bytes, "bytes | None", int, Headers], None]
-"""Writes one row below the cache: key, the serde's value bytes (None deletes), timestamp ms, headers."""
+Write = Callable[[bytes, "bytes | None", "bytes | None", int, Headers], None]
+"""Writes one row below the cache: key, disk value and the serde's value bytes (None deletes), timestamp ms, headers."""
 
 
 def change_sender(context: StoreContext, store_name: str, position: Position, *, enabled: bool) -> LogChange | None:
@@ -38,24 +38,24 @@ def change_sender(context: StoreContext, store_name: str, position: Position, *,
     return send_with_position
 
 
-def compile_write(
-    physical: PhysicalKeyValueStore, value_format: ValueFormat, log: LogChange | None, context: StoreContext
-) -> Write:
+def compile_write(physical: PhysicalKeyValueStore, log: LogChange | None, context: StoreContext) -> Write:
     """Return the write path below the record cache: physical store, position, changelog."""
-    put, to_disk, position, record = physical.put, value_format.to_disk, physical.position, context.record
+    put, position, record = physical.put, physical.position, context.record
 
     if log is None:
 
-        def write_unlogged(key: bytes, value: bytes | None, timestamp: int, headers: Headers) -> None:
-            put(key, None if value is None else to_disk(value, timestamp, headers))
+        def write_unlogged(
+            key: bytes, row: bytes | None, _value: bytes | None, _timestamp: int, _headers: Headers
+        ) -> None:
+            put(key, row)
             topic = record.topic
             if topic is not None:
                 position[topic, record.partition] = record.offset
 
         return write_unlogged
 
-    def write(key: bytes, value: bytes | None, timestamp: int, headers: Headers) -> None:
-        put(key, None if value is None else to_disk(value, timestamp, headers))
+    def write(key: bytes, row: bytes | None, value: bytes | None, timestamp: int, headers: Headers) -> None:
+        put(key, row)
         topic = record.topic
         if topic is not None:
             position[topic, record.partition] = record.offset

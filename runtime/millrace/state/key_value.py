@@ -39,7 +39,7 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
         self._from_disk = self._disk_reader()
         if isinstance(self._physical, LruKeyValueStore) and log is not None and self.logs_evictions:
             self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
-        self._write: Write = compile_write(self._physical, self._format, log, context)
+        self._write: Write = compile_write(self._physical, log, context)
 
     def _compile(self) -> None:
         if self._cache is None:
@@ -188,10 +188,10 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
                 return
         if cached is None:
             timestamp = entry.timestamp
-            self._write(raw, None, timestamp, self._tombstone_headers())
+            self._write(raw, None, None, timestamp, self._tombstone_headers())
         else:
             data, timestamp, headers = self._split(cached) if self._shareable else cached
-            self._write(raw, data, timestamp, headers)
+            self._write(raw, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))

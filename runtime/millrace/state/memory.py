@@ -58,17 +58,18 @@ class MemoryKeyValueStore(MemoryStore):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._rows: OrderedMap[bytes] = OrderedMap()
-
-    def get(self, key: bytes) -> bytes | None:
-        """Return the value, or None."""
-        return self._rows.data.get(key)
+        self.get: Callable[[bytes], bytes | None] = self._rows.data.get
+        """Returns the value, or None; the dict's own method, without a call in between."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write one row; None deletes it."""
+        rows = self._rows
         if value is None:
-            self._rows.remove(key)
+            rows.remove(key)
+        elif rows.order is None:
+            rows.data[key] = value
         else:
-            self._rows.set(key, value)
+            rows.set(key, value)
 
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True

@@ -17,40 +17,41 @@ T = TypeVar("T")
 class OrderedMap(Generic[T]):
     """Byte strings to values; `data` may be read directly, but is written through `set` and `remove`."""
 
-    __slots__ = ("_order", "data")
+    __slots__ = ("data", "order")
 
     def __init__(self) -> None:
         self.data: dict[bytes, T] = {}
-        self._order: SortedList[bytes] | None = None
+        self.order: SortedList[bytes] | None = None
+        """The index; while there is none, a write to `data` is all there is to do."""
 
     def __len__(self) -> int:
         return len(self.data)
 
     def set(self, key: bytes, value: T) -> None:
         """Add or replace one entry."""
-        if self._order is not None and key not in self.data:
-            self._order.add(key)
+        if self.order is not None and key not in self.data:
+            self.order.add(key)
         self.data[key] = value
 
     def remove(self, key: bytes) -> T | None:
         """Remove one entry if it is there, and return it."""
         value = self.data.pop(key, None)
-        if value is not None and self._order is not None:
-            self._order.discard(key)
+        if value is not None and self.order is not None:
+            self.order.discard(key)
         return value
 
     def clear(self) -> None:
         """Remove everything, the index too."""
         self.data.clear()
-        self._order = None
+        self.order = None
 
     def keys(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> list[bytes]:
         """Return the keys in [lower, upper], None being open, in byte order."""
         if not self.data:
             return []
-        if self._order is None:
-            self._order = SortedList(self.data)
-        return list(self._order.irange(lower, upper, reverse=reverse))
+        if self.order is None:
+            self.order = SortedList(self.data)
+        return list(self.order.irange(lower, upper, reverse=reverse))
 
     def items(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, T]]:
         """Iterate the entries in [lower, upper]; what is removed meanwhile is skipped."""

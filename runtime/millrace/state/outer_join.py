@@ -164,7 +164,7 @@ class OuterJoinStore(LayeredStore[PhysicalKeyValueStore]):
         super().init(context)
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
-        self._write: Write = compile_write(self._physical, PLAIN, log, context)
+        self._write: Write = compile_write(self._physical, log, context)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -176,13 +176,13 @@ class OuterJoinStore(LayeredStore[PhysicalKeyValueStore]):
         """Let one more record wait under a key; None takes all of the key out."""
         raw = self._key_bytes(self._topic, key)
         row = None if value is None else append_element(self._physical.get(raw), self._value_bytes(self._topic, value))
-        self._write(raw, row, self._record.timestamp, NO_HEADERS)
+        self._write(raw, row, row, self._record.timestamp, NO_HEADERS)
 
     def take(self, key: JoinSideKey[Any]) -> None:
         """Take all records of a key out, if any wait; only then is there a change to log."""
         raw = self._key_bytes(self._topic, key)
         if self._physical.get(raw) is not None:
-            self._write(raw, None, self._record.timestamp, NO_HEADERS)
+            self._write(raw, None, None, self._record.timestamp, NO_HEADERS)
 
     def all(self) -> Iterator[KeyValue[JoinSideKey[Any], LeftOrRightValue[Any]]]:
         """Iterate the waiting records by time, right before left, then by key."""

@@ -45,6 +45,8 @@ _CLOSED, _OPEN_IN_JAVA, _OPEN = pack_long(0), pack_long(1), pack_long(2)
 _ROW_OVERHEAD = 120
 """Bytes of memory per waiting row beside key and value: two bytes objects and a dict slot."""
 
+_NOT_WAITING: Any = object()
+
 _key_of = itemgetter(0)
 
 
@@ -190,21 +192,20 @@ class RocksDatabase:
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, written or waiting."""
-        try:
-            return self._pending_rows[key]
-        except KeyError:
-            return self._read(key)
+        value = self._pending_rows.get(key, _NOT_WAITING)
+        return self._read(key) if value is _NOT_WAITING else value
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Have a row wait for the next commit; None deletes it."""
         rows = self._pending_rows
-        if key in rows:
-            old = rows[key]
-            rows[key] = value
-            self._pending_bytes += (0 if value is None else len(value)) - (0 if old is None else len(old))
-        else:
+        old = rows.get(key, _NOT_WAITING)
+        grown = 0 if value is None else len(value)
+        if old is _NOT_WAITING:
             self._pending.set(key, value)
-            self._pending_bytes += len(key) + (0 if value is None else len(value)) + _ROW_OVERHEAD
+            self._pending_bytes += grown + len(key) + _ROW_OVERHEAD
+        else:
+            rows[key] = value
+            self._pending_bytes += grown if old is None else grown - len(old)
 
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True

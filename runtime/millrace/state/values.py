@@ -13,7 +13,7 @@ from millrace.records import NO_HEADERS, Headers, RecordContext, ValueAndTimesta
 from millrace.state.api import ValueTimestampHeaders
 from millrace.state.cache import StoreCache
 from millrace.state.change_log import Write
-from millrace.state.value_formats import TIMESTAMPED, ValueFormat, unpack_long, unpack_long_from
+from millrace.state.value_formats import TIMESTAMPED, ValueFormat, pack_long, unpack_long, unpack_long_from
 
 Parts = tuple[bytes, int, Headers]
 """The serde's bytes, timestamp (ms), headers."""
@@ -54,13 +54,19 @@ class Values:
 
     def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
         """Return what writes a value (None deletes) under a key's bytes, given what writes its parts."""
-        split, record, tombstone_headers = self._split, self._record, self._tombstone_headers
+        split, to_disk, record, tombstone_headers = (
+            self._split,
+            self._format.to_disk,
+            self._record,
+            self._tombstone_headers,
+        )
 
         def put(raw: bytes, value: Any) -> None:
             if value is None:
-                write(raw, None, record.timestamp, tombstone_headers())
+                write(raw, None, None, record.timestamp, tombstone_headers())
             else:
-                write(raw, *split(value))
+                data, timestamp, headers = split(value)
+                write(raw, to_disk(data, timestamp, headers), data, timestamp, headers)
 
         return put
 
@@ -169,18 +175,18 @@ class TimestampedValues(Values):
         return get
 
     def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
-        value_bytes, topic, record, tombstone_headers = (
-            self._value_bytes,
-            self._topic,
-            self._record,
-            self._tombstone_headers,
-        )
+        general = super()._writer(write)
+        if self._format.to_disk is not TIMESTAMPED.to_disk:
+            return lambda raw, pair: general(raw, None if pair is None or pair[0] is None else pair)
+        value_bytes, topic = self._value_bytes, self._topic
 
         def put(raw: bytes, pair: Any) -> None:
             if pair is None or pair[0] is None:
-                write(raw, None, record.timestamp, tombstone_headers())
+                general(raw, None)
             else:
-                write(raw, value_bytes(topic, pair[0]), pair[1], NO_HEADERS)
+                value, timestamp = pair
+                data = value_bytes(topic, value)
+                write(raw, pack_long(timestamp) + data, data, timestamp, NO_HEADERS)
 
         return put
 

@@ -9,7 +9,7 @@ from millrace.dsl.processors.tables import (
     NOT_PUT,
     TableStore,
     View,
-    change_forwarder,
+    forwards_when_flushed,
     store_view,
 )
 from millrace.processor.node import NodeContext, ProcessFn
@@ -54,11 +54,11 @@ class StreamAggregate:
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        initialize, aggregate = self._initializer, self._aggregator
-        drop, fail, record = node.drop_record, node.processing_failed, node.record
+        initialize, aggregate, sends_old = self._initializer, self._aggregator, self._sends_old_values
+        forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
         topic, key_bytes, get, put = table.direct
-        forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
+        silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
@@ -81,8 +81,8 @@ class StreamAggregate:
                 fail(error, key, value, timestamp, headers)
                 return
             code = put(raw, (new, time))
-            if code != NOT_PUT:
-                forward(key, new, old, time, headers, code is None)
+            if not silent and code != NOT_PUT:
+                forward(key, (new, old if sends_old else None, code is None), time, headers)
 
         return process
 
@@ -96,11 +96,11 @@ class StreamReduce(StreamAggregate):
 
     def __call__(self, node: NodeContext) -> ProcessFn:
         """Compile the node."""
-        reduce = self._reducer
-        drop, fail, record = node.drop_record, node.processing_failed, node.record
+        reduce, sends_old = self._reducer, self._sends_old_values
+        forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
         topic, key_bytes, get, put = table.direct
-        forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
+        silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if key is None or value is None:
@@ -122,8 +122,8 @@ class StreamReduce(StreamAggregate):
                 if timestamp > time:
                     time = timestamp
             code = put(raw, (new, time))
-            if code != NOT_PUT:
-                forward(key, new, old, time, headers, code is None)
+            if not silent and code != NOT_PUT:
+                forward(key, (new, old if sends_old else None, code is None), time, headers)
 
         return process
 

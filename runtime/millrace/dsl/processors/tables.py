@@ -162,14 +162,21 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     def nothing(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         pass
 
-    if getattr(store, "cached", False):
-
-        def listen() -> None:
-            forward_flushed(node, store, send_old_values=send_old_values)
-
-        node.on_init(listen)
+    if forwards_when_flushed(node, store, send_old_values=send_old_values):
         return nothing
     return with_old if send_old_values else without_old
+
+
+def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: bool) -> bool:
+    """Return whether a store is cached, so that the node must not forward: what is flushed is forwarded from its start on."""
+
+    def listen() -> None:
+        forward_flushed(node, store, send_old_values=send_old_values)
+
+    cached: bool = getattr(store, "cached", False)
+    if cached:
+        node.on_init(listen)
+    return cached
 
 
 def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
