@@ -40,7 +40,10 @@ final class TopicsOfTopology {
             ObjectNode one = all.putObject("subtopology-" + field(Subtopology.class, "nodeGroupId", entry.getKey()));
             one.set("source_topics", JSON.valueToTree(new TreeSet<>(info.sourceTopics)));
             one.set("sink_topics", JSON.valueToTree(new TreeSet<>(info.sinkTopics)));
-            one.set("changelog", topics(info.stateChangelogTopics));
+            Map<String, InternalTopicConfig> changelogs = new TreeMap<>(info.stateChangelogTopics);
+            changelogs.keySet().removeAll(info.sourceTopics);
+            one.set("changelog", topics(changelogs));
+            one.set("source_changelogs", JSON.valueToTree(new TreeSet<>(info.sourceTopicChangelogs())));
             one.set("repartition", topics(info.repartitionSourceTopics));
         }
         return all;

@@ -1,0 +1,37 @@
+"""Runs the Java recorder (`java/differential`) on a folder of cases, all in one JVM."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from millrace.dev.jars import Bundle, resolve
+from millrace.dev.java import compile_java, find_java, join_class_path
+
+SOURCES = Path(__file__).parents[1] / "java" / "differential"
+_QUIET = '<Configuration status="off"><Loggers><Root level="off"/></Loggers></Configuration>\n'
+
+
+class Recorder:
+    """The compiled recorder.
+
+    Args:
+        directory: Where its classes and the state of its stores go.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        jars = resolve(Bundle.KAFKA_STREAMS_TEST)
+        classes = compile_java(sorted(SOURCES.glob("*.java")), jars, directory / "classes")
+        (classes / "log4j2.xml").write_text(_QUIET)
+        self._class_path = join_class_path([classes, *jars])
+        self._state = directory / "state"
+
+    def record(self, folder: Path) -> None:
+        """Write what Kafka Streams does beside the cases and descriptions that are asked for in a folder."""
+        options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+        command = [str(find_java().executable), *options, "-cp", self._class_path]
+        result = subprocess.run(
+            [*command, "differential.Recorder", str(folder), str(self._state)], capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            raise RuntimeError(f"the recorder failed:\n{result.stdout}{result.stderr}")
