@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 _SECRET_KEY = re.compile(
@@ -28,8 +28,3 @@ class Settings(dict[str, Any]):
     def shown(self) -> Iterator[tuple[str, Any]]:
         """Iterate the settings with secret values replaced."""
         return ((key, HIDDEN if is_secret(key) else value) for key, value in self.items())
-
-
-def show(settings: Mapping[str, Any]) -> str:
-    """Return settings as text for a log, one `key=value` each, secret values replaced."""
-    return ", ".join(f"{key}={value}" for key, value in sorted(Settings(settings).shown()))

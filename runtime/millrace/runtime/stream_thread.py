@@ -116,11 +116,6 @@ class StreamThread:
         return not self._thread.is_alive()
 
     @property
-    def is_alive(self) -> bool:
-        """Whether it runs."""
-        return self._thread.is_alive()
-
-    @property
     def tasks(self) -> TaskManager | None:
         """The thread's tasks, None before it has started. To look at, not to use: it belongs to the thread."""
         return None if self._resources is None else self._resources.tasks

@@ -43,7 +43,6 @@ class TaskManager:
         self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
         self._by_partition: dict[TopicPartition, StreamTask] = {}
         self.records_total = 0
-        self.closed_records_total = 0
 
     @property
     def all_running(self) -> bool:
@@ -233,10 +232,6 @@ class TaskManager:
         for partition, records in batches.items():
             self._by_partition[partition].add_records(partition, records)
 
-    def task_of(self, partition: TopicPartition) -> StreamTask | None:
-        """Return the running task that reads a partition."""
-        return self._by_partition.get(partition)
-
     def buffered(self, partition: TopicPartition) -> int:
         """Return how many records of a partition wait for their task."""
         task = self._by_partition.get(partition)
@@ -325,7 +320,6 @@ class TaskManager:
             return
         mine = [partition for partition in task.input_partitions if self._by_partition.pop(partition, None) is not None]
         self._resources.consumer.unassign(mine)
-        self.closed_records_total += task.counters.records_processed
         try:
             if dirty or task.commit_needed:
                 task.close_dirty()

@@ -128,10 +128,6 @@ class GroupMember:
             self._connection.close()
         self._standing.state = MemberState.CLOSED
 
-    def leave(self, reason: str = "asked to leave", timeout_s: float = 5.0) -> None:
-        """Leave the group, static or not; what is owned is dropped without an event. The next `poll` joins anew."""
-        self._leave(reason, timeout_s)
-
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -222,15 +218,6 @@ class GroupMember:
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
         """Forget the generation and rejoin, because the thread has dropped its tasks; what was owned is `Lost`."""
         self._standing.reset(reason, keep_member_id=keep_member_id)
-
-    def subscribe(self, subscription: TopicSubscription) -> None:
-        """Read other topics from the next rebalance on, which this asks for.
-
-        Raises:
-            ConfigError: A pattern is not a regular expression.
-        """
-        self._watch.subscribe(subscription)
-        self.request_rejoin("the subscription changed")
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float = 60.0) -> None:
         """Commit offsets as this member of this generation (at-least-once).

@@ -50,7 +50,6 @@ class Heartbeats:
         self._interval_s = settings.heartbeat_interval_ms / 1000
         self._tick_s = min(self._interval_s / 2, 1.0)
         self.last_poll_s = time.monotonic()
-        self.last_success_s = time.monotonic()
 
     def polled(self) -> None:
         """Note that the stream thread is alive."""
@@ -65,7 +64,6 @@ class Heartbeats:
             now = time.monotonic()
             if identity is None:
                 next_s = now + self._interval_s
-                self.last_success_s = now
             elif now - self.last_poll_s > self._settings.max_poll_interval_ms / 1000:
                 log.warning(
                     "Member %s has not polled for %.1f s (max.poll.interval.ms=%d): it leaves group %s, so that others get "
@@ -106,8 +104,6 @@ class Heartbeats:
         if self._member.beating_as() != (generation, member_id):
             return True  # the answer is about a membership that is over
         self._act(code)
-        if code in {0, 27}:
-            self.last_success_s = time.monotonic()
         return code not in NOT_HERE
 
     def _act(self, code: int) -> None:

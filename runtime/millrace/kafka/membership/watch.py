@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import Protocol
 
 import kafka.errors as kafka_errors
 
@@ -13,26 +12,16 @@ from millrace.errors import ConfigError
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.api import TopicSubscription
 from millrace.kafka.membership.coordinator import Coordinator
+from millrace.kafka.membership.standing import Standing
 
 log = logging.getLogger("millrace.kafka.membership")
-
-
-class Watching(Protocol):
-    """What the watch needs of the member."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether the member was closed."""
-
-    def request_rejoin(self, reason: str) -> None:
-        """Join again at the next poll."""
 
 
 class TopicWatch:
     """The topics of one member's group, refreshed every `metadata.max.age.ms`; coroutines of its IO thread."""
 
     def __init__(
-        self, connection: Connection, coordinator: Coordinator, member: Watching, subscription: TopicSubscription
+        self, connection: Connection, coordinator: Coordinator, member: Standing, subscription: TopicSubscription
     ) -> None:
         """Describe what to watch.
 
@@ -42,16 +31,8 @@ class TopicWatch:
         self._connection = connection
         self._coordinator = coordinator
         self._member = member
-        self.subscribe(subscription)
         self._matched: frozenset[str] = frozenset()
         self._assigned: Mapping[str, int] | None = None
-
-    def subscribe(self, subscription: TopicSubscription) -> None:
-        """Watch other topics from now on.
-
-        Raises:
-            ConfigError: A pattern is not a regular expression.
-        """
         try:
             self._patterns = [re.compile(pattern) for pattern in subscription.patterns]
         except re.error as error:
