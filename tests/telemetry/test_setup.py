@@ -158,3 +158,35 @@ def test_an_exporter_that_is_not_there_is_an_error(environ, hint):
     """The message names the variable and what to do."""
     with pytest.raises(ConfigError, match=hint):
         configure(CONFIG, environ)
+
+
+OWN_METRIC = """
+import opentelemetry.metrics, opentelemetry.trace
+from millrace import Processor, StreamsConfig, Topology, TopologyTestDriver
+from millrace.telemetry import configure
+
+rejected = opentelemetry.metrics.get_meter("orders").create_counter("orders.rejected")
+
+class Check(Processor):
+    def process(self, record):
+        with opentelemetry.trace.get_tracer("orders").start_as_current_span("check"):
+            rejected.add(1, {"task_id": str(self.context.task_id)})
+
+settings = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
+telemetry = configure(StreamsConfig.of(settings))
+telemetry.use_globally()
+topology = Topology().add_source("s", "in").add_processor("p", Check, "s")
+with TopologyTestDriver(topology, settings) as driver:
+    driver.create_input_topic("in").pipe_input("k", "v")
+telemetry.shutdown()
+"""
+
+
+def test_users_own_metrics_and_spans_are_exported(collector):
+    """Made with OpenTelemetry's API, even before the set-up; in a process of its own, which can be set up only once."""
+    environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+    subprocess.run([sys.executable, "-c", OWN_METRIC], env=environ, check=True, timeout=60)
+    sent = dict(collector.requests)
+    assert b"orders.rejected" in sent["/v1/metrics"]
+    assert b"task_id" in sent["/v1/metrics"]
+    assert b"check" in sent["/v1/traces"]

@@ -43,6 +43,8 @@ def run_until_stopped(
     if stop_with_parent:
         threading.Thread(target=_stop_at_end_of_input, name="millrace-parent", daemon=True).start()
     telemetry = configure(config)
+    if telemetry is not None:
+        telemetry.use_globally()
 
     def show(error: StreamsError) -> int:
         return report(error, verbose=verbose)

@@ -54,7 +54,12 @@ class RecordMetadata(Protocol):
 
 
 class ProcessingContext(Protocol):
-    """What every processor may ask of its task."""
+    """What every processor may ask of its task.
+
+    Java's `metrics()` is not here: metrics of your own are OpenTelemetry's, and are exported with Millrace's. In a processor's
+    `init`: ``meter = opentelemetry.metrics.get_meter("orders")`` and ``self.rejected = meter.create_counter("orders.rejected")``;
+    in `process`: ``self.rejected.add(1, {"task_id": str(self.context.task_id)})``.
+    """
 
     @property
     def application_id(self) -> str:

@@ -10,12 +10,10 @@ The runtime keeps plain numbers; they are read when an exporter asks, never whil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
-from millrace.engine.task import StreamTask
+from millrace.engine.task_metrics import NODE_GROUP, NODE_METRICS, TASK_METRICS, Kind, Level, Metric, exported_name
 from millrace.runtime.states import State, ThreadState
 from millrace.runtime.stream_thread import StreamThread
 
@@ -32,59 +30,9 @@ __all__ = [
     "mapping_rows",
 ]
 
-S = TypeVar("S")
-
-
-class Kind(Enum):
-    """What a number means over time."""
-
-    COUNTER = "counter"
-    """Only grows, for as long as the thread or task lives."""
-    GAUGE = "gauge"
-
-
-class Level(Enum):
-    """From which `metrics.recording.level` on a metric is exported."""
-
-    INFO = 0
-    DEBUG = 1
-    TRACE = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Metric(Generic[S]):
-    """One metric of Kafka Streams."""
-
-    group: str
-    name: str
-    kind: Kind
-    level: Level
-    unit: str
-    """In UCUM, as OpenTelemetry has it: `By`, `ms`, `{record}`."""
-    description: str
-    read: Callable[[S], int | float | None]
-    """Gives the number, None when there is nothing to tell."""
-
-    @property
-    def exported_name(self) -> str:
-        """The name outside of Java."""
-        return exported_name(self.group, self.name)
-
-
-def exported_name(group: str, name: str) -> str:
-    """Return the KIP-714 name of a metric.
-
-    >>> exported_name("stream-thread-metrics", "process-total")
-    'org.apache.kafka.stream.thread.process.total'
-    """
-    return f"org.apache.kafka.{group.removesuffix('-metrics')}.{name}".replace("-", ".")
-
-
 _CLIENT: Final = "stream-metrics"
 _THREAD: Final = "stream-thread-metrics"
 _UPDATER: Final = "stream-state-updater-metrics"
-_TASK: Final = "stream-task-metrics"
-NODE_GROUP: Final = "stream-processor-node-metrics"
 _COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
 _INFO, _DEBUG = Level.INFO, Level.DEBUG
 _STATES: Final = {state: number for number, state in enumerate(State)}
@@ -180,72 +128,6 @@ THREAD_METRICS: Final[tuple[Metric[StreamThread], ...]] = (
         lambda thread: _resources(thread, lambda resources: resources.updater.restored_total),
     ),
 )
-
-TASK_METRICS: Final[tuple[Metric[StreamTask], ...]] = (
-    Metric(
-        _TASK,
-        "dropped-records-total",
-        _COUNTER,
-        _INFO,
-        "{record}",
-        "Records dropped: null keys, expired windows, handlers that went on",
-        lambda task: task.counters.dropped_records,
-    ),
-    Metric(
-        _TASK,
-        "process-total",
-        _COUNTER,
-        _DEBUG,
-        "{record}",
-        "Records processed",
-        lambda task: task.counters.records_processed,
-    ),
-    Metric(
-        _TASK,
-        "punctuate-total",
-        _COUNTER,
-        _DEBUG,
-        "{call}",
-        "Punctuators called",
-        lambda task: task.counters.punctuations,
-    ),
-    Metric(_TASK, "commit-total", _COUNTER, _DEBUG, "{commit}", "Commits", lambda task: task.counters.commits),
-    Metric(
-        _TASK,
-        "enforced-processing-total",
-        _COUNTER,
-        _DEBUG,
-        "{record}",
-        "Records processed although an input was empty",
-        lambda task: task.counters.enforced_processing,
-    ),
-    Metric(
-        _TASK,
-        "restore-total",
-        _COUNTER,
-        _DEBUG,
-        "{record}",
-        "Changelog records applied",
-        lambda task: task.counters.restored_records,
-    ),
-    Metric(_TASK, "active-buffer-count", _GAUGE, _DEBUG, "{record}", "Records that wait", lambda task: task.buffered()),
-    Metric(
-        _TASK,
-        "uncommitted-bytes",
-        _GAUGE,
-        _DEBUG,
-        "By",
-        "Memory held by state writes that wait for a commit (not in Java)",
-        lambda task: task.uncommitted_bytes(),
-    ),
-)
-
-NODE_METRICS: Final[Mapping[str, str]] = {
-    "suppression-emit": "Records that suppress let through",
-    "idempotent-update-skip": "Updates of a table that changed nothing",
-    "window-aggregate-final-emit": "Windows emitted when they closed",
-}
-"""Sensors of nodes, whose event counts are exported as `<sensor>-total` from DEBUG on."""
 
 
 def mapping_rows() -> list[tuple[str, str, str, str, str]]:

@@ -68,6 +68,17 @@ class Telemetry:
                 Level[config.metrics_recording_level],
             )
 
+    def use_globally(self) -> None:
+        """Make the providers made here those of the process, so that user code's own metrics and spans are exported too.
+
+        OpenTelemetry allows this once per process; instruments and tracers that were made before join in.
+        """
+        for provider in self.owned:
+            if isinstance(provider, SdkMeterProvider):
+                metrics.set_meter_provider(provider)
+            else:
+                trace.set_tracer_provider(provider)
+
     def shutdown(self) -> None:
         """Export what is waiting and end the exporters that were made here."""
         for provider in self.owned:

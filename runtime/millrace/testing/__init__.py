@@ -1,5 +1,6 @@
 """What tests of topologies and processors need: a driver, its topics, and a context that records what a processor does."""
 
+from millrace.engine.task_metrics import MetricName
 from millrace.testing.collector import ProducedRecord
 from millrace.testing.driver import TopologyTestDriver
 from millrace.testing.mock_context import CapturedForward, CapturedPunctuator, MockProcessorContext
@@ -8,6 +9,7 @@ from millrace.testing.topics import TestInputTopic, TestOutputTopic
 __all__ = [
     "CapturedForward",
     "CapturedPunctuator",
+    "MetricName",
     "MockProcessorContext",
     "ProducedRecord",
     "TestInputTopic",

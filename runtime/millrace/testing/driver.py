@@ -18,6 +18,7 @@ from typing import Any, Self, TypeVar
 from millrace.config import FINAL_RESULTS_INTERVAL, OUTER_JOIN_INTERVAL, StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.engine.task import StreamTask
+from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
 from millrace.engine.task_state import TaskState
 from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
@@ -292,6 +293,23 @@ class TopologyTestDriver:
         """Records dropped so far (`dropped-records-total`), those of global stores included."""
         of_global_stores = 0 if self._global is None else self._global.counters.dropped_records
         return self._running_task().dropped_records + of_global_stores
+
+    def metrics(self) -> Mapping[MetricName, float]:
+        """Return the totals of the task and its nodes by group, name and, for those of nodes, the node.
+
+        Example:
+            >>> from millrace.topology import Topology
+            >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")
+            >>> config = {"default.key.serde": "string", "default.value.serde": "string"}
+            >>> with TopologyTestDriver(topology, config) as driver:
+            ...     driver.create_input_topic("in").pipe_input("k", "hello")
+            ...     driver.metrics()["stream-task-metrics", "process-total", None]
+            1
+        """
+        return {
+            **task_metrics(self._running_task()),
+            MetricName(TASK_GROUP, "dropped-records-total"): self.dropped_records,
+        }
 
     # The end
 
