@@ -19,6 +19,7 @@ from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
 from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, TopicSubscription
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.runtime.progress import LoopProgress
 from millrace.topology.built import BuiltTopology
 
 __all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
@@ -37,11 +38,19 @@ def may_create_topics(config: StreamsConfig) -> bool:
 class Membership:
     """The membership of one stream thread; used by that thread only."""
 
-    def __init__(self, member: GroupMember, protocol: MemberProtocol, leader: GroupLeader, timeout_s: float) -> None:
+    def __init__(
+        self,
+        member: GroupMember,
+        protocol: MemberProtocol,
+        leader: GroupLeader,
+        timeout_s: float,
+        progress: LoopProgress,
+    ) -> None:
         self._member = member
         self._protocol = protocol
         self._leader = leader
         self._timeout_s = timeout_s
+        self._progress = progress
         self._rejoin_at_ms: int | None = None
 
     @property
@@ -53,6 +62,16 @@ class Membership:
     def is_leader(self) -> bool:
         """Whether this member assigns for the group."""
         return self._member.is_leader
+
+    @property
+    def generation(self) -> int:
+        """The group's generation that this member is in, -1 for none."""
+        return self._member.generation
+
+    @property
+    def member_id(self) -> str:
+        """What the coordinator calls this member; empty before it has joined."""
+        return self._member.member_id
 
     def start(self) -> None:
         """Connect to the brokers; the first `poll` joins."""
@@ -99,11 +118,13 @@ class Membership:
 
     def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
         """Return committed offsets, once no transaction is pending on them."""
-        return self._member.committed(partitions, self._timeout_s)
+        with self._progress.waiting_for("committed offsets"):
+            return self._member.committed(partitions, self._timeout_s)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets with the member's generation."""
-        self._member.commit_offsets(offsets, self._timeout_s)
+        with self._progress.waiting_for("offsets to be committed"):
+            self._member.commit_offsets(offsets, self._timeout_s)
 
     def group_metadata(self) -> bytes:
         """Return what `send_offsets_to_transaction` takes."""
@@ -144,12 +165,13 @@ class MembershipFactory:
             [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
         )
 
-    def __call__(self, thread: int, offset_sums: TaskOffsetSums) -> Membership:
+    def __call__(self, thread: int, offset_sums: TaskOffsetSums, progress: LoopProgress) -> Membership:
         """Return the membership of a thread, not started.
 
         Args:
             thread: its number, from 1.
             offset_sums: what state is here; called each time the member joins.
+            progress: of the thread's loop, told of waits for a broker.
         """
         config = self._config
         protocol = MemberProtocol(
@@ -165,4 +187,4 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return Membership(member, protocol, leader, config.task_timeout_ms / 1000)
+        return Membership(member, protocol, leader, config.task_timeout_ms / 1000, progress)

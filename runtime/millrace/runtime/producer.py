@@ -34,6 +34,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from millrace.errors import ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
 from millrace.kafka.clients import open_producer
 from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.runtime.progress import LoopProgress
 
 __all__ = ["MIGRATED", "StreamsProducer", "TransactionAbortedError", "delivery_error", "translate_error"]
 
@@ -88,15 +89,17 @@ class StreamsProducer:
     Args:
         settings: librdkafka's, as `ClientSettings.producer` makes them.
         task_timeout_ms: how long to retry what may pass (`task.timeout.ms`).
+        progress: of the thread's loop, told of waits for a broker.
     """
 
-    def __init__(self, settings: Mapping[str, Any], task_timeout_ms: int) -> None:
+    def __init__(self, settings: Mapping[str, Any], task_timeout_ms: int, progress: LoopProgress | None = None) -> None:
         self.transactional = "transactional.id" in settings
         self.in_transaction = False
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._settings = {**settings, "on_delivery": self._on_delivery, "delivery.report.only.error": True}
         self._task_timeout_s = task_timeout_ms / 1000
+        self._progress = LoopProgress() if progress is None else progress
         self.client: Producer = open_producer(self._settings)
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
@@ -123,8 +126,9 @@ class StreamsProducer:
 
         librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends.
         """
-        while self.client.flush(_FLUSH_STEP_S):
-            pass
+        with self._progress.waiting_for("records to be acknowledged"):
+            while self.client.flush(_FLUSH_STEP_S):
+                pass
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
         """Commit the transaction together with input offsets.
@@ -189,7 +193,8 @@ class StreamsProducer:
         deadline = time.monotonic() + self._task_timeout_s
         while True:
             try:
-                call()
+                with self._progress.waiting_for(f"a broker to {doing}"):
+                    call()
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
                 if cause.retriable() and not cause.txn_requires_abort() and time.monotonic() < deadline:

@@ -29,6 +29,7 @@ from millrace.errors import (
 )
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
 from millrace.runtime.producer import TransactionAbortedError
+from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge
 from millrace.runtime.states import THREAD_TRANSITIONS, ThreadState
 from millrace.runtime.task_manager import TaskManager
@@ -68,6 +69,9 @@ class StreamThread:
         self.leave_group: bool | None = None
         """Whether to leave the group on shutdown; None = dynamic members do, static ones stay."""
         self.rounds_total = 0
+        self.progress = LoopProgress()
+        self.joined = False
+        """Whether it was given an assignment once, if only an empty one."""
         self._context = context
         self._on_state = on_state
         self._on_death = on_death
@@ -130,11 +134,13 @@ class StreamThread:
     def _run(self) -> None:
         try:
             self._set_state(ThreadState.STARTING)
-            self._resources = open_resources(self.number, self._context)
+            self.progress.touch()
+            self._resources = open_resources(self.number, self._context, self.progress)
             self._purge = RepartitionPurge(self._resources, self._context)
             self._resources.updater.start()
             self._resources.producer.start()
-            self._resources.member.start()
+            with self.progress.waiting_for("the group's coordinator"):
+                self._resources.member.start()
             while not self._stop.is_set():
                 self._guarded_round()
         except Exception as error:
@@ -169,6 +175,7 @@ class StreamThread:
         assert self._resources is not None
         resources, tasks = self._resources, self._resources.tasks
         self.rounds_total += 1
+        self.progress.touch()
         for event in resources.member.poll():
             self._handle(event)
         if not tasks.all_running:
@@ -197,6 +204,7 @@ class StreamThread:
             tasks.handle_lost(event.partitions)
         elif isinstance(event, Assigned):
             assigned = self._resources.member.accept(event)
+            self.joined = True
             if assigned.shutdown_requested:
                 self._stop.set()
                 self._context.on_shutdown_requested()
@@ -306,6 +314,7 @@ class StreamThread:
         self._last_commit = time.monotonic()
         try:
             self._resources.tasks.commit()
+            self.progress.committed()
         except RebalanceInProgressError as error:
             _log.info("%s: %s", self.name, error)
 

@@ -17,6 +17,7 @@ from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import Membership, TaskOffsetSums
 from millrace.runtime.producer import StreamsProducer
+from millrace.runtime.progress import LoopProgress
 from millrace.runtime.record_collector import KafkaRecordCollector
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.starting_offsets import StartingOffsets
@@ -40,7 +41,7 @@ class ThreadContext:
     settings: ClientSettings
     directory: StateDirectory
     admin: AdminClient
-    new_membership: Callable[[int, TaskOffsetSums], Membership]
+    new_membership: Callable[[int, TaskOffsetSums, LoopProgress], Membership]
     """Joins a thread, given its number, to the group."""
     on_shutdown_requested: Callable[[], None]
     """Called, in a thread, when a member has asked for the whole application to stop."""
@@ -64,8 +65,8 @@ class ThreadResources:
     tasks: TaskManager
 
 
-def open_resources(number: int, context: ThreadContext) -> ThreadResources:
-    """Open a thread's clients; nothing is joined or restored yet.
+def open_resources(number: int, context: ThreadContext, progress: LoopProgress) -> ThreadResources:
+    """Open a thread's clients, which tell `progress` of waits for a broker; nothing is joined or restored yet.
 
     Raises:
         ConfigError: a client does not take its settings.
@@ -83,7 +84,7 @@ def open_resources(number: int, context: ThreadContext) -> ThreadResources:
         "production.exception.handler",
         config,
     )
-    producer = StreamsProducer(settings.producer(number), config.task_timeout_ms)
+    producer = StreamsProducer(settings.producer(number), config.task_timeout_ms, progress)
     collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
     updater = StateUpdater(
         settings.thread_name(number).replace("StreamThread", "StateUpdater"),
@@ -92,7 +93,7 @@ def open_resources(number: int, context: ThreadContext) -> ThreadResources:
         config,
         context.restore_listener,
     )
-    member = context.new_membership(number, lambda: tasks.offset_sums())  # noqa: PLW0108 (made below)
+    member = context.new_membership(number, lambda: tasks.offset_sums(), progress)  # noqa: PLW0108 (made below)
     tasks = TaskManager(
         TaskResources(
             thread=settings.thread_name(number),

@@ -1,0 +1,59 @@
+"""How far the loop of a stream thread is, for others to look at: when it last got on, and whether it waits for a broker.
+
+A loop that does not get on is stuck in user code, unless it waits for a broker: every such wait has a limit of its own
+(`task.timeout.ms`), and restarting the process would not end it. So the two are told apart. The thread writes plain attributes
+and others read them, without a lock.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["LoopProgress"]
+
+
+class LoopProgress:
+    """The progress of one thread's loop; written by that thread only.
+
+    >>> progress = LoopProgress()
+    >>> with progress.waiting_for("the group"):
+    ...     progress.waits_for
+    'the group'
+    >>> progress.waits_for is None, progress.age_ms() < 1_000
+    (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self.waits_for: str | None = None
+        """What the thread asked a broker for and has no answer to yet; None while it does not wait."""
+        self.committed_s: float | None = None
+        """When everything processed was committed last, by `time.monotonic`; None = not yet."""
+
+    def touch(self) -> None:
+        """Note that the loop got on."""
+        self._since = time.monotonic()
+
+    def committed(self) -> None:
+        """Note that everything processed is committed."""
+        self.committed_s = time.monotonic()
+
+    def age_ms(self) -> int:
+        """Return how long ago the loop got on, in ms."""
+        return int((time.monotonic() - self._since) * 1000)
+
+    def commit_age_ms(self) -> int | None:
+        """Return how long ago everything was committed, in ms; None = not yet."""
+        return None if self.committed_s is None else int((time.monotonic() - self.committed_s) * 1000)
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Wait for a broker in this block: its end counts as getting on."""
+        outer, self.waits_for = self.waits_for, what
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+            self.waits_for = outer
