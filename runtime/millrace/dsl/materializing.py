@@ -118,8 +118,11 @@ class TableStoreSpec:
 
     @property
     def _caches(self) -> bool:
-        emits_on_close = self.windows is not None and self.windows.emits_on_close
-        return self.caching_enabled and not (self.versioned or emits_on_close or self.retain_duplicates)
+        """As in Java, where of the windows that are emitted on close only sliding ones and sessions go without a cache."""
+        windows = self.windows
+        if windows is not None and windows.emits_on_close and not (isinstance(windows, WindowSpec) and not windows.is_sliding):
+            return False
+        return self.caching_enabled and not (self.versioned or self.retain_duplicates)
 
     def _default_supplier(self, config: StreamsConfig) -> Any:
         suppliers = dsl_suppliers(self.suppliers, self.store_type, config)
