@@ -106,8 +106,9 @@ def problems(sections: list[Section]) -> Iterator[str]:
 
 def _missing(row: Row) -> Iterator[str]:
     for test in row.tests:
-        path, _, function = test.partition("::")
-        if function not in functions_of(ROOT / path):
+        path, _, name = test.partition("::")
+        function, _, parameter = name.rstrip("]").partition("[")
+        if function not in functions_of(ROOT / path) or parameter not in (ROOT / path).read_text():
             yield f"there is no test {test}"
     yield from (f"there is no case {name}" for name in row.cases if not (CASES / name / "case.json").is_file())
     for name in row.descriptions:
