@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,12 +14,17 @@ from millrace.cli.application import (
     SettingOption,
     application,
 )
+from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
     from millrace.topology.plan import PlannedSubtopology, TopologyPlan
+    from millrace.topology.plan_diff import PlanDiff
+
+NEEDS_RESET = 3
+"""Exit code of `--diff` when the running state does not fit the new plan."""
 
 
 def plan(
@@ -26,26 +32,86 @@ def plan(
     file: ManifestOption = None,
     application_id: ApplicationIdOption = None,
     config: SettingOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    diff: Annotated[
+        Path | None,
+        typer.Option(
+            "--diff", metavar="OLD.json", help="Compare with the plan that `--json` once wrote.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Show what a topology needs: sub-topologies, stores, internal topics, and the hash of it all.
+
+    With `--diff`, show instead what has changed since an older plan, and whether the state that was built by it can be kept.
+    Exit codes are then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
     No broker is asked. For example:
 
     - `millrace plan -f streamsapp.yaml`
     - `millrace plan wordcount.py --application-id wordcount --json`
+    - `millrace plan -f streamsapp.yaml --diff running.json`
     """
     app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
+    old = None if diff is None else _read(diff)
     result = app.topology().build(app.config()).plan()
-    if as_json:
-        print(result.to_json(indent=2))
+    if old is None:
+        if as_json:
+            print(result.to_json(indent=2))
+        else:
+            _show(result, _console())
         return
+    from millrace.topology.plan_diff import Verdict, diff_plans
+
+    difference = diff_plans(old, result)
+    if as_json:
+        print(difference.to_json(indent=2))
+    else:
+        _show_diff(difference, _console())
+    if difference.verdict is Verdict.NEEDS_RESET:
+        raise typer.Exit(NEEDS_RESET)
+
+
+def _read(path: Path) -> TopologyPlan:
+    from pydantic import ValidationError
+
+    from millrace.topology.plan import TopologyPlan
+
+    try:
+        plan = TopologyPlan.from_json(path.read_bytes())
+    except OSError as error:
+        raise ConfigError(f"Cannot read the old plan {path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "the document"
+        raise ConfigError(
+            f"{path} is not a topology plan: {where}: {first['msg']}. Write one with `millrace plan … --json > {path.name}`"
+        ) from None
+    if plan.version != 1:
+        raise ConfigError(
+            f"{path} is a plan of version {plan.version}, and this Millrace reads version 1: update Millrace"
+        )
+    return plan
+
+
+def _console() -> Console:
     from rich.console import Console
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = 240
-    _show(result, console)
+    return console
+
+
+def _show_diff(difference: PlanDiff, console: Console) -> None:
+    for reason in difference.reasons:
+        mark, style = ("✗", "red") if reason.needs_reset else ("✓", "green")
+        console.print(f"{mark} {reason}", style=style, markup=False, soft_wrap=True)
+    style = "bold red" if any(reason.needs_reset for reason in difference.reasons) else "bold green"
+    said = {
+        "Compatible": "the running state fits" if difference.reasons else "nothing has changed",
+        "NeedsReset": "stop the application and run `millrace reset`, or give it another application.id",
+    }
+    console.print(f"{difference.verdict}: {said[difference.verdict]}", style=style, markup=False, soft_wrap=True)
 
 
 def _show(plan: TopologyPlan, console: Console) -> None:

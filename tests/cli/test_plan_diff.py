@@ -1,0 +1,95 @@
+"""`millrace plan --diff`: what it prints, and the codes it ends with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """\
+def topology(builder, config):
+    counted = builder.stream("in").group_by_key().count(config.get("store", "counts"))
+    counted.to_stream().to(config.get("out", "out"))
+"""
+MANIFEST = """\
+apiVersion: streams.millrace.dev/v1alpha1
+kind: StreamsApp
+metadata: {{name: shop}}
+spec:
+  applicationId: shop-v1
+  image: shop:1
+  app: {{entrypoint: "shop:topology", config: {{{config}}}}}
+  kafka: {{bootstrapServers: ["kafka:9092"]}}
+"""
+
+
+def millrace(folder, *arguments):
+    """Run a command as a user does, in a process."""
+    command = [sys.executable, "-m", "millrace.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=60, check=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with a program, its manifest, the plan of that, and manifests of versions to come."""
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    for name, config in (("now", ""), ("output", "out: elsewhere"), ("renamed", "store: totals")):
+        (tmp_path / f"{name}.yaml").write_text(MANIFEST.format(config=config))
+    result = millrace(tmp_path, "plan", "-f", "now.yaml", "--json")
+    assert result.returncode == 0, result.stderr
+    (tmp_path / "old.json").write_text(result.stdout)
+    return tmp_path
+
+
+def test_unchanged_topology(folder):
+    """The same topology is compatible, with code 0."""
+    result = millrace(folder, "plan", "-f", "now.yaml", "--diff", "old.json")
+    assert (result.returncode, result.stdout) == (0, "Compatible: nothing has changed\n")
+
+
+def test_compatible_change(folder):
+    """A change that state survives is shown with why, and code 0."""
+    result = millrace(folder, "plan", "-f", "output.yaml", "--diff", "old.json")
+    assert result.returncode == 0, result.stderr
+    first, *_, last = result.stdout.splitlines()
+    assert first == "✓ sink topic out is no longer written by sub-topology 0: no state depends on output topics"
+    assert last == "Compatible: the running state fits"
+
+
+def test_change_that_needs_a_reset(folder):
+    """A change that leaves state behind names the resource, why, and what to do, and ends with 3."""
+    result = millrace(folder, "plan", "-f", "renamed.yaml", "--diff", "old.json")
+    assert result.returncode == 3
+    assert result.stdout.startswith("✗ store counts was renamed to totals: its state stays in the old changelog")
+    assert "NeedsReset: stop the application and run `millrace reset`" in result.stdout
+
+
+def test_json_has_the_same_code(folder):
+    """`--json` prints the difference as one document."""
+    result = millrace(folder, "plan", "-f", "renamed.yaml", "--diff", "old.json", "--json")
+    assert result.returncode == 3
+    content = json.loads(result.stdout)
+    assert content["verdict"] == "NeedsReset"
+    assert [item["name"] for item in content["reasons"]] == ["counts"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "Error: Cannot read the old plan old.json: No such file or directory"),
+        ("not json", "Error: old.json is not a topology plan: the document: Invalid JSON"),
+        ('{"apiVersion": "v1"}', "Error: old.json is not a topology plan: applicationId: Field required"),
+        ('{"version": 2, "applicationId": "a", "hash": "0"}', "Error: old.json is a plan of version 2"),
+    ],
+)
+def test_foreign_files_are_refused(folder, content, expected):
+    """What cannot be read, or is no plan, is said in a line, with code 2."""
+    (folder / "old.json").unlink()
+    if content is not None:
+        (folder / "old.json").write_text(content)
+    result = millrace(folder, "plan", "-f", "now.yaml", "--diff", "old.json")
+    assert result.returncode == 2
+    assert expected in result.stderr
+    assert "Traceback" not in result.stderr
