@@ -143,6 +143,10 @@ class ConsumedRecord(NamedTuple):
     headers: Headers = NO_HEADERS
 
 
+new_tuple = tuple.__new__
+"""Makes a named tuple of a plain one, `new_tuple(Window, (0, 10))`: its own constructor is a Python function, twice as slow."""
+
+
 class Window(NamedTuple):
     """A time window [start, end) in milliseconds; for sessions the end is inclusive."""
 

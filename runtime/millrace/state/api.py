@@ -56,6 +56,16 @@ class DirectAccess(NamedTuple):
     """Takes (value, timestamp ms); the value None deletes. Versioned tables return what their stores do, others None."""
 
 
+class DirectWindowAccess(NamedTuple):
+    """The same for timestamped window stores: `window = locate(key_bytes(topic, key), start)`, then `get` and `put`."""
+
+    topic: str
+    key_bytes: Callable[[str, Any], bytes]
+    locate: Callable[[bytes, int], tuple[bytes, int]]
+    get: Callable[[tuple[bytes, int]], tuple[Any, int] | None]
+    put: Callable[[tuple[bytes, int], tuple[Any, int]], None]
+
+
 class CacheBudget(Protocol):
     """The record cache's memory, shared by all caching stores of a stream thread (bytes)."""
 

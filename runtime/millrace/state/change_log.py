@@ -6,6 +6,7 @@ It is compiled to one function per store when the store is opened, because it li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from millrace.records import Headers, TopicPartition
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
@@ -18,8 +19,9 @@ CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 
 _VERSION_HEADER = ("v", b"\0")
 
-Write = Callable[[bytes, "bytes | None", "bytes | None", int, Headers], None]
-"""Writes one row below the cache: key, disk value and the serde's value bytes (None deletes), timestamp ms, headers."""
+Write = Callable[[Any, "bytes | None", "bytes | None", int, Headers], None]
+"""Writes one row below the cache: what the physical store knows it by, disk value and the serde's value bytes (None deletes),
+timestamp ms, headers."""
 
 
 def change_sender(context: StoreContext, store_name: str, position: Position, *, enabled: bool) -> LogChange | None:

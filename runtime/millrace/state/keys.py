@@ -31,6 +31,7 @@ _INT = Struct(">i")
 _LONG_BYTE = Struct(">qb")
 
 pack_window_suffix = _WINDOW_SUFFIX.pack
+unpack_long_from = _LONG.unpack_from
 WINDOW_SUFFIX_SIZE = 12
 SESSION_SUFFIX_SIZE = 16
 
@@ -84,6 +85,11 @@ def decode_session_key(data: bytes) -> SessionKey:
 def encode_time_ordered_window_key(key: bytes, start: int, seq: int = 0) -> bytes:
     """Return the base row's key, `00` ‖ start(8) ‖ key ‖ seq(4)."""
     return BASE + _LONG.pack(start) + key + _INT.pack(seq)
+
+
+def time_ordered_window_key(row: bytes) -> bytes:
+    """Return the base row's key for the same window's key ‖ start(8) ‖ seq(4)."""
+    return BASE + row[-12:-4] + row[:-12] + row[-4:]
 
 
 def decode_time_ordered_window_key(data: bytes) -> WindowKey:

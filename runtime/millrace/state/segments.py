@@ -41,12 +41,16 @@ class SegmentedDatabase:
     """The RocksDB segments of one store."""
 
     persistent = True
+    readable_beyond_ms = 0
+    """How much longer than the retention rows can be read."""
 
     def __init__(self, name: str, value_format: ValueFormat, retention_ms: int, segment_interval_ms: int) -> None:
         self.name = name
         self.retention_ms = retention_ms
         self.segment_interval_ms = segment_interval_ms
         self.observed_stream_time = -1
+        self._next_expiry = 0
+        """The stream time that ends the life of the oldest possible segment."""
         self.position: Position = {}
         self._format = value_format
         self._segments: SortedDict[int, RocksDatabase] = SortedDict()
@@ -58,6 +62,7 @@ class SegmentedDatabase:
         """Open the segments that are there."""
         self._context = context
         self.observed_stream_time = -1
+        self._next_expiry = 0
         for trash in context.state_dir.glob(f"{self.name}.*{_TRASH}"):
             shutil.rmtree(trash, ignore_errors=True)
         directory = context.state_dir / self.name
@@ -95,7 +100,7 @@ class SegmentedDatabase:
 
     def oldest_readable(self) -> int:
         """Return the smallest timestamp within retention."""
-        return self.observed_stream_time - self.retention_ms + 1
+        return self.observed_stream_time - self.retention_ms + 1 - self.readable_beyond_ms
 
     def latest_possible(self) -> int:
         """Return a timestamp that no row exceeds: the end of the last segment."""
@@ -103,7 +108,7 @@ class SegmentedDatabase:
 
     def for_reading(self, timestamp: int) -> RocksDatabase | None:
         """Return the segment that holds a timestamp, if it is within retention and there is one."""
-        if timestamp < self.oldest_readable():
+        if timestamp <= self.observed_stream_time - self.retention_ms - self.readable_beyond_ms:
             return None
         segment: RocksDatabase | None = self._segments.get(timestamp // self.segment_interval_ms)
         return segment
@@ -116,7 +121,8 @@ class SegmentedDatabase:
         interval = self.segment_interval_ms
         if timestamp > self.observed_stream_time:
             self.observed_stream_time = timestamp
-            self._drop_expired()
+            if timestamp >= self._next_expiry:
+                self._drop_expired()
         segment_id = timestamp // interval
         segment: RocksDatabase | None = self._segments.get(segment_id)
         if segment is not None:
@@ -132,6 +138,7 @@ class SegmentedDatabase:
 
     def _drop_expired(self) -> None:
         segments, oldest = self._segments, self._oldest_live()
+        self._next_expiry = (oldest + 1) * self.segment_interval_ms + self.retention_ms
         while segments and segments.keys()[0] < oldest:
             _, segment = segments.popitem(0)
             if segment in self._new:

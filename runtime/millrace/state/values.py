@@ -42,17 +42,17 @@ class Values:
 
     # Functions for the path of every record: each kind of values may override them with one that needs fewer calls.
 
-    def _reader(self, read: Callable[[bytes], bytes | None]) -> Callable[[bytes], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
         """Return what gives the value of a key's bytes, or None, given what reads disk values."""
         from_disk = self._from_disk
 
-        def get(raw: bytes) -> Any:
-            data = read(raw)
+        def get(row: Any) -> Any:
+            data = read(row)
             return None if data is None else from_disk(data)
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
+    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
         """Return what writes a value (None deletes) under a key's bytes, given what writes its parts."""
         split, to_disk, record, tombstone_headers = (
             self._split,
@@ -104,10 +104,6 @@ class Values:
         """Return roughly how many bytes a value takes in the cache."""
         raise NotImplementedError
 
-    def _log_timestamp(self, timestamp: int) -> int:
-        """Return the timestamp of a changelog record, given that of the value."""
-        return timestamp
-
     def _tombstone_headers(self) -> Headers:
         """Return the headers of a changelog record that deletes: header-aware stores give it those of its cause."""
         return self._record.headers if self._format.name == "headers" else NO_HEADERS
@@ -137,9 +133,6 @@ class PlainValues(Values):
     def _size(self, value: Any) -> int:
         return value_size(value)
 
-    def _log_timestamp(self, timestamp: int) -> int:  # noqa: ARG002 (a plain value has none of its own)
-        return self._record.timestamp
-
 
 class PlainValuesLoggedWithHeaders(PlainValues):
     """Plain values whose changelog records carry the headers of the record being processed (joins, since 4.3)."""
@@ -163,18 +156,18 @@ class TimestampedValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: (value_of(topic, data[8:]), unpack_long(data))
 
-    def _reader(self, read: Callable[[bytes], bytes | None]) -> Callable[[bytes], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._reader(read)
         value_of, topic = self._value_of, self._topic
 
-        def get(raw: bytes) -> Any:
-            data = read(raw)
+        def get(row: Any) -> Any:
+            data = read(row)
             return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[bytes, Any], None]:
+    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
         general = super()._writer(write)
         if self._format.to_disk is not TIMESTAMPED.to_disk:
             return lambda raw, pair: general(raw, None if pair is None or pair[0] is None else pair)

@@ -6,28 +6,34 @@ keys come in the order of the physical layer (see `window_physical`), cached win
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar, overload
 
-from millrace.records import KeyValue, ValueAndTimestamp, Window, Windowed
+from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import Serde
-from millrace.state.api import ChangelogRecord, LogChange, StoreContext, ValueTimestampHeaders
+from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
 from millrace.state.base import LayeredStore
-from millrace.state.cache import CacheEntry
+from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
-from millrace.state.keys import MAX_INT, MAX_LONG, decode_window_key, encode_window_key
+from millrace.state.keys import (
+    MAX_INT,
+    MAX_LONG,
+    decode_window_key,
+    encode_window_key,
+    pack_window_suffix,
+    unpack_long_from,
+)
 from millrace.state.value_formats import ValueFormat
 from millrace.state.values import (
     HeaderValues,
-    Parts,
     PlainValues,
     PlainValuesLoggedWithHeaders,
     TimestampedValues,
     Values,
 )
-from millrace.state.window_physical import PhysicalWindowStore
+from millrace.state.window_physical import PhysicalWindowStore, WindowRow
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,6 +65,8 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         self.retain_duplicates = retain_duplicates
         self._seq = self._log_seq = 0
         """What tells duplicates apart on disk, and in the changelog: nulls, which are only logged, count in the latter."""
+        self._last_window = Window(-1, -1)
+        """The one flushed last; the next is often the same."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._log = log
@@ -67,7 +75,56 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         self._seq = self._log_seq = 0
 
     def _compile(self) -> None:
-        self._keep = None if self._cache is None else self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES)
+        self._write = self._window_writer()
+        read = self._reader(self._physical.get)
+        if self._cache is None:
+            self._get, self._put = read, self._writer(self._write)
+        else:
+            keep = self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES)
+            self._get, self._put = self._cache_reader(self._cache, read), lambda window, value: keep(window[0], value)
+
+    def _cache_reader(self, cache: StoreCache, read: Callable[[WindowRow], Any]) -> Callable[[WindowRow], Any]:
+        """Return what looks into the cache first; what had to be read below is not kept, as in Java."""
+        find, touch, shareable, join = cache.entries.get, cache.touch, self._shareable, self._join
+
+        def get(window: WindowRow) -> Any:
+            row = window[0]
+            entry = find(row)
+            if entry is None:
+                return read(window)
+            touch(row)
+            value = entry.value
+            return value if shareable or value is None else join(value)
+
+        return get
+
+    def _window_writer(self) -> Callable[..., None]:
+        """Return the write path below the cache: physical store, position, changelog (also of what is dropped, as in Java)."""
+        put, position, log = self._physical.put, self._physical.position, self._log
+        record, drop = self._record, self._drop_record
+
+        def write(
+            window: WindowRow,
+            disk: bytes | None,
+            data: bytes | None,
+            timestamp: int,
+            headers: Headers,
+            logged_as: bytes | None = None,
+        ) -> None:
+            if not put(window, disk):
+                drop()
+            else:
+                topic = record.topic
+                if topic is not None:
+                    position[topic, record.partition] = record.offset
+            if log is not None:
+                log(logged_as or window[0], data, timestamp, headers)
+
+        return write
+
+    def direct(self) -> DirectWindowAccess:
+        """Return the look-up and the write of an operator that does both with one serialised key."""
+        return DirectWindowAccess(self._topic, self._key_bytes, _locate, self._get, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -81,35 +138,22 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
     def put(self, key: K, value: S | None, window_start: int) -> None:
         """Set the value of a key's window; None deletes it (with duplicates retained it is only logged, as in Java)."""
         raw = self._key_bytes(self._topic, key)
-        if value is None and self.retain_duplicates:
-            if self._log is not None:
-                self._log_seq = (self._log_seq + 1) & MAX_INT
-                row = encode_window_key(raw, window_start, self._log_seq)
-                self._log(row, None, self._record.timestamp, self._tombstone_headers())
-            return
-        if self._keep is None:
-            self._write(raw, window_start, None if value is None else self._split(value), self._record.timestamp)
-        else:
-            self._keep(encode_window_key(raw, window_start), value)
-
-    def _write(self, raw: bytes, start: int, parts: Parts | None, tombstone_timestamp: int) -> None:
-        """Write one window below the cache: physical store, position, changelog (also of what is dropped, as Java does)."""
         if self.retain_duplicates:
-            self._seq = (self._seq + 1) & MAX_INT
-            self._log_seq = (self._log_seq + 1) & MAX_INT
-        seq, record = self._seq, self._record
-        if parts is None:
-            data, disk, timestamp, headers = None, None, tombstone_timestamp, self._tombstone_headers()
+            self._put_duplicate(raw, value, window_start)
         else:
-            data, timestamp, headers = parts
-            disk = self._format.to_disk(data, timestamp, headers)
-            timestamp = self._log_timestamp(timestamp)
-        if not self._physical.put(raw, start, seq, disk):
-            self._drop_record()
-        elif record.topic is not None:
-            self._physical.position[record.topic, record.partition] = record.offset
-        if self._log is not None:
-            self._log(encode_window_key(raw, start, self._log_seq), data, timestamp, headers)
+            self._put(_locate(raw, window_start), value)
+
+    def _put_duplicate(self, raw: bytes, value: S | None, start: int) -> None:
+        self._log_seq = (self._log_seq + 1) & MAX_INT
+        logged = encode_window_key(raw, start, self._log_seq)
+        if value is None:
+            if self._log is not None:
+                self._log(logged, None, self._record.timestamp, self._tombstone_headers())
+            return
+        self._seq = (self._seq + 1) & MAX_INT
+        data, timestamp, headers = self._split(value)
+        disk = self._format.to_disk(data, timestamp, headers)
+        self._write((encode_window_key(raw, start, self._seq), start), disk, data, timestamp, headers, logged)
 
     @overload
     def fetch(self, key: K, time_from: int) -> S | None: ...
@@ -123,15 +167,7 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         raw = self._key_bytes(self._topic, key)
         if time_to is not None:
             return self._fetch_range(raw, time_from, time_to, reverse=False)
-        if self._cache is not None:
-            cache_key = encode_window_key(raw, time_from)
-            entry = self._cache.entries.get(cache_key)
-            if entry is not None:
-                self._cache.touch(cache_key)
-                value = entry.value
-                return self._present(value if self._shareable or value is None else self._join(value))
-        data = self._physical.get(raw, time_from, self._seq)
-        return None if data is None else self._present(self._from_disk(data))
+        return self._present(self._get((encode_window_key(raw, time_from, self._seq), time_from)))
 
     def backward_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[KeyValue[int, S]]:
         """Iterate as `fetch`, newest window first."""
@@ -238,22 +274,32 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
                 yield key, start, (cached if self._shareable else self._join(cached))
 
     def _write_back(self, cache_key: bytes, entry: CacheEntry) -> None:
-        raw, start, _ = decode_window_key(cache_key)
+        start: int = unpack_long_from(cache_key, len(cache_key) - 12)[0]
+        window = (cache_key, start)
         cached, listener = entry.value, self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(raw, start, 0)
+            old_data = self._physical.get(window)
             if old_data is None and cached is None:
                 return
-        parts: Parts | None = None if cached is None else self._split(cached) if self._shareable else cached
-        self._write(raw, start, parts, entry.timestamp)
+        if cached is None:
+            timestamp = entry.timestamp
+            self._write(window, None, None, timestamp, self._tombstone_headers())
+        else:
+            data, timestamp, headers = self._split(cached) if self._shareable else cached
+            self._write(window, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
         new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
-        timestamp = entry.timestamp if parts is None else self._log_timestamp(parts[1])
-        window = Window(start, min(start + self.window_size_ms, MAX_LONG))
-        listener(Windowed(self._key_of(self._topic, raw), window), new, old, timestamp, entry.headers)
+        if self._last_window[0] != start:
+            self._last_window = Window(start, min(start + self.window_size_ms, MAX_LONG))
+        key = new_tuple(Windowed, (self._key_of(self._topic, cache_key[:-12]), self._last_window))
+        listener(key, new, old, timestamp, entry.headers)
+
+
+def _locate(key: bytes, start: int) -> WindowRow:
+    return key + pack_window_suffix(start, 0), start
 
 
 class WindowStore(PlainValues, TypedWindowStore[K, V]):

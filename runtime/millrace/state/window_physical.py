@@ -26,9 +26,9 @@ from millrace.state.keys import (
     MAX_LONG,
     decode_time_ordered_window_key,
     decode_window_key,
-    encode_time_ordered_window_key,
     encode_window_key,
     pack_window_suffix,
+    time_ordered_window_key,
     upper_range,
 )
 from millrace.state.memory import MemoryStore
@@ -39,6 +39,9 @@ from millrace.state.value_formats import pack_long
 
 _AFTER_INDEX = b"\2"
 
+WindowRow = tuple[bytes, int]
+"""One window: its row in the changelog, key ‖ start(8) ‖ seq(4), and the start."""
+
 WindowRows = Iterator[tuple[bytes, int, bytes]]
 """Key, window start, disk value."""
 
@@ -48,10 +51,10 @@ class PhysicalWindowStore(PhysicalStore, Protocol):
 
     retention_ms: int
 
-    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+    def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window (None deletes); return False when it has expired and is dropped."""
 
-    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+    def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
 
     def scan(
@@ -69,18 +72,20 @@ class PhysicalWindowStore(PhysicalStore, Protocol):
 class RocksWindowStore(SegmentedDatabase):
     """Window store in key order: key ‖ start(8) ‖ seq(4)."""
 
-    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+    def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window; False when its segment has expired."""
+        row, start = window
         segment = self.for_writing(start)
         if segment is None:
             return False
-        segment.put(key + pack_window_suffix(start, seq), value)
+        segment.put(row, value)
         return True
 
-    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+    def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
+        row, start = window
         segment = self.for_reading(start)
-        return None if segment is None else segment.get(key + pack_window_suffix(start, seq))
+        return None if segment is None else segment.get(row)
 
     def scan(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
@@ -106,7 +111,7 @@ class RocksWindowStore(SegmentedDatabase):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; expired ones are skipped."""
         for row, value in rows:
-            self.put(*decode_window_key(row), value)
+            self.put((row, decode_window_key(row).start), value)
         self.commit(offsets)
 
 
@@ -114,25 +119,25 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     """Window store in time order, for results emitted when a window closes (KIP-825); optionally with an index by key."""
 
     with_index = False
+    readable_beyond_ms = 1
+    """Or the last windows to close were lost."""
 
-    def oldest_readable(self) -> int:
-        """Return the smallest start within retention; one more than in key order, or the last to close were lost."""
-        return super().oldest_readable() - 1
-
-    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+    def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window and its index row; False when its segment has expired."""
+        row, start = window
         segment = self.for_writing(start)
         if segment is None:
             return False
         if self.with_index:
-            segment.put(INDEX + encode_window_key(key, start, seq), None if value is None else b"")
-        segment.put(encode_time_ordered_window_key(key, start, seq), value)
+            segment.put(INDEX + row, None if value is None else b"")
+        segment.put(time_ordered_window_key(row), value)
         return True
 
-    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+    def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
+        row, start = window
         segment = self.for_reading(start)
-        return None if segment is None else segment.get(encode_time_ordered_window_key(key, start, seq))
+        return None if segment is None else segment.get(time_ordered_window_key(row))
 
     def scan(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
@@ -162,7 +167,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
 
     def _through_index(self, index: WindowRows) -> WindowRows:
         for key, start, _ in index:
-            value = self.get(key, start, 0)
+            value = self.get((encode_window_key(key, start), start))
             if value is not None:
                 yield key, start, value
 
@@ -175,7 +180,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; expired ones are skipped."""
         for row, value in rows:
-            self.put(*decode_window_key(row), value)
+            self.put((row, decode_window_key(row).start), value)
         self.commit(offsets)
 
 
@@ -195,13 +200,15 @@ class MemoryWindowStore(MemoryStore):
         self._retain_duplicates = retain_duplicates
         self._starts: SortedDict[int, OrderedMap[bytes]] = SortedDict()
 
-    def put(self, key: bytes, start: int, seq: int, value: bytes | None) -> bool:
+    def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window; False when it is older than the retention."""
-        self._drop_expired()
-        self.observed_stream_time = max(self.observed_stream_time, start)
-        if start <= self.observed_stream_time - self.retention_ms:
+        row, start = window
+        if start > self.observed_stream_time:
+            self.observed_stream_time = start
+            self._drop_expired()
+        elif start <= self.observed_stream_time - self.retention_ms:
             return False
-        row = self._row(key, seq)
+        row = self._row(row)
         windows = self._starts.get(start)
         if value is not None:
             if windows is None:
@@ -213,25 +220,25 @@ class MemoryWindowStore(MemoryStore):
                 del self._starts[start]
         return True
 
-    def _row(self, key: bytes, seq: int) -> bytes:
-        return key + seq.to_bytes(4, "big") if self._retain_duplicates else key
+    def _row(self, row: bytes) -> bytes:
+        """Return key ‖ seq, or the key alone: among the windows of one start that says it all."""
+        return row[:-12] + row[-4:] if self._retain_duplicates else row[:-12]
 
     def _drop_expired(self) -> None:
         starts, oldest = self._starts, self.observed_stream_time - self.retention_ms + 1
         while starts and starts.keys()[0] < oldest:
             starts.popitem(0)
 
-    def get(self, key: bytes, start: int, seq: int) -> bytes | None:
+    def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
-        self._drop_expired()
+        row, start = window
         windows = self._starts.get(start)
-        return None if windows is None else windows.data.get(self._row(key, seq))
+        return None if windows is None else windows.data.get(self._row(row))
 
     def scan(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowRows:
         """Iterate windows by start, then key."""
-        self._drop_expired()
         starts = list(self._starts.irange(max(time_from, 0), time_to, reverse=reverse))
         single = key_from is not None and key_from == key_to and not self._retain_duplicates
         rows: list[tuple[bytes, int, bytes]] = []
@@ -258,7 +265,7 @@ class MemoryWindowStore(MemoryStore):
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows."""
         for row, value in rows:
-            self.put(*decode_window_key(row), value)
+            self.put((row, decode_window_key(row).start), value)
         self.commit(offsets)
 
     def close(self) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
-from millrace.dsl.processors.tables import View, forward_flushed
+from millrace.dsl.processors.tables import View, forwards_when_flushed
 from millrace.dsl.processors.window_close import NO_CLOSE_TIME, FinalResult, FinalResults, Range
 from millrace.dsl.processors.window_views import window_view
 from millrace.dsl.windows import SlidingWindows, TimeWindows
 from millrace.errors import TopologyError
 from millrace.processor.node import NodeContext, ProcessFn
-from millrace.records import UNKNOWN_TIMESTAMP, Change, Headers, ValueAndTimestamp, Window, Windowed
+from millrace.records import UNKNOWN_TIMESTAMP, Headers, Window, Windowed, new_tuple
 
 
 class Windows(Protocol):
@@ -108,44 +108,45 @@ class WindowAggregate:
         initialize, aggregate, sends_old = self._initializer, self._aggregator, self._sends_old_values
         forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         store = node.state_store(self.store_name)
-        fetch, put = store.fetch, store.put
+        topic, key_bytes, locate, get, put = store.direct()
+        silent = forwards_when_flushed(node, store, send_old_values=sends_old)
         stream_time = UNKNOWN_TIMESTAMP
-        cached = False
-
-        def listen() -> None:
-            nonlocal cached
-            cached = forward_flushed(node, store, send_old_values=sends_old)
+        window = Window(-1, -1)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-            nonlocal stream_time
+            nonlocal stream_time, window
             if key is None:
                 drop()
                 return
-            stream_time = max(stream_time, timestamp)
+            if timestamp > stream_time:
+                stream_time = timestamp
             start = timestamp - timestamp % size
             if start + size + grace <= stream_time:
                 drop()
                 return
             record.timestamp = timestamp
             record.headers = headers
-            found = fetch(key, start)
+            row = locate(key_bytes(topic, key), start)
+            found = get(row)
             try:
                 if found is None:
                     old = initialize()
                     time = timestamp
                 else:
                     old, time = found
-                    time = max(time, timestamp)
+                    if timestamp > time:
+                        time = timestamp
                 new = aggregate(key, value, old)
             except Exception as error:
                 fail(error, key, value, timestamp, headers)
                 return
-            put(key, None if new is None else ValueAndTimestamp(new, time), start)
-            if not cached:
-                windowed = Windowed(key, Window(start, start + size))
-                forward(windowed, Change(new, old if sends_old else None), time, headers)
+            put(row, (new, time))
+            if silent:
+                return
+            if window[0] != start:  # else it is the window of the record before, as most often
+                window = Window(start, start + size)
+            forward(new_tuple(Windowed, (key, window)), (new, old if sends_old else None, True), time, headers)
 
-        node.on_init(listen)
         return process
 
     def _general(  # noqa: C901 (one closure on the path of every record)
@@ -158,21 +159,19 @@ class WindowAggregate:
         initialize, aggregate, sends_old = self._initializer, self._aggregator, self._sends_old_values
         forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         store = node.state_store(self.store_name)
-        fetch, put = store.fetch, store.put
+        topic, key_bytes, locate, get, put = store.direct()
         stream_time = UNKNOWN_TIMESTAMP
-        silent = final_results is not None
-
-        def listen() -> None:
-            nonlocal silent
-            silent = forward_flushed(node, store, send_old_values=sends_old)
+        silent = final_results is not None or forwards_when_flushed(node, store, send_old_values=sends_old)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             nonlocal stream_time
             if key is None:
                 drop()
                 return
-            stream_time = max(stream_time, timestamp)
+            if timestamp > stream_time:
+                stream_time = timestamp
             close_time = stream_time - grace
+            raw = key_bytes(topic, key)
             for window in windows_for(timestamp):
                 start, end = window
                 if end <= close_time:
@@ -180,26 +179,27 @@ class WindowAggregate:
                     continue
                 record.timestamp = timestamp
                 record.headers = headers
-                found = fetch(key, start)
+                row = locate(raw, start)
+                found = get(row)
                 try:
                     if found is None:
                         old = initialize()
                         time = timestamp
                     else:
                         old, time = found
-                        time = max(time, timestamp)
+                        if timestamp > time:
+                            time = timestamp
                     new = aggregate(key, value, old)
                 except Exception as error:
                     fail(error, key, value, timestamp, headers)
                     return
-                put(key, None if new is None else ValueAndTimestamp(new, time), start)
+                put(row, (new, time))
                 if not silent:
-                    forward(Windowed(key, window), Change(new, old if sends_old else None), time, headers)
+                    update = (new, old if sends_old else None, True)
+                    forward(new_tuple(Windowed, (key, window)), update, time, headers)
             if final_results is not None:
                 final_results.emit(close_time, headers)
 
-        if final_results is None:
-            node.on_init(listen)
         return process
 
     def _emitting_on_close(self, node: NodeContext, windows: TimeWindows) -> ProcessFn:
