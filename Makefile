@@ -53,6 +53,10 @@ demo: $(READY) ## Count the words of Python's standard library with two exactly-
 crds: $(READY) ## Generate crds/ from the manifest models
 	@$(BIN)/python -m millrace.manifest.crd
 
+.PHONY: docs
+docs: $(READY) ## Generate the pages of docs/ that are made from code and data
+	@for page in inventory dsl configuration; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+
 .PHONY: bench
 bench: $(READY) ## Measure the engine's CPU per record
 	@$(BIN)/python benchmarks/engine.py
