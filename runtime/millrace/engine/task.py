@@ -266,8 +266,7 @@ class StreamTask:
         self._require(TaskState.RUNNING, TaskState.SUSPENDED)
         if not self.commit_needed:
             return {}
-        for store in self.stores.values():
-            store.flush()
+        self._flush_stores()
         metadata_changed = self._metadata != self._committed_metadata
         group = self._running_group()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -279,6 +278,17 @@ class StreamTask:
             if offset is not None:
                 offsets[partition] = OffsetAndMetadata(offset, encode_metadata(queue.partition_time, self._metadata))
         return offsets
+
+    def _flush_stores(self) -> None:
+        """Flush every store, those after one that fails too, as Java does: what they log is complete; the first error is raised."""
+        failure: Exception | None = None
+        for store in self.stores.values():
+            try:
+                store.flush()
+            except Exception as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def post_commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
         """Put the stores on disk with the changelog offsets they correspond to; call when the commit has succeeded.

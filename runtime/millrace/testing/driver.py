@@ -236,14 +236,20 @@ class TopologyTestDriver:
         """Move the wall clock and call the punctuators that it makes due."""
         self._now_ms += by_ms
         task = self._running_task()
-        task.punctuate_wall_clock(self._now_ms)
-        if self._auto_commit:
-            self._commit()
+        try:
+            task.punctuate_wall_clock(self._now_ms)
+            if self._auto_commit:
+                self._commit()
+        finally:
+            self._capture()
         self.drain()
 
     def commit(self) -> None:
         """Commit now: flush record caches and buffers, and process what comes of it."""
-        self._commit()
+        try:
+            self._commit()
+        finally:
+            self._capture()
         self.drain()
 
     # Stores
