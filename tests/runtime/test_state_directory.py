@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -246,3 +248,26 @@ def test_stateless_instances_share_a_machine(tmp_path):
     assert first.process_id != second.process_id
     assert first.own_task(TASK, "thread") is not None
     assert not (tmp_path / "state").exists()
+
+
+def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatch, caplog):
+    """When deleting unused state fails, that is said with what to do, and the clean-up goes on with the rest."""
+    state = directory(tmp_path, **{"state.cleanup.delay.ms": 0})
+    state.lock()
+    try:
+        for number in range(2):
+            (state.path / f"0_{number}").mkdir()
+        delete = shutil.rmtree
+
+        def refuse_one(path):
+            if path.name == "0_0":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            delete(path)
+
+        monkeypatch.setattr("millrace.runtime.state_directory.shutil.rmtree", refuse_one)
+        assert state.clean_idle(time.time() + 60) == [TaskId(0, 1)]
+    finally:
+        state.unlock()
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "Cannot delete the unused state in" in warning
+    assert "0_0: Permission denied. To fix it: give the user" in warning

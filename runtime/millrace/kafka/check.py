@@ -148,7 +148,7 @@ async def _probe(connection: Connection, server: str, security: Security, timeou
 
 def _sasl_reason(server: str, security: Security, fallback: str) -> str:
     offered = None
-    with contextlib.suppress(OSError, struct.error, ValueError):
+    with contextlib.suppress(OSError, struct.error, ValueError):  # it only makes the message better
         offered = offered_mechanisms(server, security)
     if offered and security.mechanism not in offered:
         return f"it does not offer sasl.mechanism={security.mechanism}, but {', '.join(offered)}"

@@ -112,7 +112,7 @@ class ChangelogReader:
                     changelog = begin_changelog(task, partition, offsets, end, self._listener)
                     if changelog is not None:
                         restoration.changelogs[partition] = changelog
-            except StreamsError as error:
+            except Exception as error:  # of the store or the listener: this task's failure, not the others'
                 self.failed.append(FailedTask(task, error))
                 continue
             self._tasks[task.task_id] = restoration
@@ -174,7 +174,7 @@ class ChangelogReader:
         try:
             for changelog in restoration.changelogs.values():
                 changelog.finish()
-        except Exception as error:
+        except Exception as error:  # of the store or the listener: this task's failure, not the others'
             self._fail(restoration.task.task_id, error)
             return
         self._remove(restoration)
@@ -242,7 +242,7 @@ class ChangelogReader:
             return
         try:
             changelog.apply(records, self._uncommitted_max_bytes)
-        except Exception as error:
+        except Exception as error:  # as above
             self._fail(changelog.task.task_id, error)
         else:
             self.restored_total += len(records)
@@ -281,7 +281,7 @@ class ChangelogReader:
                 if changelog.uncommitted:
                     try:
                         changelog.commit()
-                    except Exception as error:
+                    except Exception as error:  # as above
                         self._fail(changelog.task.task_id, error)
         if now - self._last_log >= _LOG_EVERY_S:
             self._last_log = now

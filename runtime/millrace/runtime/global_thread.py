@@ -148,7 +148,7 @@ class GlobalStreamThread:
                     committed = time.monotonic()
                     self._task.commit()
             self._task.commit()
-        except Exception as error:
+        except Exception as error:  # of the brokers, a store or the user's processor: the client ends with it
             _log.exception("The global stores cannot be kept up to date")
             self._on_failure(error)
         finally:
@@ -157,6 +157,6 @@ class GlobalStreamThread:
     def _close(self) -> None:
         try:
             self._task.close()
-        except Exception:
+        except Exception:  # of a store or a processor's close; what was committed is on disk
             _log.warning("The global stores could not be closed cleanly", exc_info=True)
         self._consumer.close()

@@ -22,6 +22,7 @@ from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.runtime.global_thread import GlobalStreamThread
+from millrace.runtime.health_server import HealthServer
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
@@ -96,7 +97,10 @@ class KafkaStreams:
         self._admin: AdminClient | None = None
         self._stop_housekeeping = threading.Event()
         self._status_file = self.config.internal("__status.file__", "")
+        self._status_problem = ""
         self._process_id = ""
+        self._topology_hash = self.topology.plan().hash
+        self._health: HealthServer | None = None
         self.error: Exception | None = None
         """What ended the instance, or None."""
 
@@ -140,6 +144,7 @@ class KafkaStreams:
         Raises:
             LockError: another process uses the state directory.
             StateDirectoryError: the state directory cannot be written to.
+            ListenerError: the address of `health.listener` cannot be listened on.
             BrokerUnreachableError: no broker answered.
             AuthenticationError: the brokers refused the credentials.
             MissingSourceTopicError: an input topic does not exist.
@@ -150,11 +155,13 @@ class KafkaStreams:
         try:
             self._process_id = str(self._directory.process_id)
             settings = ClientSettings(self.config, self._process_id)
+            self._start_health(settings)
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
             provision_internal_topics(self.topology, self.config, self._admin)
             self._start_global_thread(settings, self._admin)
         except BaseException:
+            self._stop_health()
             self._directory.unlock()
             raise
         self._context = ThreadContext(
@@ -230,7 +237,20 @@ class KafkaStreams:
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
-        return take_status(self.config.application_id, self._process_id, self._state, self._live_threads(), self.error)
+        return take_status(
+            self.config.application_id,
+            self._process_id,
+            self._state,
+            self._live_threads(),
+            self.error,
+            topology_hash=self._topology_hash,
+            group_protocol=self.config.group_protocol.value,
+        )
+
+    @property
+    def health_address(self) -> tuple[str, int] | None:
+        """Host and port where probes are answered, None if they are not (`health.listener`)."""
+        return None if self._health is None else self._health.address
 
     # Threads
 
@@ -240,8 +260,7 @@ class KafkaStreams:
         return tuple(self._live_threads())
 
     def _live_threads(self) -> list[StreamThread]:
-        with self._lock:
-            return list(self._threads.values())
+        return list(self._threads.copy().values())  # no lock: listeners run under it, and status must not wait for them
 
     def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
         subtopology = self.topology.global_subtopology
@@ -254,6 +273,8 @@ class KafkaStreams:
         assert self._context is not None
         thread = StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
         with self._lock:
+            replaced = self._threads.get(number)
+            thread.joined = replaced is not None and replaced.joined
             self._threads[number] = thread
         thread.start()
 
@@ -276,10 +297,11 @@ class KafkaStreams:
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         try:
             response = self._exception_handler(error)
-        except Exception:
+        except Exception:  # the user's code
             _log.exception("The uncaught exception handler failed: shutting the client down")
             response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
-        _log.error("%s died: %s; to do: %s", thread.name, error, response.value)
+        unexpected = None if isinstance(error, StreamsError) else error  # the others' messages say what to do
+        _log.error("%s died: %s; to do: %s", thread.name, error, response.value, exc_info=unexpected)
         with self._lock:
             self.error = error
             if response is UncaughtExceptionResponse.REPLACE_THREAD:
@@ -311,14 +333,30 @@ class KafkaStreams:
         threading.Thread(target=self._finish_shutdown, args=(end,), name="millrace-shutdown", daemon=True).start()
 
     def _finish_shutdown(self, end: State) -> None:
-        for thread in self._live_threads():
-            thread.join()
-        if self._global_thread is not None:
-            self._global_thread.shutdown()
-        self._stop_housekeeping.set()
-        self._directory.unlock()
-        self._write_status(end)
-        self._set_state(end)
+        try:
+            for thread in self._live_threads():
+                thread.join()
+            if self._global_thread is not None:
+                self._global_thread.shutdown()
+            self._stop_housekeeping.set()
+            self._directory.unlock()
+            self._write_status(end)
+            if end is not State.ERROR:  # who has failed says so until it is closed
+                self._stop_health()
+        finally:
+            self._set_state(end)  # `wait` must not wait for ever
+
+    def _start_health(self, settings: ClientSettings) -> None:
+        if self.config.health_listener is not None:
+            self._health = HealthServer(
+                self.config.health_listener, self.status, settings.membership(1).max_poll_interval_ms
+            )
+            self._health.start()
+
+    def _stop_health(self) -> None:
+        if self._health is not None:
+            self._health.close()
+            self._health = None
 
     def _keep_house(self) -> None:
         cleaned = time.monotonic()
@@ -329,18 +367,23 @@ class KafkaStreams:
                 if time.monotonic() - cleaned >= delay_s:
                     cleaned = time.monotonic()
                     self._directory.clean_idle()
-            except Exception as error:
-                _log.warning("Housekeeping failed: %s", error)
+            except Exception:  # nothing depends on it, and the next time may be better; but it should not happen
+                _log.exception("Housekeeping failed; it is tried again")
 
     def _write_status(self, state: State | None = None) -> None:
-        if self._status_file:
-            status = self.status()
-            if state is not None:
-                status = replace(status, state=state.value)
-            try:
-                write_status(status, Path(self._status_file))
-            except OSError as error:
+        if not self._status_file:
+            return
+        status = self.status()
+        if state is not None:
+            status = replace(status, state=state.value)
+        try:
+            write_status(status, Path(self._status_file))
+        except OSError as error:
+            if self._status_problem != str(error):  # once, and not every second
+                self._status_problem = str(error)
                 _log.warning("Cannot write the status file %s: %s", self._status_file, error)
+        else:
+            self._status_problem = ""
 
     # State
 
@@ -355,7 +398,7 @@ class KafkaStreams:
         if self._state_listener is not None:
             try:
                 self._state_listener(new, old)
-            except Exception:
+            except Exception:  # the user's code
                 _log.exception("The state listener failed")
 
     def _require_created(self, what: str) -> None:

@@ -64,6 +64,7 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _FLUSH_STEP_S: Final = 0.5
+_PAUSE_S: Final = 0.1
 
 
 class TransactionAbortedError(StreamsError):
@@ -198,7 +199,8 @@ class StreamsProducer:
             except KafkaException as error:
                 cause: KafkaError = error.args[0]
                 if cause.retriable() and not cause.txn_requires_abort() and time.monotonic() < deadline:
-                    _log.debug("Trying again to %s: %s", doing, cause)
+                    _log.info("Trying again to %s: %s", doing, cause.str())
+                    time.sleep(_PAUSE_S)
                     continue
                 raise translate_error(error, doing) from error
             return

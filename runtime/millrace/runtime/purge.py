@@ -46,10 +46,12 @@ class RepartitionPurge:
         if any(not future.done() for future in self._running):
             return
         self._last = now
-        if any(future.exception() is not None for future in self._running):
+        problem = next((future.exception() for future in self._running if future.exception() is not None), None)
+        if problem is not None:
             self._purged.clear()
-            with contextlib.suppress(KafkaException):
-                self._admin.list_topics(timeout=_METADATA_TIMEOUT_S)  # leaders may have moved
+            _log.warning("Repartition topics were not purged, and grow until they are: %s", problem)
+            with contextlib.suppress(KafkaException):  # leaders may have moved; if not, the old ones are asked again
+                self._admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         self._running = []
         wanted = {
             partition: position.offset
@@ -62,15 +64,7 @@ class RepartitionPurge:
         try:
             futures = self._admin.delete_records(request)
         except KafkaException as error:
-            _log.debug("Repartition topics are not purged: %s", error)
+            _log.warning("Repartition topics cannot be purged, and grow until they are: %s", error)
             return
         self._purged.update(wanted)
         self._running = list(futures.values())
-        for future in self._running:
-            future.add_done_callback(_log_failure)
-
-
-def _log_failure(future: Any) -> None:
-    error = future.exception()
-    if error is not None:
-        _log.debug("A repartition topic was not purged: %s", error)

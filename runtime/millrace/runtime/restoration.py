@@ -94,7 +94,10 @@ class ChangelogRestoration:
     def suspend(self) -> None:
         """Tell the listener that the rest is not restored here."""
         if self.listener is not None:
-            self.listener.on_restore_suspended(self.partition, self.store.name, self.restored)
+            try:
+                self.listener.on_restore_suspended(self.partition, self.store.name, self.restored)
+            except Exception:  # the task is leaving already, perhaps because the listener failed before
+                _log.exception("The restore listener failed")
 
 
 @dataclass(slots=True)

@@ -168,7 +168,7 @@ class StateDirectory:
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # it only makes the clean-up wait from now on
                     os.utime(self.task_path(task_id))
 
     def disown_all(self, owner: str) -> None:
@@ -213,10 +213,16 @@ class StateDirectory:
         removed = []
         for entry in self._task_directories():
             task_id = TaskId.parse(entry.name)
-            with self._guard, contextlib.suppress(FileNotFoundError):
-                if task_id in self._owners or entry.stat().st_mtime > oldest:
+            with self._guard:
+                try:
+                    if task_id in self._owners or entry.stat().st_mtime > oldest:
+                        continue
+                    shutil.rmtree(entry)
+                except FileNotFoundError:
                     continue
-                shutil.rmtree(entry, ignore_errors=True)
+                except OSError as error:
+                    _log.warning("%s", explain(error, entry, "delete the unused state in"))
+                    continue
                 removed.append(task_id)
         if removed:
             _log.info("Deleted the state of %s in %s: not used for a while", ", ".join(map(str, removed)), self.path)

@@ -75,6 +75,9 @@ class StateUpdater:
             limits: where to stop instead of the end, for changelogs that are source topics.
         """
         with self._condition:
+            if self._stopping:  # nobody would ever look at it
+                self._reader.failed.append(FailedTask(task, StreamsError("The state updater has stopped")))
+                return
             self._added.append((task, limits))
             self._condition.notify_all()
 
@@ -122,11 +125,12 @@ class StateUpdater:
                     with self._condition:
                         if not (self._added or self._removals or self._stopping):
                             self._condition.wait()
-        except Exception as error:
-            _log.exception("%s failed", threading.current_thread().name)
+        except Exception as error:  # what is no single task's failure: that of the consumer, or of Millrace
+            _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
             reader.fail_all(error)
         finally:
-            self._stopping = True
+            with self._condition:
+                self._stopping = True
             reader.let_all_go()
             self._take_actions()
             reader.close()
@@ -137,7 +141,7 @@ class StateUpdater:
         if added and not self._stopping:
             self._reader.begin(added)
         elif added:
-            stopped = StreamsError("The state updater is stopped")
+            stopped = StreamsError("The state updater has stopped")
             self._reader.failed.extend(FailedTask(task, stopped) for task, _ in added)
         for task_id, future in removals:
             future.set_result(self._reader.let_go(task_id) or self._take_finished(task_id))

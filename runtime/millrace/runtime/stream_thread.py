@@ -120,6 +120,11 @@ class StreamThread:
         return not self._thread.is_alive()
 
     @property
+    def is_alive(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._thread.is_alive()
+
+    @property
     def tasks(self) -> TaskManager | None:
         """The thread's tasks, None before it has started. To look at, not to use: it belongs to the thread."""
         return None if self._resources is None else self._resources.tasks
@@ -143,7 +148,7 @@ class StreamThread:
                 self._resources.member.start()
             while not self._stop.is_set():
                 self._guarded_round()
-        except Exception as error:
+        except Exception as error:  # whatever it is, the uncaught exception handler decides, and everything is closed
             self.error = error
             _log.debug("%s failed", self.name, exc_info=True)
             self._on_death(self, error)
@@ -324,7 +329,7 @@ class StreamThread:
         resources = self._resources
         try:
             resources.tasks.close(clean=self.error is None)
-        except Exception as error:
+        except Exception as error:  # the thread ends in any case; what is not committed is done again by its successor
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
                 self.name,
@@ -340,7 +345,7 @@ class StreamThread:
         for what, step in steps:
             try:
                 step()
-            except Exception:
+            except Exception:  # what follows must be closed all the same
                 _log.warning("%s could not close its %s", self.name, what, exc_info=True)
         self._context.directory.disown_all(self.name)
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
-from millrace.errors import RebalanceInProgressError, StreamsTimeoutError, TaskCorruptedError
+from millrace.errors import RebalanceInProgressError, StreamsError, StreamsTimeoutError, TaskCorruptedError
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.committer import Committer
 from millrace.runtime.restoration import FailedTask
@@ -295,17 +295,20 @@ class TaskManager:
         if clean:
             try:
                 self.commit()
-            except Exception as error:
+                self._commit_clean_metadata(self.task_ids)
+            except Exception as error:  # whatever it is, every store must still be closed
                 failure = error
                 clean = False
-        if clean:
-            self._commit_clean_metadata(self.task_ids)
-        else:
-            self._committer.abort()
+        if not clean:
+            try:
+                self._committer.abort()
+            except StreamsError as error:  # brokers that do not answer; they abort the transaction by themselves, later
+                _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         for task_id in self.task_ids:
             try:
                 self._drop(task_id, dirty=not clean)
-            except Exception as error:
+            except Exception as error:  # of a store or a processor's close; the other tasks are closed all the same
+                _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
                 failure = failure or error
         if failure is not None:
             raise failure

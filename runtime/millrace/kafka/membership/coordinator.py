@@ -98,6 +98,7 @@ class Coordinator:
                     raise kafka_errors.CoordinatorNotAvailableError(str(error)) from error
                 if time.monotonic() - began > _REBOOTSTRAP_AFTER_S:
                     began = time.monotonic()
+                    log.warning("Group %s has no coordinator: %s; looking on", self._settings.group_id, error)
                     await self._bootstrap_again()
                 await self._connection.sleep(backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, self._settings.retry_backoff_max_ms)

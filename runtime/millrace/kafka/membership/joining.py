@@ -156,7 +156,7 @@ class Joining:
         log.info("Assigning generation %d of group %s to %d members", response.generation_id, group, len(members))
         try:
             given = self._assign(members)
-        except BaseException:
+        except BaseException:  # the next `poll`, if there is one, joins again
             with self._standing.lock:
                 self._standing.state = MemberState.UNJOINED
             raise

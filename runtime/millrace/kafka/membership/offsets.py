@@ -38,6 +38,7 @@ _FORBIDDEN = {29: "READ on the topic", 30: "READ on the group"}
 _RETRIABLE = {*NOT_HERE, 3, 7, 88}  # and UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, UNSTABLE_OFFSET_COMMIT
 _COMMIT_VERSION = 9  # version 10 names topics by id
 _FETCH_VERSION = 9
+_COMPLAIN_EVERY_S: Final = 5.0
 
 
 class MigratedCommitError(TaskMigratedError):
@@ -56,6 +57,7 @@ class GroupOffsets:
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
+        self._complain_at_s = 0.0
 
     async def commit(
         self,
@@ -85,6 +87,7 @@ class GroupOffsets:
             )
         item = OffsetCommitRequest.OffsetCommitRequestTopic
         deadline = time.monotonic() + timeout_s
+        what = f"Offsets of {len(offsets)} partitions could not be committed"
         while True:
             request = OffsetCommitRequest(
                 group_id=self._settings.group_id,
@@ -112,7 +115,7 @@ class GroupOffsets:
                 problem = _describe(errors)
                 if any(code in NOT_HERE[1:] for code in errors.values()):
                     self._coordinator.forget(problem)
-            await self._pause(deadline, f"Offsets of {len(offsets)} partitions could not be committed", problem)
+            await self._pause(deadline, what, problem)
 
     async def fetch(
         self, partitions: Collection[TopicPartition], timeout_s: float
@@ -132,6 +135,7 @@ class GroupOffsets:
         group = OffsetFetchRequest.OffsetFetchRequestGroup
         item = group.OffsetFetchRequestTopics
         deadline = time.monotonic() + timeout_s
+        what = f"Committed offsets of {len(partitions)} partitions could not be read"
         while True:
             request = OffsetFetchRequest(
                 groups=[
@@ -167,13 +171,17 @@ class GroupOffsets:
                 problem = _describe(errors)
                 if any(code in NOT_HERE[1:] for code in errors.values()):
                     self._coordinator.forget(problem)
-            await self._pause(deadline, f"Committed offsets of {len(partitions)} partitions could not be read", problem)
+            await self._pause(deadline, what, problem)
 
     async def _pause(self, deadline: float, what: str, problem: object) -> None:
         if time.monotonic() >= deadline:
             raise StreamsTimeoutError(
                 f"{what} in group {self._settings.group_id} in time; the last problem was: {problem}"
             )
+        now = time.monotonic()
+        if now >= self._complain_at_s:  # this may go on for minutes, in which nothing else is said
+            self._complain_at_s = now + _COMPLAIN_EVERY_S
+            log.warning("%s in group %s yet; trying again: %s", what, self._settings.group_id, problem)
         await self._connection.sleep(self._settings.retry_backoff_ms / 1000)
 
     def _raise_final(self, errors: Mapping[TopicPartition, int], what: str) -> None:
