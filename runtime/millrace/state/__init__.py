@@ -5,6 +5,7 @@ from millrace.state.cache import RecordCache
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
 from millrace.state.rocksdb_options import RocksDBConfigSetter, RocksDBOptions
 from millrace.state.session import SessionStore
+from millrace.state.session_with_headers import AggregationWithHeaders, SessionStoreWithHeaders
 from millrace.state.stores import Stores
 from millrace.state.versioned import (
     PUT_RETURN_CODE_NOT_PUT,
@@ -17,12 +18,14 @@ from millrace.state.window import TimestampedWindowStore, TimestampedWindowStore
 __all__ = [
     "PUT_RETURN_CODE_NOT_PUT",
     "PUT_RETURN_CODE_VALID_TO_UNDEFINED",
+    "AggregationWithHeaders",
     "ChangelogRecord",
     "KeyValueStore",
     "RecordCache",
     "RocksDBConfigSetter",
     "RocksDBOptions",
     "SessionStore",
+    "SessionStoreWithHeaders",
     "StateStore",
     "StoreBuilder",
     "StoreContext",

@@ -14,14 +14,15 @@ from millrace.state.key_value import (
     TimestampedKeyValueStoreWithHeaders,
     TypedKeyValueStore,
 )
-from millrace.state.session import SessionStore
+from millrace.state.session import SessionStore, TypedSessionStore
+from millrace.state.session_with_headers import SessionStoreWithHeaders
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
     PersistentVersionedSupplier,
     SessionBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
-from millrace.state.value_formats import HEADERS, PLAIN, TIMESTAMPED, ValueFormat
+from millrace.state.value_formats import HEADERS, PLAIN, SESSION_HEADERS, TIMESTAMPED, ValueFormat
 from millrace.state.versioned import VersionedKeyValueStore
 from millrace.state.window import (
     JoinWindowStore,
@@ -194,13 +195,19 @@ class SessionStoreBuilder(BuilderBase):
     kind = "session"
 
     def __init__(
-        self, supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        self,
+        supplier: SessionBytesStoreSupplier,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        store_type: type[TypedSessionStore[Any, Any]] = SessionStore,
     ) -> None:
         super().__init__(supplier.name)
         self.supplier = supplier
         self.key_serde = key_serde
         self.value_serde = value_serde
         self.retention_ms = supplier.retention_ms
+        self._store_type = store_type
 
     @property
     def persistent(self) -> bool:
@@ -213,11 +220,11 @@ class SessionStoreBuilder(BuilderBase):
         return self._format().name
 
     def _format(self) -> ValueFormat:
-        return self.supplier.value_format or PLAIN
+        return self.supplier.value_format or _NATURAL_SESSION_FORMAT[self._store_type]
 
     def build(self) -> StateStore:
         """Return a new store: typed → record cache → change log → physical."""
-        return SessionStore[Any, Any](
+        return self._store_type(
             self.supplier.get(),
             self._format(),
             self.key_serde,
@@ -225,6 +232,12 @@ class SessionStoreBuilder(BuilderBase):
             caching=self.caching_enabled,
             logging=self.logging_enabled,
         )
+
+
+_NATURAL_SESSION_FORMAT: dict[type[TypedSessionStore[Any, Any]], ValueFormat] = {
+    SessionStore: PLAIN,
+    SessionStoreWithHeaders: SESSION_HEADERS,
+}
 
 
 class VersionedKeyValueStoreBuilder(BuilderBase):

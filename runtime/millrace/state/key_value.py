@@ -42,8 +42,9 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
         self._write: Write = compile_write(self._physical, log, context)
 
     def _compile(self) -> None:
+        self._write_through = self._writer(self._write)
         if self._cache is None:
-            self._get, self._put = self._reader(self._physical.get), self._writer(self._write)
+            self._get, self._put = self._reader(self._physical.get), self._write_through
         else:
             self._get, self._put = self._cache_reader(self._cache), self._cache_writer(self._cache)
 
@@ -186,16 +187,16 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
             old_data = self._physical.get(raw)
             if old_data is None and cached is None:
                 return
-        if cached is None:
-            timestamp = entry.timestamp
-            self._write(raw, None, None, timestamp, self._tombstone_headers())
+        if cached is None or self._shareable:
+            self._write_through(raw, cached)
         else:
-            data, timestamp, headers = self._split(cached) if self._shareable else cached
+            data, timestamp, headers = cached
             self._write(raw, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
+            cached = self._join(cached)
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        new, timestamp = cached[:2] if self.timed and cached is not None else (cached, entry.timestamp)
         listener(self._key_of(self._topic, raw), new, old, timestamp, entry.headers)
 
 
@@ -213,6 +214,10 @@ class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAnd
 
 class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
     """A store of values with timestamp and headers (KIP-1271); the changelog records carry the headers."""
+
+    def put(self, key: K, value: ValueTimestampHeaders[V] | None) -> None:
+        """Set the value of a key; None, or a value that is None, deletes it."""
+        super().put(key, None if value is None or value[0] is None else value)
 
 
 def merge_cached(

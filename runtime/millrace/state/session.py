@@ -17,7 +17,7 @@ from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
 from millrace.state.session_physical import PhysicalSessionStore, SessionRows
-from millrace.state.values import Parts, PlainValues
+from millrace.state.values import Parts, PlainValues, Values
 
 K = TypeVar("K")
 A = TypeVar("A")
@@ -25,8 +25,8 @@ A = TypeVar("A")
 _CACHE_SEGMENT_BYTES = 8
 
 
-class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A]):
-    """A session store of aggregates A."""
+class TypedSessionStore(Values, LayeredStore[PhysicalSessionStore], Generic[K, A]):
+    """What all session stores do; A is what `put` takes and `fetch` returns."""
 
     kind = "session"
 
@@ -221,6 +221,10 @@ class SessionStore(PlainValues, LayeredStore[PhysicalSessionStore], Generic[K, A
         self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)
         if listener is None:
             return
-        old = None if old_data is None or not self._send_old_values else self._from_disk(old_data)
-        new = None if cached is None else cached if self._shareable else self._join(cached)
+        old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
+        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
         listener(self._windowed(session), new, old, entry.timestamp, entry.headers)
+
+
+class SessionStore(PlainValues, TypedSessionStore[K, A]):
+    """A session store of aggregates A."""

@@ -13,6 +13,7 @@ from millrace.state.builders import (
 )
 from millrace.state.key_value import TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
 from millrace.state.session_physical import RocksTimeOrderedSessionStore
+from millrace.state.session_with_headers import SessionStoreWithHeaders
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
     MemoryKeyValueSupplier,
@@ -221,6 +222,13 @@ class Stores:
     ) -> SessionStoreBuilder:
         """Return a builder of session stores."""
         return SessionStoreBuilder(supplier, key_serde, value_serde)
+
+    @staticmethod
+    def session_store_with_headers_builder(
+        supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+    ) -> SessionStoreBuilder:
+        """Return a builder of session stores whose aggregates have headers; the disk keeps what its format can (KIP-1271)."""
+        return SessionStoreBuilder(supplier, key_serde, value_serde, store_type=SessionStoreWithHeaders)
 
     @staticmethod
     def versioned_key_value_store_builder(

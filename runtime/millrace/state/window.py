@@ -76,9 +76,10 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
 
     def _compile(self) -> None:
         self._write = self._window_writer()
+        self._write_through = self._writer(self._write)
         read = self._reader(self._physical.get)
         if self._cache is None:
-            self._get, self._put = read, self._writer(self._write)
+            self._get, self._put = read, self._write_through
         else:
             keep = self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES)
             self._get, self._put = self._cache_reader(self._cache, read), lambda window, value: keep(window[0], value)
@@ -282,16 +283,16 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
             old_data = self._physical.get(window)
             if old_data is None and cached is None:
                 return
-        if cached is None:
-            timestamp = entry.timestamp
-            self._write(window, None, None, timestamp, self._tombstone_headers())
+        if cached is None or self._shareable:
+            self._write_through(window, cached)
         else:
-            data, timestamp, headers = self._split(cached) if self._shareable else cached
+            data, timestamp, headers = cached
             self._write(window, self._format.to_disk(data, timestamp, headers), data, timestamp, headers)
+            cached = self._join(cached)
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
+        new, timestamp = cached[:2] if self.timed and cached is not None else (cached, entry.timestamp)
         if self._last_window[0] != start:
             self._last_window = Window(start, min(start + self.window_size_ms, MAX_LONG))
         key = new_tuple(Windowed, (self._key_of(self._topic, cache_key[:-12]), self._last_window))
@@ -316,3 +317,7 @@ class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTime
 
 class TimestampedWindowStoreWithHeaders(HeaderValues, TypedWindowStore[K, ValueTimestampHeaders[V]]):
     """A window store of values with timestamp and headers (KIP-1271)."""
+
+    def put(self, key: K, value: ValueTimestampHeaders[V] | None, window_start: int) -> None:
+        """Set the value of a key's window; None, or a value that is None, deletes it."""
+        super().put(key, None if value is None or value[0] is None else value, window_start)
