@@ -4,7 +4,8 @@ Order across partitions is best effort (KIP-695): with an empty partition among 
 wait for. -1: nothing. 0: records known to be on the broker but not here yet. More: that long besides, for records still to be
 produced. The host tells each partition's lag; a partition whose lag is not known is waited for.
 
-Of heads with the same timestamp the one that became a head first is taken, as from Java's priority queue of partitions.
+Of heads with the same timestamp that one is taken which Java would take: the partitions that have records are kept in a heap
+which moves its elements as `java.util.PriorityQueue` does. Every queue in the heap has its head read.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ IDLING_DISABLED = -1
 class PartitionGroup:
     """The input partitions of one task."""
 
-    __slots__ = ("_counters", "_list", "_max_idle_ms", "queues")
+    __slots__ = ("_arrived", "_counters", "_heap", "_list", "_max_idle_ms", "queues")
 
     def __init__(self, queues: Iterable[RecordQueue], max_task_idle_ms: int, counters: TaskCounters) -> None:
         self.queues: Mapping[TopicPartition, RecordQueue] = {
             queue.partition: queue for queue in sorted(queues, key=lambda queue: queue.partition)
         }
         self._list = list(self.queues.values())
+        self._heap: list[RecordQueue] = []
+        self._arrived = [queue for queue in self._list if queue]
+        """Queues with records that are not in the heap yet."""
         self._max_idle_ms = max_task_idle_ms
         self._counters = counters
 
@@ -37,8 +41,8 @@ class PartitionGroup:
     def add(self, partition: TopicPartition, records: Iterable[ConsumedRecord]) -> None:
         """Append raw records of one partition, in offset order."""
         queue = self.queues[partition]
-        if not queue:
-            self._move_to_end(queue)
+        if not queue and len(self._list) > 1:
+            self._arrived.append(queue)
         queue.raw.extend(records)
 
     def buffered(self) -> int:
@@ -60,43 +64,62 @@ class PartitionGroup:
         queues = self._list
         if len(queues) == 1:
             return queues[0].drain(max_records)
+        heap = self._heap
         done = 0
         while done < max_records:
-            best, until = self._choose()
-            if best is None or not self._may_process(now_ms):
+            self._offer_arrived()
+            if not heap or not self._may_process(now_ms):
                 break
             if any(queue.idle_deadline_ms is not None for queue in queues):
                 self._counters.enforced_processing += 1
-            if until is None:
-                done += best.drain(max_records - done)
+            if len(heap) == 1:
+                done += self._process_only(max_records - done)
+            elif len(heap) == 2:
+                done += self._process_first_of_two(max_records - done)
             else:
-                done += self._run(best, until, max_records - done)
-                self._move_to_end(best)
+                self._process_first()
+                done += 1
         return done
 
-    def _move_to_end(self, queue: RecordQueue) -> None:
-        """Let the heads of all other queues go first if they have the same timestamp as this queue's next one."""
-        queues = self._list
-        if queues[-1] is not queue:
-            queues.remove(queue)
-            queues.append(queue)
+    def _process_only(self, max_records: int) -> int:
+        queue = self._heap.pop()
+        try:
+            return queue.drain(max_records)
+        finally:
+            if queue:
+                self._arrived.insert(0, queue)
 
-    def _choose(self) -> tuple[RecordQueue | None, int | None]:
-        """Return the queue whose head is earliest, and the timestamp of the next earliest head (None: there is no other)."""
-        best: RecordQueue | None = None
-        best_at = 0
-        until: int | None = None
-        for queue in self._list:
-            timestamp = queue.peek()
-            if timestamp is None:
-                continue
-            if best is None:
-                best, best_at = queue, timestamp
-            elif timestamp < best_at:
-                best, best_at, until = queue, timestamp, best_at
-            elif until is None or timestamp < until:
-                until = timestamp
-        return best, until
+    def _process_first_of_two(self, max_records: int) -> int:
+        first, other = self._heap
+        assert other.head is not None
+        until = other.head[0]
+        try:
+            return self._run(first, until, max_records)
+        finally:
+            if first.head is None:
+                self._heap[:] = [other]
+                if first:
+                    self._arrived.insert(0, first)
+            elif first.head[0] >= until:
+                self._heap[:] = [other, first]
+
+    def _process_first(self) -> None:
+        queue = _poll(self._heap)
+        try:
+            queue.process_head()
+            queue.peek()
+        finally:
+            if queue.head is not None:
+                _offer(self._heap, queue)
+            elif queue:
+                self._arrived.insert(0, queue)
+
+    def _offer_arrived(self) -> None:
+        arrived = self._arrived
+        while arrived:
+            if arrived[0].peek() is not None:
+                _offer(self._heap, arrived[0])
+            del arrived[0]
 
     @staticmethod
     def _run(queue: RecordQueue, until: int, max_records: int) -> int:
@@ -126,3 +149,40 @@ class PartitionGroup:
                 if now_ms < queue.idle_deadline_ms:
                     return False
         return True
+
+
+def _offer(heap: list[RecordQueue], queue: RecordQueue) -> None:
+    """Add a queue whose head was read: at the end, then up for as long as the parent's head is later."""
+    timestamp = _time(queue)
+    heap.append(queue)
+    at = len(heap) - 1
+    while at:
+        above = (at - 1) // 2
+        if timestamp >= _time(heap[above]):
+            break
+        heap[at] = heap[above]
+        at = above
+    heap[at] = queue
+
+
+def _poll(heap: list[RecordQueue]) -> RecordQueue:
+    """Remove the first queue; the last one takes its place, then goes down for as long as a child's head is earlier."""
+    first, last = heap[0], heap.pop()
+    size = len(heap)
+    if size:
+        timestamp = _time(last)
+        at = 0
+        while (child := 2 * at + 1) < size:
+            if child + 1 < size and _time(heap[child]) > _time(heap[child + 1]):
+                child += 1
+            if timestamp <= _time(heap[child]):
+                break
+            heap[at] = heap[child]
+            at = child
+        heap[at] = last
+    return first
+
+
+def _time(queue: RecordQueue) -> int:
+    assert queue.head is not None
+    return queue.head[0]
