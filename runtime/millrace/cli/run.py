@@ -36,6 +36,12 @@ def run(
         Path | None,
         typer.Option("--status-file", help="Write what the instance does to this file.", show_default=False),
     ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http", metavar="HOST:PORT", help="Serve /livez, /startedz, /readyz and /status here.", show_default=False
+        ),
+    ] = None,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -50,6 +56,7 @@ def run(
     options = {
         "application.id": application_id,
         "state.dir": None if state_dir is None else str(state_dir),
+        "health.listener": http,
     }
     app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
     from millrace.cli.instance import run_until_stopped
