@@ -1,7 +1,7 @@
 """The tree of commands, and how every command reports failure: one line that says what is wrong, one that says what to do.
 
 Exit codes: 0 done; 1 it failed while running; 2 nothing ran, because the command line, the manifest, the configuration, the
-entrypoint or the topology is wrong (trying again is of no use); 130 interrupted.
+entrypoint or the topology is wrong (trying again is of no use); 3 `plan --diff` says that a reset is needed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from millrace.cli import describe, dev, plan, run
+from millrace.cli import describe, dev, plan, reset, run
 from millrace.cli.failure import report
 from millrace.errors import StreamsError
 
@@ -57,7 +57,7 @@ def millrace(
     """Kafka Streams for Python.
 
     Exit codes: 0 done · 1 failed while running · 2 wrong command line, manifest, configuration, entrypoint or topology ·
-    130 interrupted.
+    3 `plan --diff` says that a reset is needed · 130 interrupted.
     """
     from millrace.cli.logs import configure
 
@@ -67,4 +67,5 @@ def millrace(
 app.command()(run.run)
 app.command()(plan.plan)
 app.command()(describe.describe)
+app.command()(reset.reset)
 app.add_typer(dev.app, name="dev")

@@ -115,14 +115,19 @@ def application(
         )
     if bootstrap is not None:
         merged["bootstrap.servers"] = bootstrap
-    merged |= dict(map(_pair, settings))
+    merged |= dict(map(setting, settings))
     merged |= {key: value for key, value in (options or {}).items() if value is not None}
     if "application.id" not in merged:
         raise ConfigError("The application has no id: give --application-id ID, or a manifest with -f FILE")
     return Application(entrypoint, merged, app_config, args, (manifest.absolute().parent,) if manifest else ())
 
 
-def _pair(text: str) -> tuple[str, str]:
+def setting(text: str) -> tuple[str, str]:
+    """Return key and value of a `KEY=VALUE` text.
+
+    Raises:
+        ConfigError: It is none.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"`{text}` is not a setting: write KEY=VALUE, for example num.stream.threads=2")

@@ -20,6 +20,8 @@ __all__ = [
     "TopicToCreate",
     "all_topic_partitions",
     "create_topics",
+    "delete_topics",
+    "group_names",
     "topic_configs",
     "topic_partitions",
     "wait_for_topics",
@@ -74,6 +76,22 @@ def all_topic_partitions(admin: AdminClient, timeout_s: float = 30.0) -> dict[st
             return {name: len(t.partitions) for name, t in topics if t.error is None and not name.startswith("__")}
 
 
+def group_names(admin: AdminClient, timeout_s: float = 30.0) -> frozenset[str]:
+    """Return the names of the groups that this principal may see.
+
+    Raises:
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            listed = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
+        except KafkaException as error:
+            pause(deadline, "list groups", error.args[0])
+        else:
+            return frozenset(group.group_id for group in listed.valid)
+
+
 def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:
     """Return the effective configuration of topics; those that do not exist are left out.
 
@@ -123,6 +141,25 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
     answers = ask("create topics", request, topics, timeout_s, final={KafkaError.TOPIC_ALREADY_EXISTS: False})
     wait_for_topics(admin, topics, max(1.0, deadline - time.monotonic()))
     return frozenset(name for name, answer in answers.items() if answer is False)
+
+
+def delete_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> None:
+    """Delete topics and wait until the brokers have none of them; those that do not exist are no error.
+
+    Raises:
+        AuthorizationError: Topics may not be deleted.
+        StreamsError: The brokers refuse: deletion is turned off (`delete.topic.enable`).
+        StreamsTimeoutError: The topics did not go in time.
+    """
+    deadline = time.monotonic() + timeout_s
+
+    def request(names: Collection[str]) -> Mapping[str, Any]:
+        futures: Mapping[str, Any] = admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S)
+        return futures
+
+    ask("delete topics", request, topics, timeout_s, final={KafkaError.UNKNOWN_TOPIC_OR_PART: None})
+    while left := topic_partitions(admin, topics, max(1.0, deadline - time.monotonic())):
+        pause(deadline, f"delete topics {', '.join(sorted(left))}", "the brokers still have them")
 
 
 def wait_for_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> None:
