@@ -34,6 +34,6 @@ def test_names_of_methods_and_errors_exist():
 def test_settings_exist():
     """Settings that are said to be Millrace's own, or to differ, are settings."""
     text = PAGE.read_text()
-    own = {"uncommitted.max.bytes", "rocksdb.memory.max.bytes", "processing.exception.handler.global.enabled"}
+    own = {"uncommitted.max.bytes", "rocksdb.memory.max.bytes"}
     assert own | {"num.standby.replicas", "group.protocol", "group.instance.id"} <= set(fields())
     assert all(key in text for key in own)

@@ -70,17 +70,29 @@ def test_committed_offset_survives_a_restart(tmp_path):
     again.close()
 
 
-def test_processing_failure_stops_or_is_skipped(tmp_path):
-    """The processing handler judges global processors too."""
-    task, _ = open_task(tmp_path / "a")
-    with pytest.raises(FailedProcessingError, match="gproc"):
+CONTINUE = {"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+ENABLED = {"processing.exception.handler.global.enabled": True}
+
+
+def test_processing_handler_is_not_asked_about_global_processors(tmp_path):
+    """By default a failing global processor ends the task, whatever the handler would say (KIP-1270)."""
+    task, _ = open_task(tmp_path, **CONTINUE)
+    with pytest.raises(FailedProcessingError, match=r"gproc.*Set processing.exception.handler.global.enabled=true and"):
+        task.update(G0, [record(0, 0, "a", "bad")])
+    assert task.counters.dropped_records == 0
+    task.close()
+
+
+def test_processing_handler_may_judge_global_processors(tmp_path):
+    """With processing.exception.handler.global.enabled the handler decides: FAIL ends the task, RESUME skips and counts."""
+    task, _ = open_task(tmp_path / "a", **ENABLED)
+    with pytest.raises(FailedProcessingError, match=r"gproc.*Set processing.exception.handler to"):
         task.update(G0, [record(0, 0, "a", "bad")])
     task.close()
-    task, stores = open_task(
-        tmp_path / "b", **{"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
-    )
+    task, stores = open_task(tmp_path / "b", **CONTINUE, **ENABLED)
     task.update(G0, [record(0, 0, "a", "bad"), record(0, 1, "a", "good")])
     assert stores["gs"].get("a") == "good"
+    assert task.counters.dropped_records == 1
     task.close()
 
 

@@ -8,14 +8,15 @@ import pytest
 from confluent_kafka import Producer
 from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
 
-from millrace.errors import MissingSourceTopicError
+from millrace.errors import FailedProcessingError, MissingSourceTopicError
 from millrace.processor.api import Processor
 from millrace.records import Record
-from millrace.runtime import KafkaStreams
+from millrace.runtime import KafkaStreams, State
 from millrace.state import Stores
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
+CONTINUE = {"processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
 
 
 class Fill(Processor):
@@ -23,6 +24,8 @@ class Fill(Processor):
 
     def process(self, record):
         """Put the record."""
+        if record.value == "bad":
+            raise ValueError("no good name")
         self.context.get_state_store("names").put(record.key, record.value)
 
 
@@ -90,3 +93,36 @@ def test_missing_topic_of_a_global_store_is_named(kafka, topic_factory, tmp_path
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     with pytest.raises(MissingSourceTopicError, match="no-names"):
         KafkaStreams(lookup("no-names", source, sink), config).start()
+
+
+@pytest.mark.parametrize("when", ["before the start", "while running"])
+def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_path, when):
+    """Without processing.exception.handler.global.enabled the processing handler is not asked: the client ends in ERROR."""
+    names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path) | CONTINUE
+    streams = KafkaStreams(lookup(names, source, sink), config)
+    if when == "before the start":
+        put(kafka, names, {"a": "bad"}, partitions=1)
+        with pytest.raises(FailedProcessingError, match="no good name"):
+            streams.start()
+        return
+    streams.start()
+    wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+    put(kafka, names, {"a": "bad"}, partitions=1)
+    assert streams.wait(60)
+    assert streams.state is State.ERROR
+    assert isinstance(streams.error, FailedProcessingError)
+    assert "fill failed on the record at offset 0" in str(streams.error)
+    assert "processing.exception.handler.global.enabled=true" in str(streams.error)
+
+
+def test_processing_handler_may_skip_records_of_global_stores(kafka, topic_factory, tmp_path):
+    """With processing.exception.handler.global.enabled what the handler lets go is skipped, and the store goes on."""
+    names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path) | CONTINUE
+    config |= {"processing.exception.handler.global.enabled": True}
+    put(kafka, names, {"a": "bad", "b": "good"}, partitions=1)
+    with running(lookup(names, source, sink), config):
+        produce(kafka, source, ["a", "b"])
+        wait_until(lambda: len(read_all(kafka, sink)) == 2, "both looked up")
+    assert {key: value for key, value, _ in read_all(kafka, sink)} == {b"a": b"unknown", b"b": b"good"}

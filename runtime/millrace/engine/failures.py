@@ -80,7 +80,24 @@ class ErrorHandling:
         record: RecordContext,
         collector: RecordCollector | None,
         drop_record: Callable[[], None],
+        *,
+        of_global_stores: bool = False,
     ) -> None:
+        """Resolve the handlers.
+
+        Args:
+            task_id: whose failures these are.
+            config: names the handlers.
+            record: the record in work.
+            collector: sends dead letters; None drops them with a warning.
+            drop_record: counts a record that is skipped.
+            of_global_stores: whether `processing.exception.handler.global.enabled` decides if the processing handler is
+                asked at all (KIP-1270).
+
+        Raises:
+            ConfigError: a handler cannot be found.
+        """
+        self._asks_processing_handler = not of_global_stores or config.processing_exception_handler_global_enabled
         self._task_id = task_id
         self._record = record
         self._collector = collector
@@ -163,12 +180,15 @@ class ErrorHandling:
         self, node: str, error: Exception, record: Record[Any, Any] | None, timestamp: int, headers: Headers
     ) -> None:
         context = self._context(node, timestamp, headers)
-        response = self._ask(lambda: self._processing.handle_error(context, record, error), "processing", context)
+        response, remedy = HandlerResponse.fail(), "processing.exception.handler.global.enabled=true and "
+        if self._asks_processing_handler:
+            response = self._ask(lambda: self._processing.handle_error(context, record, error), "processing", context)
+            remedy = ""
         self._send_dead_letters(response)
         if response.action is HandlerAction.FAIL:
             raise FailedProcessingError(
                 f"Task {self._task_id}: node {node} failed {self._where()}: {type(error).__name__}: {error}. "
-                "Set processing.exception.handler to skip such records."
+                f"Set {remedy}processing.exception.handler to skip such records."
             ) from error
         self._drop()
 

@@ -53,7 +53,9 @@ class GlobalStateTask:
         }
         self._state_dir = state_dir
         self._clock = clock
-        self._failures = ErrorHandling(GLOBAL_TASK_ID, config, self.record, None, self._drop_record)
+        self._failures = ErrorHandling(
+            GLOBAL_TASK_ID, config, self.record, None, self._drop_record, of_global_stores=True
+        )
         self._topology: CompiledTopology | None = None
         self._queues: dict[TopicPartition, RecordQueue] = {}
 
@@ -112,7 +114,8 @@ class GlobalStateTask:
 
         Raises:
             SerializationError: a record cannot be read and the deserialisation handler said FAIL.
-            FailedProcessingError: a processor raised and the processing handler said FAIL.
+            FailedProcessingError: a processor raised, and the processing handler said FAIL or was not to be asked
+                (`processing.exception.handler.global.enabled`, KIP-1270).
         """
         queue = self._queue(partition)
         self.times.system_time = self._clock()
