@@ -56,7 +56,7 @@ class CacheEntry:
 class StoreCache:
     """One store's entries by cache key, least recently used first."""
 
-    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "_writing", "bytes", "entries", "touch")
+    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "_writing", "bytes", "entries", "put", "touch")
 
     def __init__(
         self, budget: CacheBudget, record: RecordContext, write_back: Callable[[bytes, CacheEntry], None]
@@ -72,6 +72,8 @@ class StoreCache:
         self.touch = self.entries.move_to_end
         """Makes an entry the one used last."""
         self.bytes = 0
+        self.put: Callable[[bytes, Any, int], None] = self._compile_put()
+        """Keeps a write: key, value (None = delete), its size; with the context of the record being processed."""
 
     def load(self, key: bytes, value: Any, value_size: int) -> None:
         """Keep a value that was read from below."""
@@ -79,40 +81,44 @@ class StoreCache:
         if self._budget.used_bytes > self._budget.max_bytes:
             self._evict()
 
-    def put(self, key: bytes, value: Any, value_size: int) -> None:
-        """Keep a write (None = delete) with the context of the record being processed."""
-        record = self._record
-        topic, headers = record.topic, record.headers
-        size = len(key) + value_size + _NODE_BYTES
-        if topic is not None:
-            size += len(topic)
-        if headers:
-            size += sum(len(name) + len(data or b"") for name, data in headers)
-        entry = self.entries.get(key)
-        if entry is not None and (entry.dirty or not self._writing):
-            self.touch(key)
-            if entry.dirty:
-                del self._dirty[key]
+    def _compile_put(self) -> Callable[[bytes, Any, int], None]:
+        """Return `put` as a closure: it lies on the path of every write, and what it uses stays the same for life."""
+        record, budget, dirty, find, touch = self._record, self._budget, self._dirty, self.entries.get, self.touch
+
+        def put(key: bytes, value: Any, value_size: int) -> None:
+            topic, headers = record.topic, record.headers
+            size = len(key) + value_size + _NODE_BYTES
+            if topic is not None:
+                size += len(topic)
+            if headers:
+                size += sum(len(name) + len(data or b"") for name, data in headers)
+            entry = find(key)
+            if entry is not None and (entry.dirty or not self._writing):
+                touch(key)
+                if entry.dirty:
+                    del dirty[key]
+                else:
+                    entry.dirty = True
+                if size != entry.size:
+                    self._resize(size - entry.size)
+                    entry.size = size
+                entry.value = value
             else:
+                if entry is not None:
+                    self._remove(key)
+                entry = CacheEntry(value, size)
                 entry.dirty = True
-            if size != entry.size:
-                self._resize(size - entry.size)
-                entry.size = size
-            entry.value = value
-        else:
-            if entry is not None:
-                self._remove(key)
-            entry = CacheEntry(value, size)
-            entry.dirty = True
-            self._add(key, entry)
-        self._dirty[key] = entry
-        entry.topic = topic
-        entry.partition = record.partition
-        entry.offset = record.offset
-        entry.timestamp = record.timestamp
-        entry.headers = headers
-        if self._budget.used_bytes > self._budget.max_bytes:
-            self._evict()
+                self._add(key, entry)
+            dirty[key] = entry
+            entry.topic = topic
+            entry.partition = record.partition
+            entry.offset = record.offset
+            entry.timestamp = record.timestamp
+            entry.headers = headers
+            if budget.used_bytes > budget.max_bytes:
+                self._evict()
+
+        return put
 
     def flush(self) -> None:
         """Write every dirty entry back, in the order of the last puts."""

@@ -26,6 +26,8 @@ class Values:
     """Whether evictions of an LRU map below reach the changelog."""
     prefix_size = 8
     """What the cache counts per value beside the serde's bytes."""
+    timed = True
+    """Values are tuples that begin with the bare value and its timestamp."""
 
     _format: ValueFormat
     _shareable: bool
@@ -114,6 +116,7 @@ class PlainValues(Values):
 
     logs_evictions = True
     prefix_size = 0
+    timed = False
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
         if self._format.name != "plain":
@@ -191,7 +194,8 @@ class TimestampedValues(Values):
             if pair is None or pair[0] is None:
                 keep(raw, None, extra_bytes)
             elif shareable:
-                keep(raw, pair, value_size(pair[0]) + prefix_size)
+                value = pair[0]
+                keep(raw, pair, (8 if type(value) is int else value_size(value)) + prefix_size)
             else:
                 general(raw, pair)
 
