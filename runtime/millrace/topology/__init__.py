@@ -2,6 +2,14 @@
 
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.built import BuiltTopology, Subtopology
+from millrace.topology.description import (
+    GlobalStoreDescription,
+    ProcessorDescription,
+    SinkDescription,
+    SourceDescription,
+    SubtopologyDescription,
+    TopologyDescription,
+)
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
 from millrace.topology.plan import TopologyPlan
@@ -11,14 +19,20 @@ from millrace.topology.wrapping import ProcessorWrapper
 __all__ = [
     "AutoOffsetReset",
     "BuiltTopology",
+    "GlobalStoreDescription",
     "Node",
+    "ProcessorDescription",
     "ProcessorNode",
     "ProcessorWrapper",
     "RepartitionTopic",
+    "SinkDescription",
     "SinkNode",
+    "SourceDescription",
     "SourceNode",
     "Subtopology",
+    "SubtopologyDescription",
     "Topology",
     "TopologyBuilder",
+    "TopologyDescription",
     "TopologyPlan",
 ]

@@ -19,6 +19,7 @@ from millrace.state.api import StoreBuilder
 from millrace.topology.built import BuiltTopology, Subtopology
 from millrace.topology.deferred import DeferredStore, resolved_serde, resolved_store
 from millrace.topology.describe import NodeGroup, describe
+from millrace.topology.description import TopologyDescription
 from millrace.topology.grouping import UnionFind
 from millrace.topology.java_order import hash_ordered
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
@@ -196,8 +197,8 @@ class TopologyBuilder:
             for number, names in enumerate(self._connected.groups(self.nodes))
         ]
 
-    def describe(self) -> str:
-        """Return the text of `Topology.describe()`."""
+    def describe(self) -> TopologyDescription:
+        """Return the result of `Topology.describe()`."""
         return describe(self.groups())
 
     def build(self, config: StreamsConfig) -> BuiltTopology:

@@ -1,4 +1,4 @@
-"""The text of a topology, equal to the byte to what Kafka Streams prints for the same one.
+"""Describes a topology in the orders of Kafka Streams, so that the text is equal to the byte to what it prints for the same one.
 
 People keep these texts beside their applications and diff them on every upgrade, and tools draw them. Nodes are ordered by
 the number of paths below them; the orders inside brackets and arrows are those of Java's collections (see `java_order`).
@@ -8,23 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from millrace.topology.description import (
+    GlobalStoreDescription,
+    NodeDescription,
+    ProcessorDescription,
+    SinkDescription,
+    SourceDescription,
+    SubtopologyDescription,
+    TopologyDescription,
+)
 from millrace.topology.java_order import MutableKeyTreeSet, hash_ordered
-from millrace.topology.nodes import Node, ProcessorNode, SinkNode, SourceNode
+from millrace.topology.nodes import Node, ProcessorNode, SourceNode
 
 
 class _Described:
     """A node with its neighbours, and its size: one more than the sizes of all nodes it sends to."""
 
-    __slots__ = ("head", "is_sink", "is_source", "name", "predecessors", "size", "successors")
+    __slots__ = ("name", "node", "predecessors", "size", "successors")
 
     def __init__(self, node: Node) -> None:
         self.name = node.name
+        self.node = node
         self.size = 1
-        self.head = _head(node)
-        self.is_source = isinstance(node, SourceNode)
-        self.is_sink = isinstance(node, SinkNode)
         self.predecessors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
         self.successors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
 
@@ -34,13 +40,16 @@ class _Described:
         for predecessor in self.predecessors:
             predecessor.grow(amount)
 
-    def __str__(self) -> str:
-        lines = [self.head]
-        if not self.is_sink:
-            lines.append(f"      --> {_names(self.successors)}")
-        if not self.is_source:
-            lines.append(f"      <-- {_names(self.predecessors)}")
-        return "\n".join(lines)
+    def described(self) -> NodeDescription:
+        """Return the description, now that all neighbours are known."""
+        node = self.node
+        before = tuple(other.name for other in self.predecessors)
+        after = tuple(other.name for other in self.successors)
+        if isinstance(node, SourceNode):
+            return _source(node, after)
+        if isinstance(node, ProcessorNode):
+            return _processor(node, before, after)
+        return SinkDescription(node.name, node.topic, node.topic_extractor, before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +61,18 @@ class NodeGroup:
     is_global: bool
 
 
-def describe(groups: Sequence[NodeGroup]) -> str:
+def describe(groups: Sequence[NodeGroup]) -> TopologyDescription:
     """Return the description of all sub-topologies, in the order of their ids.
 
     Each global store has a text of its own; ids of groups that hold several stay the same for all of them.
     """
-    tasks = [(group.id, _subtopology(group)) for group in groups if not group.is_global]
-    stores = [pair for group in groups if group.is_global for pair in _global_stores(group)]
-    text = "Topologies:\n "
-    expected = 0
-    while tasks and stores:
-        text += "  " + (tasks.pop(0) if tasks[0][0] == expected else stores.pop(0))[1]
-        expected += 1
-    return text + "".join("  " + body for _, body in (*tasks, *stores))
+    return TopologyDescription(
+        [_subtopology(group) for group in groups if not group.is_global],
+        [store for group in groups if group.is_global for store in _global_stores(group)],
+    )
 
 
-def _subtopology(group: NodeGroup) -> str:
+def _subtopology(group: NodeGroup) -> SubtopologyDescription:
     parents: Mapping[str, tuple[str, ...]] = {
         node.name: () if isinstance(node, SourceNode) else node.parents for node in group.nodes
     }
@@ -80,49 +85,31 @@ def _subtopology(group: NodeGroup) -> str:
             predecessor.successors.add(node)
             predecessor.grow(node.size)
     ordered = sorted(by_name.values(), key=lambda node: (-node.size, node.name))
-    body = "".join(f"    {node}\n" for node in ordered)
-    return f"Sub-topology: {group.id}\n{body}\n"
+    return SubtopologyDescription(group.id, tuple(node.described() for node in ordered))
 
 
-def _global_stores(group: NodeGroup) -> list[tuple[int, str]]:
+def _global_stores(group: NodeGroup) -> list[GlobalStoreDescription]:
     result = []
     processors = [node for node in group.nodes if isinstance(node, ProcessorNode)]
     for source in group.nodes:
-        if not isinstance(source, SourceNode):
-            continue
-        processor = next(node for node in processors if source.name in node.parents)
-        text = f"Sub-topology: {group.id} for global store (will not generate tasks)\n"
-        text += f"    {_head(source)}\n      --> {processor.name}\n"
-        text += f"    {_head(processor)}\n      --> none\n      <-- {source.name}\n"
-        result.append((group.id, text))
+        if isinstance(source, SourceNode):
+            processor = next(node for node in processors if source.name in node.parents)
+            result.append(
+                GlobalStoreDescription(
+                    group.id, _source(source, (processor.name,)), _processor(processor, (source.name,), ())
+                )
+            )
     return result
 
 
-def _head(node: Node) -> str:
-    if isinstance(node, SourceNode):
-        topics = (
-            node.pattern.pattern if node.pattern is not None else _bracketed(hash_ordered(node.topics, copied=True))
-        )
-        return f"Source: {node.name} (topics: {topics})"
-    if isinstance(node, ProcessorNode):
-        stores = hash_ordered(hash_ordered(node.stores), copied=True)
-        return f"Processor: {node.name} (stores: {_bracketed(stores)})"
-    if node.topic is not None:
-        return f"Sink: {node.name} (topic: {node.topic})"
-    return f"Sink: {node.name} (extractor class: {_callable_name(node.topic_extractor)})"
+def _source(node: SourceNode, successors: tuple[str, ...]) -> SourceDescription:
+    pattern = None if node.pattern is None else node.pattern.pattern
+    return SourceDescription(node.name, tuple(hash_ordered(node.topics, copied=True)), pattern, successors)
 
 
-def _bracketed(names: Sequence[str]) -> str:
-    return f"[{', '.join(names)}]"
-
-
-def _callable_name(function: Any) -> str:
-    name: str = getattr(function, "__name__", type(function).__name__)
-    return name
-
-
-def _names(nodes: MutableKeyTreeSet[_Described]) -> str:
-    return ", ".join(node.name for node in nodes) or "none"
+def _processor(node: ProcessorNode, predecessors: tuple[str, ...], successors: tuple[str, ...]) -> ProcessorDescription:
+    stores = hash_ordered(hash_ordered(node.stores), copied=True)
+    return ProcessorDescription(node.name, tuple(stores), predecessors, successors)
 
 
 def _compare(one: _Described, other: _Described) -> int:

@@ -18,6 +18,7 @@ from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder, global_source
 from millrace.topology.built import BuiltTopology
+from millrace.topology.description import TopologyDescription
 from millrace.topology.nodes import SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
 
@@ -208,8 +209,8 @@ class Topology:
         self._builder.use_source_as_changelog(builder.name, topic)
         return self
 
-    def describe(self) -> str:
-        """Return the text that Kafka Streams prints for this topology."""
+    def describe(self) -> TopologyDescription:
+        """Return the text that Kafka Streams prints for this topology; its sub-topologies and nodes are attributes of it."""
         return self._builder.describe()
 
     def build(self, config: StreamsConfig) -> BuiltTopology:
