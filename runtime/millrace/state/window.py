@@ -148,6 +148,8 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         self._log_seq = (self._log_seq + 1) & MAX_INT
         logged = encode_window_key(raw, start, self._log_seq)
         if value is None:
+            if not self._physical.observe(start):
+                self._drop_record()
             if self._log is not None:
                 self._log(logged, None, self._record.timestamp, self._tombstone_headers())
             return

@@ -54,6 +54,9 @@ class PhysicalWindowStore(PhysicalStore, Protocol):
     def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window (None deletes); return False when it has expired and is dropped."""
 
+    def observe(self, start: int) -> bool:
+        """Take note of a delete among duplicates, which changes no row; return False when it counts as expired."""
+
     def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
 
@@ -79,6 +82,10 @@ class RocksWindowStore(SegmentedDatabase):
         if segment is None:
             return False
         segment.put(row, value)
+        return True
+
+    def observe(self, start: int) -> bool:  # noqa: ARG002 (segments expire by what is written)
+        """Return True."""
         return True
 
     def get(self, window: WindowRow) -> bytes | None:
@@ -131,6 +138,10 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
         if self.with_index:
             segment.put(INDEX + row, None if value is None else b"")
         segment.put(time_ordered_window_key(row), value)
+        return True
+
+    def observe(self, start: int) -> bool:  # noqa: ARG002 (segments expire by what is written)
+        """Return True."""
         return True
 
     def get(self, window: WindowRow) -> bytes | None:
@@ -203,10 +214,7 @@ class MemoryWindowStore(MemoryStore):
     def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window; False when it is older than the retention."""
         row, start = window
-        if start > self.observed_stream_time:
-            self.observed_stream_time = start
-            self._drop_expired()
-        elif start <= self.observed_stream_time - self.retention_ms:
+        if not self.observe(start):
             return False
         row = self._row(row)
         windows = self._starts.get(start)
@@ -219,6 +227,14 @@ class MemoryWindowStore(MemoryStore):
             if not windows:
                 del self._starts[start]
         return True
+
+    def observe(self, start: int) -> bool:
+        """Move stream time; return False when that start is older than the retention."""
+        if start > self.observed_stream_time:
+            self.observed_stream_time = start
+            self._drop_expired()
+            return True
+        return start > self.observed_stream_time - self.retention_ms
 
     def _row(self, row: bytes) -> bytes:
         """Return key ‖ seq, or the key alone: among the windows of one start that says it all."""
