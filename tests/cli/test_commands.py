@@ -60,7 +60,7 @@ def test_help_lists_the_commands_quickly():
     result = millrace("--help")
     took = time.monotonic() - began
     assert result.returncode == 0
-    assert all(f" {name} " in result.stdout for name in ("run", "plan", "describe", "dev"))
+    assert all(f" {name} " in result.stdout for name in ("run", "plan", "describe", "reset", "dev"))
     assert took < 5  # about 0.25 s when the machine is idle
 
 
@@ -72,7 +72,9 @@ def test_help_imports_no_engine():
     assert result.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "describe", "dev kafka", "dev up", "dev down", "dev status"])
+@pytest.mark.parametrize(
+    "command", ["run", "plan", "describe", "reset", "dev kafka", "dev up", "dev down", "dev status"]
+)
 def test_every_command_has_help_with_an_example(command):
     """Each command shows how it is used."""
     result = millrace(*command.split(), "--help")
