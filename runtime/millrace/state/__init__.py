@@ -1,6 +1,7 @@
 """State stores: key-value, window, session and versioned, in RocksDB or memory, behind cache and changelog."""
 
 from millrace.state.api import ChangelogRecord, StateStore, StoreBuilder, StoreContext, ValueTimestampHeaders
+from millrace.state.builders import StoreBuilderBase
 from millrace.state.cache import RecordCache
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
 from millrace.state.rocksdb_options import RocksDBConfigSetter, RocksDBOptions
@@ -28,6 +29,7 @@ __all__ = [
     "SessionStoreWithHeaders",
     "StateStore",
     "StoreBuilder",
+    "StoreBuilderBase",
     "StoreContext",
     "Stores",
     "TimestampedKeyValueStore",

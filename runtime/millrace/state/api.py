@@ -103,7 +103,58 @@ class StoreContext:
 
 @runtime_checkable
 class StateStore(Protocol):
-    """A store as its task sees it (KIP-1035: offsets live in the store)."""
+    """A store as its task sees it (KIP-1035: offsets live in the store).
+
+    Implement it for a store of your own; what processors call besides is up to you. Its life: `init`; `restore` with what the
+    changelog has beyond `committed_offset`, as often as needed; then writes, each of which the store logs itself; at every
+    commit `flush`, and `commit` with the offset of the last record it logged, if it logged any; in the end `close`. After a
+    failure `close` comes without a commit, and what was written since must be gone when the next object opens the same directory.
+    A persistent store notes the offsets of what it restores itself. A store in memory is not persistent, and each new object is
+    restored from the changelog's beginning.
+
+    Example:
+        >>> from millrace import Processor, Topology, TopologyTestDriver
+        >>> from millrace.state import StoreBuilderBase
+        >>> class Tally:
+        ...     persistent = False
+        ...     def __init__(self, name):
+        ...         self.name, self.counts, self.offsets, self.opened = name, {}, {}, False
+        ...     def init(self, context):
+        ...         partition = context.changelog_partition(self.name)
+        ...         self.log = None if partition is None else context.send_change(partition)
+        ...         self.record, self.opened = context.record, True
+        ...     def add(self, key):
+        ...         self.counts[key] = self.counts.get(key, 0) + 1
+        ...         if self.log is not None:
+        ...             self.log(key.encode(), b"%d" % self.counts[key], self.record.timestamp, NO_HEADERS)
+        ...     def restore(self, records):
+        ...         self.counts.update((record.key.decode(), int(record.value)) for record in records)
+        ...     def flush(self):
+        ...         pass
+        ...     def commit(self, offsets):
+        ...         self.offsets.update(offsets)
+        ...     def committed_offset(self, partition):
+        ...         return self.offsets.get(partition)
+        ...     def uncommitted_bytes(self):
+        ...         return 0
+        ...     def is_open(self):
+        ...         return self.opened
+        ...     def close(self):
+        ...         self.opened = False
+        >>> class TallyBuilder(StoreBuilderBase):
+        ...     def build(self):
+        ...         return Tally(self.name)
+        >>> class Count(Processor):
+        ...     def process(self, record):
+        ...         self.context.get_state_store("tally").add(record.key)
+        >>> topology = Topology().add_source("in", "in").add_processor("count", Count, "in")
+        >>> topology = topology.add_state_store(TallyBuilder("tally"), "count")
+        >>> config = {"default.key.serde": "string", "default.value.serde": "string"}
+        >>> with TopologyTestDriver(topology, config) as driver:
+        ...     driver.create_input_topic("in").pipe_list([("a", "x"), ("b", "x"), ("a", "x")])
+        ...     driver.get_state_store("tally").counts
+        {'a': 2, 'b': 1}
+    """
 
     name: str
     persistent: bool
@@ -142,7 +193,7 @@ class StateStore(Protocol):
 
 
 class StoreBuilder(Protocol):
-    """Makes one store per task, and tells the topology what the store needs."""
+    """Makes one store per task, and tells the topology what the store needs; `builders.StoreBuilderBase` has most of it."""
 
     name: str
     logging_enabled: bool

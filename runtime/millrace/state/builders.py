@@ -33,10 +33,13 @@ from millrace.state.window import (
 )
 
 
-class BuilderBase:
-    """What all builders share; the `with_…` methods change the builder and return it, as in Java."""
+class StoreBuilderBase:
+    """What all builders share; the `with_…` methods change the builder and return it, as in Java.
 
-    kind: str
+    Derive the builder of a store of your own from it: `build` is all it needs, and `persistent` if the store survives a restart.
+    """
+
+    kind: str = "key-value"
     retention_ms: int | None = None
     retain_duplicates: bool = False
 
@@ -72,11 +75,25 @@ class BuilderBase:
         self.log_config = {}
         return self
 
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return False
+
+    @property
+    def value_format(self) -> str:
+        """Return the name of the value layout, as `StoreBuilder` describes it."""
+        return "plain"
+
+    def build(self) -> StateStore:
+        """Return a new store; called once per task."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class KeyValueStoreBuilder(BuilderBase):
+class KeyValueStoreBuilder(StoreBuilderBase):
     """Builds key-value stores of one of the three value types."""
 
     kind = "key-value"
@@ -127,7 +144,7 @@ _NATURAL_FORMAT: dict[type[TypedKeyValueStore[Any, Any]], ValueFormat] = {
 }
 
 
-class WindowStoreBuilder(BuilderBase):
+class WindowStoreBuilder(StoreBuilderBase):
     """Builds window stores; one that retains duplicates is never cached."""
 
     kind = "window"
@@ -189,7 +206,7 @@ _NATURAL_WINDOW_FORMAT: dict[type[TypedWindowStore[Any, Any]], ValueFormat] = {
 }
 
 
-class SessionStoreBuilder(BuilderBase):
+class SessionStoreBuilder(StoreBuilderBase):
     """Builds session stores."""
 
     kind = "session"
@@ -240,7 +257,7 @@ _NATURAL_SESSION_FORMAT: dict[type[TypedSessionStore[Any, Any]], ValueFormat] = 
 }
 
 
-class VersionedKeyValueStoreBuilder(BuilderBase):
+class VersionedKeyValueStoreBuilder(StoreBuilderBase):
     """Builds versioned stores, which are never cached."""
 
     kind = "versioned"

@@ -13,7 +13,7 @@ from millrace.records import NO_HEADERS, RecordContext, TopicPartition
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
 from millrace.state.buffered_records import BufferedChange, decode_change, encode_change
-from millrace.state.builders import BuilderBase
+from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender, restored_offsets
 from millrace.state.keys import (
     BASE,
@@ -166,7 +166,7 @@ class GraceBuffer:
         self._seq = max(self._seq, decode_time_ordered_window_key(row).seq)
 
 
-class GraceBufferBuilder(BuilderBase):
+class GraceBufferBuilder(StoreBuilderBase):
     """Builds the buffer of a join with a grace period; caching does not apply.
 
     Args:

@@ -20,7 +20,7 @@ from millrace.records import NO_HEADERS, Headers, KeyValue
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
 from millrace.state.base import LayeredStore
-from millrace.state.builders import BuilderBase
+from millrace.state.builders import StoreBuilderBase
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
 from millrace.state.keys import decode_join_side_key, encode_join_side_key
@@ -196,7 +196,7 @@ class OuterJoinStore(LayeredStore[PhysicalKeyValueStore]):
         raise NotImplementedError
 
 
-class OuterJoinStoreBuilder(BuilderBase):
+class OuterJoinStoreBuilder(StoreBuilderBase):
     """Builds the shared store of a left or outer join.
 
     Args:

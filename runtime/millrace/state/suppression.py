@@ -23,7 +23,7 @@ from millrace.state.buffered_records import (
     decode_logged_change,
     encode_change,
 )
-from millrace.state.builders import BuilderBase
+from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender
 from millrace.state.serde_binding import changelog_topic, store_serdes
 from millrace.state.value_formats import pack_long
@@ -228,7 +228,7 @@ def _size(raw: bytes, change: BufferedChange) -> int:
     return size
 
 
-class SuppressionBufferBuilder(BuilderBase):
+class SuppressionBufferBuilder(StoreBuilderBase):
     """Builds the buffer of a suppressed table; caching does not apply.
 
     Args:
