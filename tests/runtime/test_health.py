@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import secrets
@@ -142,20 +143,30 @@ class Stoppable(Processor):
         self.context.forward(record)
 
 
-@pytest.fixture
-def stoppable(topic_factory):
-    """Give a topology with a processor that can be held up, and its source."""
-    Stoppable.waiting.clear()
-    Stoppable.go_on.clear()
-    source, sink = topic_factory("in"), topic_factory("out")
-    topology = (
+def stoppable_topology(source, sink):
+    """Return a topology with a processor that can be held up."""
+    return (
         Topology()
         .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
         .add_processor("stoppable", Stoppable, "in")
         .add_sink("out", sink, "stoppable", key_serde=NUMBER, value_serde=TEXT)
     )
-    yield topology, source
+
+
+@pytest.fixture
+def held_back():
+    """Have processors wait until the test, or its end, lets them on."""
+    Stoppable.waiting.clear()
+    Stoppable.go_on.clear()
+    yield
     Stoppable.go_on.set()
+
+
+@pytest.fixture
+def stoppable(topic_factory, held_back):
+    """Give a topology with a processor that can be held up, and its source."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    return stoppable_topology(source, sink), source
 
 
 def test_stuck_processor_fails_liveness_until_it_goes_on(kafka, stoppable, app, tmp_path):
@@ -258,3 +269,40 @@ def test_sigterm_ends_the_probes_with_the_process(kafka, topic_factory, app, tmp
     finally:
         if replica.process.poll() is None:
             replica.kill()
+
+
+def test_broker_that_does_not_answer_is_no_reason_to_restart(own_kafka, held_back, tmp_path):
+    """While a commit waits for a broker longer than max.poll.interval.ms the instance is live, and says what it waits for."""
+    kafka = own_kafka()
+    kafka.create_topics("in", "out-at_least_once", "out-exactly_once_v2")
+    with contextlib.ExitStack() as stack:
+        instances = []
+        for guarantee in ("at_least_once", "exactly_once_v2"):
+            config = listening(kafka, guarantee, tmp_path / guarantee, processing_guarantee=guarantee)
+            config["max.poll.interval.ms"] = MAX_POLL_MS
+            instances.append(stack.enter_context(running(stoppable_topology("in", f"out-{guarantee}"), config)))
+
+        def threads():
+            return [get(streams.health_address, "/status")[1]["threads"][0] for streams in instances]
+
+        produce(kafka, "in", ["wait"])
+        wait_until(lambda: all(thread["progress_age_ms"] > 300 for thread in threads()), "both in the processor")
+        kafka.pause()
+        try:
+            Stoppable.go_on.set()
+            wait_until(lambda: all(thread["waits_for"] for thread in threads()), "both commit")
+            waited = set()
+
+            def all_waited_long():
+                assert [code(streams, "/livez") for streams in instances] == [200, 200]
+                waited.update(
+                    thread["name"]
+                    for thread in threads()
+                    if thread["waits_for"] and thread["progress_age_ms"] > MAX_POLL_MS
+                )
+                return len(waited) == 2
+
+            wait_until(all_waited_long, "longer than a round may take")
+        finally:
+            kafka.resume()
+        wait_until(lambda: [code(streams, "/readyz") for streams in instances] == [200, 200], "ready again")
