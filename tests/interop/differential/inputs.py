@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-WORDS = "aorta ape apple bear bo bob cat cc corn dog dust elk x1 xylo".split()
-KEYS = "k1 k2 k3 k4 k5".split()
-LETTERS = "a b c d e x n".split()
+WORDS = ["aorta", "ape", "apple", "bear", "bo", "bob", "cat", "cc", "corn", "dog", "dust", "elk", "x1", "xylo"]
+KEYS = ["k1", "k2", "k3", "k4", "k5"]
+LETTERS = ["a", "b", "c", "d", "e", "x", "n"]
 TOMBSTONES, NULL_KEYS, WITHOUT_LETTER, MALFORMED, WITH_HEADERS = 0.08, 0.03, 0.1, 0.1, 0.1
 GROUP = 8
 """Records that are queued before they are processed together."""
@@ -73,6 +73,7 @@ SUFFIXES = {
     "hdrfmt": Suffix({**NO_CACHE, **HEADERS}),
     "hdrfmt_cache": Suffix(HEADERS, deferred_commit=True, shape=COMMITS),
     "hdrfmt_inmem": Suffix({**NO_CACHE, **HEADERS, **IN_MEMORY}),
+    "hdrfmt_inmem_cache": Suffix({**HEADERS, **IN_MEMORY}, deferred_commit=True, shape=COMMITS),
 }
 """What is run for every topology, by the suffix of the case's name."""
 
@@ -102,8 +103,7 @@ def operations(inputs: tuple[str, ...], shape: Shape, seed: int, *, negative: bo
     chance = random.Random(seed)
     now = shape.start_ms
     used: set[int] = set()
-    queued = 0
-    for _ in range(shape.records):
+    for queued in range(1, shape.records + 1):
         now += chance.randint(0, shape.max_step_ms)
         if chance.random() < shape.leap:
             now += chance.randint(*shape.leaps_ms)
@@ -123,7 +123,6 @@ def operations(inputs: tuple[str, ...], shape: Shape, seed: int, *, negative: bo
             "ts": timestamp,
             "h": _headers(chance),
         }
-        queued += 1
         if shape.grouped and queued % GROUP == 0:
             yield {"op": "drain"}
         if chance.random() < shape.commits:
