@@ -280,7 +280,7 @@ class StreamTask:
         return offsets
 
     def _flush_stores(self) -> None:
-        """Flush every store, those after one that fails too, as Java does, so that their logs are complete; raise the first error."""
+        """Flush every store, also those after one that fails, so that their logs are complete; raise the first error."""
         failure: Exception | None = None
         for store in self.stores.values():
             try:
