@@ -22,7 +22,9 @@ def opened(task, *, send_old_values=True, builder=None):
     """Return an open cached store and the list that its flushes fill."""
     store = task.open(builder or cached())
     seen: list[tuple] = []
-    assert store.set_flush_listener(lambda *args: seen.append(args), send_old_values=send_old_values)
+    assert store.set_flush_listener(
+        lambda key, change, *rest: seen.append((key, *change[:2], *rest)), send_old_values=send_old_values
+    )
     return store, seen
 
 
@@ -125,7 +127,8 @@ def test_put_while_flushing_is_not_lost(make_task):
     store = task.open(cached())
     seen: list[tuple] = []
 
-    def listener(key, new, old, timestamp, headers):
+    def listener(key, change, timestamp, headers):
+        new, old, _ = change
         seen.append((key, new, old))
         if len(seen) <= 2:
             store.put("a", f"again-{len(seen)}")
@@ -145,9 +148,9 @@ def test_stores_that_feed_each_other_keep_everything(make_task):
     """Two small caches, each flush of one putting into the other: nothing is lost, and the budget is kept."""
     task = make_task(cache_bytes=260)
     first, second = task.open(cached("first")), task.open(cached("second"))
-    first.set_flush_listener(lambda key, new, *_: second.put(key * 2, new), send_old_values=False)
+    first.set_flush_listener(lambda key, change, *_: second.put(key * 2, change[0]), send_old_values=False)
     out: dict[str, str] = {}
-    second.set_flush_listener(lambda key, new, *_: out.__setitem__(key, new), send_old_values=False)
+    second.set_flush_listener(lambda key, change, *_: out.__setitem__(key, change[0]), send_old_values=False)
     for i in range(200):
         task.at(i)
         first.put(f"k{i % 17}", f"v{i}")

@@ -44,14 +44,16 @@ class ValueTimestampHeaders(NamedTuple, Generic[V]):
 class DirectAccess(NamedTuple):
     """How operators read and write a timestamped store in two steps, so that a key is serialised once for both.
 
-    `raw = key_bytes(topic, key)`, then `get(raw)`, then `put(raw, (value, timestamp))`. Pairs are plain tuples, which cost a
-    tenth of a `ValueAndTimestamp`.
+    `raw = key_bytes(topic, key)`, then `get_for_update(raw)`, then `put(raw, (value, timestamp))`. Pairs are plain tuples,
+    which cost a tenth of a `ValueAndTimestamp`.
     """
 
     topic: str
     key_bytes: Callable[[str, Any], Any]
     get: Callable[[Any], tuple[Any, int] | None]
     """Returns (value, timestamp ms), or None."""
+    get_for_update: Callable[[Any], tuple[Any, int] | None]
+    """The same where a `put` follows, which is the use that keeps a cached entry for longer."""
     put: Callable[[Any, tuple[Any, int]], int | None]
     """Takes (value, timestamp ms); the value None deletes. Versioned tables return what their stores do, others None."""
 
@@ -224,8 +226,11 @@ class StoreBuilder(Protocol):
         """Return a new store; called once per task."""
 
 
-FlushListener = Callable[[Any, Any, Any, int, Headers], None]
-"""Called per dirty cache entry on flush: key, new value, old value (None unless asked for), timestamp ms, headers."""
+FlushListener = Callable[[Any, tuple[Any, Any, bool], int, Headers], None]
+"""Called per dirty cache entry on flush, as a node is: key, (new value, old value, True), timestamp ms, headers.
+
+The old value is None unless asked for.
+"""
 
 
 class CachedStateStore(Protocol):

@@ -44,19 +44,23 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
     def _compile(self) -> None:
         self._write_through = self._writer(self._write)
         if self._cache is None:
-            self._get, self._put = self._reader(self._physical.get), self._write_through
+            self._get = self._get_for_update = self._reader(self._physical.get)
+            self._put = self._write_through
         else:
-            self._get, self._put = self._cache_reader(self._cache), self._cache_writer(self._cache)
+            self._get = self._cache_reader(self._cache, is_use=True)
+            self._get_for_update = self._cache_reader(self._cache, is_use=False)
+            self._put = self._cache_writer(self._cache)
 
-    def _cache_reader(self, cache: StoreCache) -> Callable[[bytes], Any]:
-        """Return what reads through the cache."""
+    def _cache_reader(self, cache: StoreCache, *, is_use: bool) -> Callable[[bytes], Any]:
+        """Return what reads through the cache; where a write follows, the write is the use that keeps the entry for longer."""
         find, touch, load, shareable, join = cache.entries.get, cache.touch, self._load, self._shareable, self._join
 
         def get(raw: bytes) -> Any:
             entry = find(raw)
             if entry is None:
                 return load(cache, raw)
-            touch(raw)
+            if is_use:
+                touch(raw)
             value = entry.value
             return value if shareable or value is None else join(value)
 
@@ -64,7 +68,7 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
 
     def direct(self) -> DirectAccess:
         """Return the look-up and the write of an operator that does both with one serialised key."""
-        return DirectAccess(self._topic, self._key_bytes, self._get, self._put)
+        return DirectAccess(self._topic, self._key_bytes, self._get, self._get_for_update, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
@@ -196,8 +200,10 @@ class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K,
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new, timestamp = cached[:2] if self.timed and cached is not None else (cached, entry.timestamp)
-        listener(self._key_of(self._topic, raw), new, old, timestamp, entry.headers)
+        new, timestamp = cached, entry.timestamp
+        if self.timed and cached is not None:
+            new, timestamp = cached[0], cached[1]
+        listener(self._key_of(self._topic, raw), (new, old, True), timestamp, entry.headers)
 
 
 class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):

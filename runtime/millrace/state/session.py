@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from millrace.records import KeyValue, Window, Windowed
+from millrace.records import NO_HEADERS, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
 from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry
@@ -17,6 +17,7 @@ from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
 from millrace.state.session_physical import PhysicalSessionStore, SessionRows
+from millrace.state.value_formats import SESSION_HEADERS
 from millrace.state.values import Parts, PlainValues, Values
 
 K = TypeVar("K")
@@ -223,7 +224,8 @@ class TypedSessionStore(Values, LayeredStore[PhysicalSessionStore], Generic[K, A
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
         new = None if cached is None else self._bare(cached if self._shareable else self._join(cached))
-        listener(self._windowed(session), new, old, entry.timestamp, entry.headers)
+        headers = NO_HEADERS if self._format is SESSION_HEADERS else entry.headers
+        listener(self._windowed(session), (new, old, True), entry.timestamp, headers)
 
 
 class SessionStore(PlainValues, TypedSessionStore[K, A]):

@@ -294,11 +294,13 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         if listener is None:
             return
         old = None if old_data is None or not self._send_old_values else self._bare(self._from_disk(old_data))
-        new, timestamp = cached[:2] if self.timed and cached is not None else (cached, entry.timestamp)
+        new, timestamp = cached, entry.timestamp
+        if self.timed and cached is not None:
+            new, timestamp = cached[0], cached[1]
         if self._last_window[0] != start:
             self._last_window = Window(start, min(start + self.window_size_ms, MAX_LONG))
         key = new_tuple(Windowed, (self._key_of(self._topic, cache_key[:-12]), self._last_window))
-        listener(key, new, old, timestamp, entry.headers)
+        listener(key, (new, old, True), timestamp, entry.headers)
 
 
 def _locate(key: bytes, start: int) -> WindowRow:

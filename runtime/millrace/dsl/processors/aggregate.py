@@ -57,7 +57,7 @@ class StreamAggregate:
         initialize, aggregate, sends_old = self._initializer, self._aggregator, self._sends_old_values
         forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
-        topic, key_bytes, get, put = table.direct
+        topic, key_bytes, _, get, put = table.direct
         silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -99,7 +99,7 @@ class StreamReduce(StreamAggregate):
         reduce, sends_old = self._reducer, self._sends_old_values
         forward, drop, fail, record = node.forward, node.drop_record, node.processing_failed, node.record
         table = TableStore(node.state_store(self.store_name))
-        topic, key_bytes, get, put = table.direct
+        topic, key_bytes, _, get, put = table.direct
         silent = forwards_when_flushed(node, table.store, send_old_values=sends_old)
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:

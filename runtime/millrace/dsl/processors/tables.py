@@ -71,7 +71,7 @@ class TableStore:
         self.direct: DirectAccess
         if getattr(store, "kind", "key-value") == "versioned":
             self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
-            self.direct = DirectAccess("", _key_itself, self.get, _versioned_pair_put(store))
+            self.direct = DirectAccess("", _key_itself, self.get, self.get, _versioned_pair_put(store))
         else:
             self.direct = store.direct()
             self.get, self.put = _timestamped_get(self.direct), _timestamped_put(self.direct)
@@ -129,14 +129,11 @@ def forward_flushed(
         return False
     forward = node.forward
 
-    def flushed(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
-        forward(key, (new, old, True), timestamp, headers)
-
-    def flushed_at_its_time(key: Any, new: Any, old: Any, timestamp: int, headers: Headers) -> None:
+    def forward_at_its_time(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
         assert timestamp_of is not None
-        forward(key, (new, old, True), timestamp_of(key, timestamp), headers)
+        forward(key, change, timestamp_of(key, timestamp), headers)
 
-    listener = flushed if timestamp_of is None else flushed_at_its_time
+    listener = forward if timestamp_of is None else forward_at_its_time
     cached: bool = set_listener(listener, send_old_values=send_old_values)
     return cached
 
@@ -180,12 +177,12 @@ def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: boo
 
 
 def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
-    topic, key_bytes, get, _ = direct
+    topic, key_bytes, get, _, _ = direct
     return lambda key: get(key_bytes(topic, key))
 
 
 def _timestamped_put(direct: DirectAccess) -> Callable[[Any, Any, int], int]:
-    topic, key_bytes, _, put = direct
+    topic, key_bytes, _, _, put = direct
 
     def put_value(key: Any, value: Any, timestamp: int) -> int:
         put(key_bytes(topic, key), (value, timestamp))
