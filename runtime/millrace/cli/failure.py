@@ -45,7 +45,7 @@ def report(error: errors.StreamsError, *, verbose: bool) -> int:
 def _with_cause(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     cause = error.__cause__
-    if cause is None or str(cause) in text:
+    if cause is None or (cause.strerror if isinstance(cause, OSError) and cause.strerror else str(cause)) in text:
         return text
     return f"{text} (caused by {type(cause).__name__}: {_with_cause(cause)})"
 

@@ -28,7 +28,7 @@ from millrace.engine.settings import default_timestamp_extractor
 from millrace.engine.task_state import IllegalTaskStateError, TaskState, check_transition
 from millrace.engine.times import TaskCounters, TaskTimes
 from millrace.engine.tracing import TraceRecord, traced
-from millrace.errors import TopologyError
+from millrace.errors import StreamsError, TopologyError
 from millrace.processor.adapter import PASS_THROUGH
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import (
@@ -358,6 +358,8 @@ class StreamTask:
         for step in (self._close_topology, self._close_stores):
             try:
                 step()
+            except StreamsError as error:  # says by itself what is wrong, for example that the disk is full
+                _log.warning("Task %s: closing failed; it is closed all the same: %s", self.task_id, error)
             except Exception:
                 _log.exception("Task %s: closing failed; it is closed all the same", self.task_id)
         self.commit_needed = False

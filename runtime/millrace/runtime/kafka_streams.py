@@ -301,7 +301,7 @@ class KafkaStreams:
             _log.exception("The uncaught exception handler failed: shutting the client down")
             response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
         unexpected = None if isinstance(error, StreamsError) else error  # the others' messages say what to do
-        _log.error("%s died: %s; to do: %s", thread.name, error, response.value, exc_info=unexpected)
+        _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
         with self._lock:
             self.error = error
             if response is UncaughtExceptionResponse.REPLACE_THREAD:
