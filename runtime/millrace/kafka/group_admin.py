@@ -90,7 +90,9 @@ class GroupAdmin:
             else MemberToRemove(member_id=member.member_id)
             for member in members
         ]
-        answers = self._ask("remove members from", lambda: self._client.remove_group_members(self.group_id, leaving))
+        answers = self._ask(
+            "remove members from", lambda: _settled(self._client.remove_group_members(self.group_id, leaving))
+        )
         self._check("remove", {who: error for who, error in answers.items() if error not in _GONE})
 
     def committed(self) -> dict[TopicPartition, int]:
@@ -117,7 +119,9 @@ class GroupAdmin:
         if not offsets:
             return
         given = {ClientTopicPartition(*tp): OffsetAndMetadata(offset, "", -1) for tp, offset in offsets.items()}
-        answers = self._ask("set the offsets of", lambda: self._client.alter_group_offsets(self.group_id, given))
+        answers = self._ask(
+            "set the offsets of", lambda: _settled(self._client.alter_group_offsets(self.group_id, given))
+        )
         self._check(
             "set the offset of", {tp: error for tp, error in answers.items() if error is not kafka_errors.NoError}
         )
@@ -148,3 +152,11 @@ class GroupAdmin:
         raise StreamsError(
             f"The coordinator of group {self.group_id} refuses to {what} {item}: {kind.__name__}{joined}"
         )
+
+
+def _settled(answers: Mapping[Any, type[Exception]]) -> Mapping[Any, type[Exception]]:
+    """Return answers per item, unless one is an error that passes, such as a coordinator that has just moved: raise that."""
+    for kind in answers.values():
+        if issubclass(kind, kafka_errors.KafkaError) and kind.retriable:
+            raise kind
+    return answers
