@@ -157,6 +157,6 @@ class GroupAdmin:
 def _settled(answers: Mapping[Any, type[Exception]]) -> Mapping[Any, type[Exception]]:
     """Return answers per item, unless one is an error that passes, such as a coordinator that has just moved: raise that."""
     for kind in answers.values():
-        if issubclass(kind, kafka_errors.KafkaError) and kind.retriable:
+        if getattr(kind, "retriable", False):
             raise kind
     return answers
