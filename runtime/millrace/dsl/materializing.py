@@ -120,7 +120,11 @@ class TableStoreSpec:
     def _caches(self) -> bool:
         """As in Java, where of the windows that are emitted on close only sliding ones and sessions go without a cache."""
         windows = self.windows
-        if windows is not None and windows.emits_on_close and not (isinstance(windows, WindowSpec) and not windows.is_sliding):
+        if (
+            windows is not None
+            and windows.emits_on_close
+            and not (isinstance(windows, WindowSpec) and not windows.is_sliding)
+        ):
             return False
         return self.caching_enabled and not (self.versioned or self.retain_duplicates)
 

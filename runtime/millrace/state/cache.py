@@ -56,7 +56,18 @@ class CacheEntry:
 class StoreCache:
     """One store's entries by cache key, least recently used first."""
 
-    __slots__ = ("_budget", "_dirty", "_order", "_record", "_write_back", "_writing", "bytes", "entries", "put", "touch")
+    __slots__ = (
+        "_budget",
+        "_dirty",
+        "_order",
+        "_record",
+        "_write_back",
+        "_writing",
+        "bytes",
+        "entries",
+        "put",
+        "touch",
+    )
 
     def __init__(
         self, budget: CacheBudget, record: RecordContext, write_back: Callable[[bytes, CacheEntry], None]

@@ -29,7 +29,10 @@ def _golden() -> dict[str, Compared]:
         case = json.loads(file.read_text())
         name = case["topology"]
         found[name] = Compared(name, TOPOLOGIES[name], tuple(case["inputs"]), case["config"])
-    for name, like, settings in (("fk_left", "fk_inner", {}), ("opt_reparts_join_all", "opt_reparts_join_none", OPTIMIZED)):
+    for name, like, settings in (
+        ("fk_left", "fk_inner", {}),
+        ("opt_reparts_join_all", "opt_reparts_join_none", OPTIMIZED),
+    ):
         found[name] = Compared(name, TOPOLOGIES[name], found[like].inputs, settings)
     return found
 

@@ -31,7 +31,10 @@ class Recorder:
         options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command = [str(find_java().executable), *options, "-cp", self._class_path]
         result = subprocess.run(
-            [*command, "differential.Recorder", str(folder), str(self._state)], capture_output=True, text=True, check=False
+            [*command, "differential.Recorder", str(folder), str(self._state)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if result.returncode:
             raise RuntimeError(f"the recorder failed:\n{result.stdout}{result.stderr}")
