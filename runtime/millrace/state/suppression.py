@@ -150,9 +150,7 @@ class SuppressionBuffer:
         prior = old if buffered is None else buffered.prior
         kept = RecordContext(context.topic, context.partition, context.offset, context.timestamp, context.headers)
         self._keep(time, raw, BufferedChange(kept, prior, old, new))
-        self._dirty[raw] = None
-        while len(self._dirty) > self._hash_table_size * 0.75:
-            self._hash_table_size *= 2
+        self._mark_dirty(raw)
 
     def evict_while(self, wanted: Callable[[], bool], emit: Emit) -> None:
         """Send changes on, the first due one first, as long as `wanted` says so."""
@@ -162,7 +160,7 @@ class SuppressionBuffer:
             old, new = (None if data is None else self._value_of(topic, data) for data in (buffered.old, buffered.new))
             emit(self._key_of(topic, raw), Change(new, old), buffered.context)
             self._forget(raw)
-            self._dirty[raw] = None
+            self._mark_dirty(raw)
 
     def prior_value_for_buffered(self, key: Any) -> tuple[bool, ValueAndTimestamp[Any] | None]:
         """Return whether a change of the key waits, and the value that was sent on before it (timestamp unknown)."""
@@ -195,6 +193,12 @@ class SuppressionBuffer:
             return
         self.buffer_size -= _size(raw, self._changes.pop((time, raw)))
         self.min_timestamp = self._changes.peekitem(0)[0][0] if self._changes else NEVER
+
+    def _mark_dirty(self, raw: bytes) -> None:
+        """Have a key logged; the table that Java keeps these keys in grows with them."""
+        self._dirty[raw] = None
+        while len(self._dirty) > self._hash_table_size * 0.75:
+            self._hash_table_size *= 2
 
     def _in_hash_order(self) -> list[bytes]:
         if len(self._dirty) == 1:
