@@ -43,6 +43,7 @@ class PartitionGroup:
         queue = self.queues[partition]
         if not queue and len(self._list) > 1:
             self._arrived.append(queue)
+            queue.idle_deadline_ms = None
         queue.raw.extend(records)
 
     def buffered(self) -> int:
@@ -68,10 +69,11 @@ class PartitionGroup:
         done = 0
         while done < max_records:
             self._offer_arrived()
-            if not heap or not self._may_process(now_ms):
-                break
-            if any(queue.idle_deadline_ms is not None for queue in queues):
-                self._counters.enforced_processing += 1
+            if len(heap) < len(queues):
+                if not heap or not self._may_process(now_ms):
+                    break
+                if any(queue.idle_deadline_ms is not None for queue in queues):
+                    self._counters.enforced_processing += 1
             if len(heap) == 1:
                 done += self._process_only(max_records - done)
             elif len(heap) == 2:
@@ -94,7 +96,7 @@ class PartitionGroup:
         assert other.head is not None
         until = other.head[0]
         try:
-            return self._run(first, until, max_records)
+            return first.drain(max_records, until)
         finally:
             if first.head is None:
                 self._heap[:] = [other]
@@ -120,18 +122,6 @@ class PartitionGroup:
             if arrived[0].peek() is not None:
                 _offer(self._heap, arrived[0])
             del arrived[0]
-
-    @staticmethod
-    def _run(queue: RecordQueue, until: int, max_records: int) -> int:
-        """Process a queue's records for as long as its head is earlier than the heads of all others."""
-        done = 0
-        while done < max_records:
-            queue.process_head()
-            done += 1
-            timestamp = queue.peek()
-            if timestamp is None or timestamp >= until:
-                break
-        return done
 
     def _may_process(self, now_ms: int) -> bool:
         max_idle_ms = self._max_idle_ms

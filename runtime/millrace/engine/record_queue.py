@@ -1,7 +1,7 @@
 """The records of one input partition that wait for their task, read from bytes only when their turn comes.
 
 Two ways to take records out, because choosing between partitions needs the timestamp of each queue's head while a lone
-partition does not: `peek`/`process_head` read one record ahead, `drain` reads and processes in one loop with everything bound.
+partition does not: `peek` reads one record ahead, `drain` reads and processes in one loop with everything bound.
 Records that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed; one that makes the task
 fail stays at the head.
 """
@@ -21,6 +21,9 @@ from millrace.errors import FailedProcessingError, StreamsError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.timestamp_extractors import RECORD_TIMESTAMP_EXTRACTORS
 from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordContext, TopicPartition
+
+_RUN = 8
+"""Records taken at a time while other partitions wait: most often their turn comes soon."""
 
 Head = tuple[int, Any, Any, ConsumedRecord]
 """timestamp ms, key, value, the raw record."""
@@ -113,9 +116,11 @@ class RecordQueue:
         assert self.head is not None
         timestamp, key, value, raw = self.head
         self.head = None
-        self.partition_time = max(self.partition_time, timestamp)
+        if timestamp > self.partition_time:
+            self.partition_time = timestamp
         times = self._times
-        times.stream_time = max(times.stream_time, timestamp)
+        if timestamp > times.stream_time:
+            times.stream_time = timestamp
         current = self._current
         current.topic, current.partition = self.partition
         current.offset = raw.offset
@@ -133,14 +138,20 @@ class RecordQueue:
             raise self._unexpected(error, raw) from error
         self.position = raw.offset + 1
 
-    def drain(self, max_records: int) -> int:  # noqa: C901 (one loop, unrolled for speed)
-        """Process up to that many records, head included; return how many were taken from the queue."""
+    def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0915 (one loop, unrolled)
+        """Process up to that many records, head included; return how many were taken from the queue.
+
+        Args:
+            max_records: how many at most.
+            until: the timestamp of another partition's head. The head that is there already is processed in any case; a later
+                record that is not earlier than `until` becomes the head. As by `peek`, dropped records are not counted.
+        """
         done = 0
         if self.head is not None and max_records > 0:
             self.process_head()
             done = 1
         waiting = self.raw
-        limit = min(max_records - done, len(waiting))
+        limit = min(max_records - done, len(waiting) if until is None else _RUN, len(waiting))
         if limit <= 0:
             return done
         batch = list(waiting) if limit == len(waiting) else list(islice(waiting, limit))
@@ -151,18 +162,27 @@ class RecordQueue:
         current.topic = topic
         current.partition = partition
         offset = -1
+        dropped = 0
         try:
-            for _, _, offset, timestamp, raw_key, raw_value, headers in batch:
+            for raw in batch:
+                _, _, offset, timestamp, raw_key, raw_value, headers = raw
                 try:
                     key = None if raw_key is None else read_key(topic, raw_key, headers)  # type: ignore[arg-type]
                     value = None if raw_value is None else read_value(topic, raw_value, headers)  # type: ignore[arg-type]
                 except Exception as error:
-                    self._unreadable(_at(batch, offset), error)
+                    self._unreadable(raw, error)
+                    dropped += 1
                     continue
                 if timestamp < 0 or not own_timestamps:
-                    timestamp = self._timestamp(offset, timestamp, key, value, headers, partition_time)  # noqa: PLW2901 (the extractor decides)
+                    timestamp = self._timestamp(offset, timestamp, key, value, headers, partition_time)
                     if timestamp < 0:
+                        dropped += 1
                         continue
+                if until is not None and timestamp >= until:
+                    self.head = timestamp, key, value, raw
+                    before = batch.index(raw)
+                    self._take(before + 1, offset)
+                    return done + before - dropped
                 if timestamp > partition_time:
                     partition_time = timestamp
                     if timestamp > stream_time:
@@ -178,11 +198,11 @@ class RecordQueue:
             raise
         except Exception as error:
             self._take(_index(batch, offset), offset)
-            raise self._unexpected(error, _at(batch, offset)) from error
+            raise self._unexpected(error, raw) from error
         finally:
             self.partition_time = partition_time
         self._take(limit, offset + 1)
-        return done + limit
+        return done + limit if until is None else done + limit - dropped
 
     def _take(self, number: int, position: int) -> None:
         """Remove records that are done, and note the offset of the next."""
@@ -240,11 +260,6 @@ class RecordQueue:
             f"Processing failed on the record at offset {raw.offset} of {self.partition} (source {self._source.name}): "
             f"{type(error).__name__}: {error}"
         )
-
-
-def _at(batch: list[ConsumedRecord], offset: int) -> ConsumedRecord:
-    """Return the record of that offset; only failures need the whole record again."""
-    return batch[_index(batch, offset)]
 
 
 def _index(batch: list[ConsumedRecord], offset: int) -> int:

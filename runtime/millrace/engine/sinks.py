@@ -42,8 +42,9 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
     key_serde = required_serde(node.key_serde, env.default_key_serde, node.name, "key")
     value_serde = required_serde(node.value_serde, env.default_value_serde, node.name, "value")
     windowed = callable(getattr(key_serde, "serialize_base_key", None))
-    if node.topic is not None and node.partitioner is None and not windowed:
-        return _plain_sink(node, node.topic, key_serde, value_serde, env)
+    suffix_size = getattr(key_serde, "suffix_size", None) if windowed else 0
+    if node.topic is not None and node.partitioner is None and suffix_size is not None:
+        return _plain_sink(node, node.topic, key_serde, value_serde, env, suffix_size)
     if node.partitioner is not None:
         send = _send_by_partitioner(node, env)
     elif windowed:
@@ -54,11 +55,14 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
 
 
 def _plain_sink(
-    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv
+    node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, suffix_size: int
 ) -> ProcessFn:
+    """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, others with none."""
     assert env.collector is not None
     name, serialize_key, serialize_value = node.name, key_serde.serialize, value_serde.serialize
     send, serialization_failed = env.collector.send, env.failures.serialization_failed
+    partition_of = getattr(env.collector, "partition_for_key", partition_for_key)
+    partition_count = env.collector.partition_count
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
         try:
@@ -70,7 +74,11 @@ def _plain_sink(
             return
         if timestamp < 0:
             raise _negative_timestamp(name, topic, timestamp)
-        send(topic, key_bytes, value_bytes, timestamp, headers, None)
+        if suffix_size and key_bytes is not None:
+            partition = partition_of(key_bytes[:-suffix_size], partition_count(topic))
+            send(topic, key_bytes, value_bytes, timestamp, headers, partition)
+        else:
+            send(topic, key_bytes, value_bytes, timestamp, headers, None)
 
     return sink
 

@@ -64,7 +64,10 @@ class StringSerde(Serde[str]):
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> str:
         """Return the text."""
-        return _decode(data, "utf-8", "replace")
+        try:
+            return _decode(data)
+        except UnicodeDecodeError:
+            return _decode(data, "utf-8", "replace")
 
 
 class ByteArraySerde(Serde[bytes]):

@@ -49,7 +49,8 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.window_size_ms = window_size_ms
         self.for_changelog = for_changelog
         self.shareable = inner.shareable
-        self._suffix_size = _START_SEQ.size if for_changelog else _INT64.size
+        self.suffix_size = _START_SEQ.size if for_changelog else _INT64.size
+        """How many bytes follow the inner key's."""
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return the key and the window's start (and sequence number 0 in the changelog flavour)."""
@@ -75,9 +76,9 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
                 f"{self!r} cannot read topic {topic!r} without the window's size: "
                 "give it to the serde, or set window.size.ms"
             )
-        split = len(data) - self._suffix_size
+        split = len(data) - self.suffix_size
         if split < 0:
-            reject_bytes(self, topic, data, f"at least {self._suffix_size} bytes")
+            reject_bytes(self, topic, data, f"at least {self.suffix_size} bytes")
         (start,) = _INT64.unpack_from(data, split)
         key = self.inner.deserialize(topic, data[:split], headers)
         return Windowed(key, Window(start, min(start + self.window_size_ms, _MAX_INT64)))
@@ -92,6 +93,8 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
     def __init__(self, inner: Serde[K]) -> None:
         self.inner = inner
         self.shareable = inner.shareable
+        self.suffix_size = _END_START.size
+        """How many bytes follow the inner key's."""
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return the key, the session's end and its start."""

@@ -51,14 +51,13 @@ class StreamTableJoin:
         joiner, left = self._joiner, self._left
         forward, drop, fail = node.forward, node.drop_record, node.processing_failed
         getter = self._view.open(node)
-        get = getter.get
-        look_up = getter.get_as_of or (lambda key, _timestamp: get(key))
+        get, get_as_of = getter.get, getter.get_as_of
 
         def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
             if value is None or (key is None and not left):
                 drop()
                 return
-            found = None if key is None else look_up(key, timestamp)
+            found = None if key is None else get(key) if get_as_of is None else get_as_of(key, timestamp)
             if found is None and not left:
                 return
             try:
