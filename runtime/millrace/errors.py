@@ -56,6 +56,10 @@ class TaskMigratedError(StreamsError):
     """The group gave this member's tasks to another (fenced, unknown member, stale generation): drop them and rejoin."""
 
 
+class TransactionAbortedError(StreamsError):
+    """What was sent since the last commit is void or may be incomplete: begin again from there."""
+
+
 class TaskCorruptedError(StreamsError):
     """The state of tasks does not match their changelogs: close them dirty, wipe the state and restore."""
 

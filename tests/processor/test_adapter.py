@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from millrace.errors import ConfigError, FailedProcessingError, TopologyError
+from millrace.errors import (
+    ConfigError,
+    FailedProcessingError,
+    ProductionError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+    TopologyError,
+    TransactionAbortedError,
+)
 from millrace.processor.adapter import fixed_key_processor_node
 from millrace.processor.api import FixedKeyProcessor, Processor, PunctuationType
 from millrace.records import NO_HEADERS, Headers, Record
@@ -202,3 +210,20 @@ def test_fixed_key_processor_may_punctuate():
             self.context.forward(record)
 
     assert [row[:2] for row in run(fixed(Ticking), ("k", "v", 5))] == [("k", "v"), ("t", "5")]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [TaskMigratedError, TransactionAbortedError, ProductionError, StreamsTimeoutError],
+    ids=lambda kind: kind.__name__,
+)
+def test_errors_of_sending_are_not_the_processors(error):
+    """What sending raises further down ends the batch as it is; the processing handler is not asked to skip the record."""
+
+    class Sending(Processor):
+        def process(self, record):
+            raise error("raised while a record was sent on")
+
+    config = {**CONFIG, "processing.exception.handler": "LogAndContinueProcessingExceptionHandler"}
+    with pytest.raises(error, match="sent on"):
+        run(one(Sending), ("k", "v", 5), config=config)

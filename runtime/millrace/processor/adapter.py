@@ -22,6 +22,7 @@ from millrace.errors import (
     TaskCorruptedError,
     TaskMigratedError,
     TopologyError,
+    TransactionAbortedError,
 )
 from millrace.processor.api import (
     Cancellable,
@@ -43,6 +44,7 @@ PASS_THROUGH = (
     StreamsTimeoutError,
     TaskCorruptedError,
     TaskMigratedError,
+    TransactionAbortedError,
 )
 """Errors already judged further down, and those of the task itself: no processing handler is asked about them."""
 

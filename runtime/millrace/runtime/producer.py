@@ -31,12 +31,18 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
-from millrace.errors import ProductionError, StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import (
+    ProductionError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
 from millrace.kafka.clients import open_producer
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.progress import LoopProgress
 
-__all__ = ["MIGRATED", "StreamsProducer", "TransactionAbortedError", "delivery_error", "translate_error"]
+__all__ = ["MIGRATED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
 
 _log = logging.getLogger(__name__)
 
@@ -61,14 +67,12 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
     {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT}  # noqa: SLF001
     | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
+_TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
+"""What `produce` answers once an earlier record has failed the transaction, or the whole producer, which `abort` replaces."""
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _FLUSH_STEP_S: Final = 0.5
 _PAUSE_S: Final = 0.1
-
-
-class TransactionAbortedError(StreamsError):
-    """What was sent since the last commit is void or may be incomplete; tasks go on from there."""
 
 
 def translate_error(error: KafkaException, doing: str) -> StreamsError:
@@ -82,6 +86,15 @@ def translate_error(error: KafkaException, doing: str) -> StreamsError:
     if cause.retriable() or cause.code() in _TIMEOUTS:
         return StreamsTimeoutError(f"{text}. Check that the brokers are reachable and have enough in-sync replicas")
     return StreamsError(text)
+
+
+def send_error(error: KafkaException, topic: str, *, transactional: bool) -> StreamsError:
+    """Sort what `produce` itself raised; never into a plain `StreamsError`, which would count as the fault of user code."""
+    failure = translate_error(error, f"send a record to {topic}")
+    cause: KafkaError = error.args[0]
+    if transactional and cause.code() in _TRANSACTION_FAILED:
+        return TransactionAbortedError(f"{failure}. The transaction has failed, and its records are processed again")
+    return ProductionError(str(failure)) if type(failure) is StreamsError else failure
 
 
 class StreamsProducer:

@@ -29,7 +29,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.errors import StreamsError, StreamsTimeoutError, TaskMigratedError
+from millrace.errors import StreamsError, StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
 from millrace.kafka.offsets import latest_offsets
 from millrace.processor.handlers import (
     DeadLetterRecord,
@@ -40,7 +40,7 @@ from millrace.processor.handlers import (
 )
 from millrace.records import Headers, TaskId, TopicPartition
 from millrace.runtime.instrumentation import RecordTracer
-from millrace.runtime.producer import StreamsProducer, TransactionAbortedError, delivery_error, translate_error
+from millrace.runtime.producer import StreamsProducer, delivery_error, send_error
 from millrace.state.api import LogChange
 
 __all__ = ["KafkaRecordCollector"]
@@ -228,7 +228,7 @@ class KafkaRecordCollector:
         if isinstance(error, KafkaException):
             cause: KafkaError = error.args[0]
             if cause.code() not in _REFUSED_AT_ONCE:
-                raise translate_error(error, f"send a record to {topic}") from error
+                raise send_error(error, topic, transactional=self._producer.transactional) from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
             self._ask_handler(cause, record, delivery_error(cause, topic, partition, key))
             self._raise_failure()

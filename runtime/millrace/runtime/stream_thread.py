@@ -26,9 +26,9 @@ from millrace.errors import (
     StreamsTimeoutError,
     TaskCorruptedError,
     TaskMigratedError,
+    TransactionAbortedError,
 )
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
-from millrace.runtime.producer import TransactionAbortedError
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge
 from millrace.runtime.states import THREAD_TRANSITIONS, ThreadState

@@ -1,0 +1,52 @@
+"""The producer of a stream thread on a real broker: what becomes of a transaction in which a record was not delivered."""
+
+from __future__ import annotations
+
+import pytest
+from tests.runtime.support import TEXT, read_all, settings
+
+from millrace.config import StreamsConfig
+from millrace.errors import TransactionAbortedError
+from millrace.kafka.clients import ClientSettings
+from millrace.records import NO_HEADERS
+from millrace.runtime.producer import StreamsProducer
+from millrace.runtime.record_collector import KafkaRecordCollector
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.slow
+def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path):
+    """A record that was not delivered in time fails the transaction; so does each that follows, until it is aborted."""
+    kafka = own_kafka()
+    kafka.create_topics("out")
+    config = StreamsConfig.of(
+        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
+    )
+    producer = StreamsProducer(ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+
+    def send(value):
+        collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
+
+    try:
+        send("before")
+        collector.flush()
+        kafka.pause()
+        send("lost")
+        with pytest.raises(TransactionAbortedError, match=r"within delivery\.timeout\.ms"):
+            collector.flush()
+        with pytest.raises(TransactionAbortedError, match=r"out: .*The transaction has failed"):
+            send("after")
+        kafka.resume()
+        producer.abort()
+        collector.discard()
+        send("again")
+        collector.flush()
+        producer.client.commit_transaction(30)
+    finally:
+        kafka.resume()
+        producer.close()
+    assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
