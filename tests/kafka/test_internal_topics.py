@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import time
 
 import pytest
 from confluent_kafka.admin import NewPartitions
@@ -91,8 +92,12 @@ def test_creation_can_be_forbidden(plan, admin):
 def test_an_input_that_grew_is_refused(plan, admin):
     """More input partitions than the internal topics were made for is an error with both numbers and what to do."""
     provision(plan, admin)
-    [future] = admin.create_partitions([NewPartitions(plan.subtopologies[0].source_topics[0], 5)]).values()
+    source = plan.subtopologies[0].source_topics[0]
+    [future] = admin.create_partitions([NewPartitions(source, 5)]).values()
     future.result()
+    deadline = time.monotonic() + 30
+    while len(admin.list_topics(source, 10).topics[source].partitions) < 5:
+        assert time.monotonic() < deadline, f"{source} did not grow"
     with pytest.raises(MisconfiguredInternalTopicError, match=r"has 3 partitions but needs 5.*reset"):
         provision(plan, admin)
 
