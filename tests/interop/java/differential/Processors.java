@@ -309,6 +309,80 @@ final class Processors {
         }
     }
 
+    /** Puts (or deletes) windows at steps of 20 ms and forwards what every kind of scan finds. */
+    static final class WinScans extends ContextualProcessor<String, String, String, String> {
+        @Override
+        public void process(Record<String, String> record) {
+            if (record.key() == null) {
+                return;
+            }
+            WindowStore<String, String> store = context().getStateStore("ws");
+            String key = record.key();
+            long ts = record.timestamp() - record.timestamp() % 20;
+            store.put(key, record.value(), ts);
+            show(record, "back", windows(store.backwardFetch(key, Math.max(0, ts - 100), ts + 50)));
+            show(record, "one", "" + store.fetch(key, Math.max(0, ts - 40)));
+            show(record, "keys", keyed(store.fetch("k2", "k4", Math.max(0, ts - 100), ts)));
+            show(record, "keys-back", keyed(store.backwardFetch(null, "k3", Math.max(0, ts - 100), ts)));
+            show(record, "all", keyed(store.all()));
+            show(record, "all-back", keyed(store.backwardAll()));
+            show(record, "fetch-back", keyed(store.backwardFetchAll(Math.max(0, ts - 60), ts + 10)));
+        }
+
+        private void show(Record<String, String> record, String key, String text) {
+            context().forward(record.withKey(key).withValue(text));
+        }
+
+        private static String windows(WindowStoreIterator<String> rows) {
+            List<String> found = new ArrayList<>();
+            try (rows) {
+                rows.forEachRemaining(row -> found.add(row.key + "=" + row.value));
+            }
+            return String.join(",", found);
+        }
+    }
+
+    /** Puts (or removes) sessions and forwards what every kind of scan finds. */
+    static final class SessScans extends ContextualProcessor<String, String, String, String> {
+        @Override
+        public void process(Record<String, String> record) {
+            if (record.key() == null) {
+                return;
+            }
+            SessionStore<String, String> store = context().getStateStore("ss");
+            String key = record.key();
+            long ts = record.timestamp();
+            long start = Math.max(0, ts - ts % 50);
+            Windowed<String> session = new Windowed<>(key, new SessionWindow(start, start + ts % 7 * 5));
+            if (record.value() == null) {
+                store.remove(session);
+            } else {
+                store.put(session, record.value());
+            }
+            show(record, "fetch", keyed(store.fetch(key)));
+            show(record, "fetch-back", keyed(store.backwardFetch(key)));
+            show(record, "find", keyed(store.findSessions(key, Math.max(0, ts - 60), ts)));
+            show(record, "find-back", keyed(store.backwardFindSessions(key, Math.max(0, ts - 160), ts + 10)));
+            show(record, "keys", keyed(store.findSessions("k2", "k4", Math.max(0, ts - 100), ts)));
+            show(record, "keys-back", keyed(store.backwardFindSessions(null, "k3", Math.max(0, ts - 100), ts)));
+            show(record, "fetch-keys", keyed(store.fetch("k1", "k5")));
+            show(record, "one", "" + store.fetchSession(key, start, start + ts % 7 * 5));
+        }
+
+        private void show(Record<String, String> record, String key, String text) {
+            context().forward(record.withKey(key).withValue(text));
+        }
+    }
+
+    private static String keyed(KeyValueIterator<Windowed<String>, String> rows) {
+        List<String> found = new ArrayList<>();
+        try (rows) {
+            rows.forEachRemaining(row ->
+                found.add(row.key.key() + "@" + row.key.window().start() + ".." + row.key.window().end() + "=" + row.value));
+        }
+        return String.join(",", found);
+    }
+
     /** Forwards a value only if it differs from the key's last one. */
     static final class Dedup extends ContextualProcessor<String, String, String, String> {
         @Override

@@ -104,8 +104,10 @@ public final class Recorder {
         boolean deferred = details.get("deferred_commit").asBoolean();
         try (PrintWriter expected = new PrintWriter(folder.resolve("expected.jsonl").toFile(), "UTF-8");
                 PrintWriter stores = new PrintWriter(folder.resolve("stores.jsonl").toFile(), "UTF-8")) {
-            Topology topology = topologies.build(details.get("topology").asText(), settings);
-            TopologyTestDriver driver = new TopologyTestDriver(topology, settings, Instant.EPOCH);
+            TopologyTestDriver driver = start(details.get("topology").asText(), settings, expected);
+            if (driver == null) {
+                return;
+            }
             Output output = new Output(expected);
             SteppedDriver stepped = new SteppedDriver(driver, !deferred, output::add);
             boolean failed = false;
@@ -122,6 +124,17 @@ public final class Recorder {
                 write(driver, stores);
             }
             close(driver);
+        }
+    }
+
+    /** Starts a driver, or writes that the topology cannot be run. */
+    private TopologyTestDriver start(String name, Properties settings, PrintWriter expected) {
+        try {
+            return new TopologyTestDriver(topologies.build(name, settings), settings, Instant.EPOCH);
+        } catch (RuntimeException error) {
+            expected.print(JSON.createObjectNode().put("i", -1).put("error", error.getClass().getName())
+                .put("msg", error.getMessage()) + "\n");
+            return null;
         }
     }
 

@@ -33,6 +33,11 @@ final class Topologies {
         TableTopologies.addTo(this);
         JoinTopologies.addTo(this);
         ProcessorTopologies.addTo(this);
+        ExtraStreams.addTo(this);
+        ExtraTables.addTo(this);
+        ExtraWindows.addTo(this);
+        ExtraJoins.addTo(this);
+        ExtraProcessors.addTo(this);
     }
 
     void dsl(String name, Dsl dsl) {
