@@ -472,7 +472,7 @@ class KStream(Generic[K, V]):
         key_changing: bool,
     ) -> ProcessorStep:
         node = ProcessorStep(
-            self._graph.names.processor(prefix, name_of(named)),
+            name_of(named) or self._graph.names.processor(prefix),  # a name given takes no number, other than elsewhere
             factory,
             stores=stores_of(supplier),
             store_names=tuple(store_names),

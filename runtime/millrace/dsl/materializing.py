@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
@@ -105,7 +105,7 @@ class TableStoreSpec:
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""
         supplier = self.supplier if self.supplier is not None else self._default_supplier(config)
-        return store_builder(
+        builder: Any = store_builder(
             supplier,
             kind=self.kind,
             key_serde=self.key_serde,
@@ -115,6 +115,11 @@ class TableStoreSpec:
             log_config=self.log_config,
             retain_duplicates=self.retain_duplicates,
         )
+        if self.windows is not None:
+            builder.retention_ms = (
+                self.windows.retention_ms
+            )  # of the changelog: what the windows need, not the supplier's
+        return cast("StoreBuilder", builder)
 
     @property
     def _caches(self) -> bool:

@@ -195,6 +195,8 @@ def _names(stream: KStream[Any, Any], joined: StreamJoined[Any, Any, Any], kind:
     other_generated = names.processor(OUTER_OTHER if left_outer else JOIN_OTHER)
     merge = names.processor(MERGE, joined.name, "-merge")
     base = joined.store_name
+    supplier = joined.this_store_supplier
+    shared_base = base if supplier is None else supplier.name
     shared_suffix = "-outer-shared-join" if right_outer else "-left-shared-join"
     return _JoinNames(
         this_windowed,
@@ -204,7 +206,8 @@ def _names(stream: KStream[Any, Any], joined: StreamJoined[Any, Any, Any], kind:
         merge,
         (this_generated if base is None else base + this_suffix) + "-store",
         (other_generated if base is None else base + other_suffix) + "-store",
-        (OUTER_SHARED + this_generated[-_INDEX_LENGTH:] if base is None else base + shared_suffix) + "-store",
+        (OUTER_SHARED + this_generated[-_INDEX_LENGTH:] if shared_base is None else shared_base + shared_suffix)
+        + "-store",
     )
 
 
@@ -273,6 +276,7 @@ def _window_store(
     windows: JoinWindows,
     joined: StreamJoined[Any, Any, Any],
 ) -> TableStoreSpec:
+    """Return the store of one side. As in Java, what `joined` says about logging does not reach stores of the user's."""
     retention = windows.size_ms + windows.grace_ms
     if supplier is not None:
         _check_supplier(supplier, windows, retention)
@@ -284,9 +288,9 @@ def _window_store(
         supplier,
         suppliers=joined.dsl_store_suppliers,
         windows=WindowSpec(retention, windows.size_ms, retain_duplicates=True),
-        logging_enabled=joined.logging_enabled,
+        logging_enabled=joined.logging_enabled or supplier is not None,
         caching_enabled=False,
-        log_config=joined.log_config,
+        log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},
         generated_name=supplier is None and joined.store_name is None,
     )
 
@@ -318,7 +322,7 @@ def _shared_store(name: str, joined: StreamJoined[Any, Any, Any]) -> SharedStore
         suppliers,
         joined.logging_enabled,
         joined.log_config,
-        generated_name=joined.store_name is None,
+        generated_name=joined.store_name is None and joined.this_store_supplier is None,
     )
 
 

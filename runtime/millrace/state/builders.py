@@ -63,10 +63,11 @@ class StoreBuilderBase:
         """Log changes to a changelog topic.
 
         Args:
-            config: topic settings that override the defaults, for example `{"retention.ms": "1234"}`.
+            config: topic settings that override the defaults, for example `{"retention.ms": "1234"}`; they join those given
+                before.
         """
         self.logging_enabled = True
-        self.log_config = dict(config or {})
+        self.log_config = {**self.log_config, **(config or {})}
         return self
 
     def with_logging_disabled(self) -> Self:
@@ -165,6 +166,8 @@ class WindowStoreBuilder(StoreBuilderBase):
         self.window_size_ms = supplier.window_size_ms
         self.retain_duplicates = supplier.retain_duplicates
         self._store_type = store_type
+        if self.retain_duplicates and store_type is WindowStore:
+            self.log_config = {"cleanup.policy": "delete"}
 
     def with_caching_enabled(self) -> Self:
         """Hold writes back in the record cache; without effect where duplicates are retained."""

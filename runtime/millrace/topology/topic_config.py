@@ -50,8 +50,6 @@ def source_changelog_config(config: StreamsConfig) -> dict[str, str]:
 
 
 def _cleanup_policy(builder: StoreBuilder) -> str:
-    if builder.kind == "window" and builder.retain_duplicates:
-        return "delete"
     return "compact,delete" if builder.kind in ("window", "session") else "compact"
 
 

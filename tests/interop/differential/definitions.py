@@ -71,6 +71,7 @@ _INPUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("ss_left_self", "ss_outer_self", "ss_self_rekey", "ss_self_asym"), ("in1:word",)),
     "ss_three": THREE,
     "st_own_aggregate": ONE,
+    **dict.fromkeys(("st_grace_left", "st_grace_zero"), ("in1:somekey:word", "in2:word")),
     **dict.fromkeys(("st_grace_rekey", "joins_mixed"), REKEYED),
     **dict.fromkeys(("global_named", "global_from_table"), GLOBAL),
     "global_inmem": ("in1:word", "g:word"),
@@ -93,7 +94,6 @@ _SETTINGS: dict[str, Mapping[str, str]] = {
     "ktable_group_sources": OPTIMIZED,
     "ss_self_asym": OPTIMIZED,
     "ss_left_interval": {},
-    **dict.fromkeys(("table_nolog", "process_named"), {}),
 }
 _BOTH = frozenset(
     {
@@ -121,8 +121,11 @@ def _defined(module: ModuleType) -> dict[str, Callable[..., None]]:
     return {
         name: define
         for name, define in vars(module).items()
-        if callable(define) and getattr(define, "__module__", None) == module.__name__ and name[0] != "_"
-        and not isinstance(define, type) and name not in {"versioned", "one_store", "failing"}
+        if callable(define)
+        and getattr(define, "__module__", None) == module.__name__
+        and name[0] != "_"
+        and not isinstance(define, type)
+        and name not in {"versioned", "one_store", "failing"}
     }
 
 
@@ -143,7 +146,7 @@ def _extra() -> dict[str, Compared]:
     definitions |= {name: extra_processors.one_store(name) for name in extra_processors.ONE_STORE}
     found = []
     for name, build in definitions.items():
-        outer = name.startswith(("ss_left", "ss_outer", "ss_named", "ss_key", "ss_three", "ss_window"))
+        outer = name.startswith(("ss_left", "ss_outer", "ss_named", "ss_logged", "ss_key", "ss_three", "ss_window"))
         settings = _SETTINGS.get(name, EAGER_JOINS if outer else {})
         if name in _BOTH:
             found.append(Compared(f"{name}_none", build, _inputs(name), settings))

@@ -34,6 +34,9 @@ _IN_MEMORY = (
     Stores.in_memory_window_store("that", 130, 100, retain_duplicates=True),
 )
 _ON_DISK = Stores.persistent_window_store("that", 130, 100, retain_duplicates=True)
+_BOTH_SUPPLIED: StreamJoined[Any, Any, Any] = (
+    StreamJoined().with_this_store_supplier(_IN_MEMORY[0]).with_other_store_supplier(_IN_MEMORY[1])
+)
 STREAM_JOINS: dict[str, Define] = {
     "ss_inner_asym": _streams("join", _windows(10, 80, 20)),
     "ss_inner_future": _streams("join", _windows(-10, 60, 0)),
@@ -50,10 +53,13 @@ STREAM_JOINS: dict[str, Define] = {
     "ss_suppliers": _streams(
         "join", WINDOWS, StreamJoined().with_this_store_supplier(_IN_MEMORY[0]).with_other_store_supplier(_ON_DISK)
     ),
-    "ss_left_suppliers": _streams(
-        "left_join",
+    "ss_left_suppliers": _streams("left_join", WINDOWS, _BOTH_SUPPLIED),
+    "ss_suppliers_nolog": _streams("join", WINDOWS, _BOTH_SUPPLIED.with_logging_disabled()),
+    "ss_suppliers_logged": _streams("join", WINDOWS, _BOTH_SUPPLIED.with_logging_enabled({"segment.ms": "77"})),
+    "ss_logged": _streams(
+        "outer_join",
         WINDOWS,
-        StreamJoined().with_this_store_supplier(_IN_MEMORY[0]).with_other_store_supplier(_IN_MEMORY[1]),
+        StreamJoined.with_(S, S, S).with_logging_enabled({"segment.ms": "77", "cleanup.policy": "compact"}),
     ),
     "ss_outer_nolog": _streams("outer_join", WINDOWS, StreamJoined.with_(S, S, S).with_logging_disabled()),
 }

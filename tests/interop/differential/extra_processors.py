@@ -166,7 +166,10 @@ _DISK_SESSIONS = Stores.persistent_session_store("ss", 400)
 ONE_STORE = {
     "papi_range_inmem": (RangeProc, lambda: _pairs(Stores.in_memory_key_value_store("r"))),
     "papi_range_cached": (RangeProc, lambda: _pairs(Stores.persistent_key_value_store("r")).with_caching_enabled()),
-    "papi_range_inmem_cached": (RangeProc, lambda: _pairs(Stores.in_memory_key_value_store("r")).with_caching_enabled()),
+    "papi_range_inmem_cached": (
+        RangeProc,
+        lambda: _pairs(Stores.in_memory_key_value_store("r")).with_caching_enabled(),
+    ),
     "papi_versioned_short": (VerProc, lambda: _versions(60)),
     "papi_versioned_segments": (VerProc, lambda: _versions(200, 50).with_logging_disabled()),
     "papi_window_cached": (WinProc, lambda: _windows(_DISK_WINDOWS).with_caching_enabled()),
@@ -175,6 +178,12 @@ ONE_STORE = {
     "papi_window_inmem_dups": (
         WinProc,
         lambda: _windows(Stores.in_memory_window_store("ws", 300, 100, retain_duplicates=True)),
+    ),
+    "papi_window_dups_logged": (
+        WinProc,
+        lambda: _windows(Stores.persistent_window_store("ws", 300, 100, retain_duplicates=True)).with_logging_enabled(
+            {"segment.ms": "77"}
+        ),
     ),
     "papi_session_cached": (
         SessProc,

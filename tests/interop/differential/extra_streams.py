@@ -89,7 +89,9 @@ def reparts_many(b: StreamsBuilder) -> None:
     windowed = stream.map_values(lambda v: text(v) + "w").group_by_key(Grouped.as_("g2"))
     windowed_out(windowed.windowed_by(TimeWindows.of_size_with_no_grace(100)).reduce(cat), 100, S)
     some = stream.filter(lambda _k, v: v is not None)
-    some.join(b.stream("in2"), lambda left, right: left + right, JoinWindows.of_time_difference_with_no_grace(30)).to("out3")
+    some.join(b.stream("in2"), lambda left, right: left + right, JoinWindows.of_time_difference_with_no_grace(30)).to(
+        "out3"
+    )
     stream.to_table(kv("rt")).to_stream().to("out4")
 
 
@@ -176,9 +178,7 @@ def cogroup_rekey(b: StreamsBuilder) -> None:
     one = b.stream("in1").select_key(lambda _k, v: first(v)).group_by_key()
     two = b.stream("in2").group_by(lambda _k, v: first(v), Grouped.as_("two"))
     both = one.cogroup(lambda _k, v, a: cat(a, "1" + text(v))).cogroup(two, lambda _k, v, a: cat(a, "2" + text(v)))
-    three = both.cogroup(
-        b.stream("in3").group_by_key(), lambda _k, v, a: None if v == "bob" else cat(a, "3" + text(v))
-    )
+    three = both.cogroup(b.stream("in3").group_by_key(), lambda _k, v, a: None if v == "bob" else cat(a, "3" + text(v)))
     three.aggregate(str, Materialized.with_(S, S)).to_stream().to("out")
 
 

@@ -85,7 +85,9 @@ def to_table_inmem_rekey(b: StreamsBuilder) -> None:
 
 def ktable_named_chain(b: StreamsBuilder) -> None:
     """Named operators, one of them materialised."""
-    table = b.table("in").filter(lambda _k, v: len(v) > 2, named="long").map_values(str.upper, kv("uppers"), named="upper")
+    table = (
+        b.table("in").filter(lambda _k, v: len(v) > 2, named="long").map_values(str.upper, kv("uppers"), named="upper")
+    )
     table.filter_not(lambda _k, v: v.startswith("A"), named="not-a").to_stream(named="changes").to("out")
 
 

@@ -86,11 +86,6 @@ def win_sliding_null(b: StreamsBuilder) -> None:
     windowed_out(_grouped(b).windowed_by(windows).aggregate(str, _unless_dog, kv("sln").with_value_serde(S)), 50, S)
 
 
-def win_sliding_zero(b: StreamsBuilder) -> None:
-    """Windows of one instant."""
-    windowed_out(_grouped(b).windowed_by(SlidingWindows.of_time_difference_and_grace(0, 50)).count(), 1, L)
-
-
 def win_session_reduce(b: StreamsBuilder) -> None:
     """A reduction of sessions."""
     store = kv("srs").with_retention(1000)

@@ -118,7 +118,7 @@ def operations(inputs: tuple[str, ...], shape: Shape, seed: int, *, negative: bo
         yield {
             "op": "enqueue" if shape.grouped else "pipe",
             "topic": topic,
-            "k": _encoded(None if chance.random() < NULL_KEYS else _key(key_kind, chance)),
+            "k": _encoded(_key(key_kind, chance)),
             "v": _encoded(None if chance.random() < TOMBSTONES else _value(value_kind, chance)),
             "ts": timestamp,
             "h": _headers(chance),
@@ -141,7 +141,12 @@ def _parts(text: str) -> tuple[str, str, str]:
     return (topic, "key", kinds[0]) if len(kinds) == 1 else (topic, kinds[0], kinds[1])
 
 
-def _key(kind: str, chance: random.Random) -> bytes:
+def _key(kind: str, chance: random.Random) -> bytes | None:
+    missing = chance.random() < NULL_KEYS
+    if kind == "somekey":
+        kind = "key"
+    elif missing:
+        return None
     return chance.choice({"key": KEYS, "letter": LETTERS, "wordkey": WORDS}[kind]).encode()
 
 

@@ -13,6 +13,7 @@ import static differential.Helpers.tb;
 
 import java.time.Duration;
 import java.util.List;
+import java.util.Map;
 import org.apache.kafka.streams.KeyValue;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.kstream.JoinWindows;
@@ -67,6 +68,17 @@ final class ExtraJoins {
             StreamJoined.<String, String, String>with(
                 Stores.inMemoryWindowStore("this", ms(130), ms(100), true),
                 Stores.inMemoryWindowStore("that", ms(130), ms(100), true))).to("out"));
+        to.dsl("ss_suppliers_nolog", b -> st(b, "in1").join(st(b, "in2"), (l, r) -> j(l, r), JoinTopologies.WINDOWS,
+            StreamJoined.<String, String, String>with(
+                Stores.inMemoryWindowStore("this", ms(130), ms(100), true),
+                Stores.inMemoryWindowStore("that", ms(130), ms(100), true)).withLoggingDisabled()).to("out"));
+        to.dsl("ss_suppliers_logged", b -> st(b, "in1").join(st(b, "in2"), (l, r) -> j(l, r), JoinTopologies.WINDOWS,
+            StreamJoined.<String, String, String>with(
+                Stores.inMemoryWindowStore("this", ms(130), ms(100), true),
+                Stores.inMemoryWindowStore("that", ms(130), ms(100), true)).withLoggingEnabled(Map.of("segment.ms", "77")))
+            .to("out"));
+        to.dsl("ss_logged", b -> st(b, "in1").outerJoin(st(b, "in2"), (l, r) -> j(l, r), JoinTopologies.WINDOWS,
+            StreamJoined.with(S, S, S).withLoggingEnabled(Map.of("segment.ms", "77", "cleanup.policy", "compact"))).to("out"));
         to.dsl("ss_outer_nolog", b -> st(b, "in1").outerJoin(st(b, "in2"), (l, r) -> j(l, r), JoinTopologies.WINDOWS,
             StreamJoined.with(S, S, S).withLoggingDisabled()).to("out"));
     }

@@ -5,6 +5,7 @@ import static differential.Helpers.S;
 import static differential.Helpers.ms;
 import static differential.ProcessorTopologies.one;
 
+import java.util.Map;
 import org.apache.kafka.streams.state.Stores;
 
 /** More of the Processor API: every kind of store, cached and in memory. */
@@ -60,6 +61,9 @@ final class ExtraProcessors {
             Stores.windowStoreBuilder(Stores.inMemoryWindowStore("ws", ms(300), ms(100), false), S, S).withCachingEnabled()));
         to.papi("papi_window_inmem_dups", t -> one(t, Processors.WinProc::new,
             Stores.windowStoreBuilder(Stores.inMemoryWindowStore("ws", ms(300), ms(100), true), S, S)));
+        to.papi("papi_window_dups_logged", t -> one(t, Processors.WinProc::new,
+            Stores.windowStoreBuilder(Stores.persistentWindowStore("ws", ms(300), ms(100), true), S, S)
+                .withLoggingEnabled(Map.of("segment.ms", "77"))));
         to.papi("papi_session_cached", t -> one(t, Processors.SessProc::new,
             Stores.sessionStoreBuilder(Stores.persistentSessionStore("ss", ms(500)), S, S).withCachingEnabled()));
         to.papi("papi_session_inmem", t -> one(t, Processors.SessProc::new,

@@ -51,7 +51,7 @@ final class ExtraWindows {
     }
 
     private static String appendUnlessDog(String key, String value, String soFar) {
-        return value.equals("dog") ? null : cat(soFar, value);
+        return "dog".equals(value) ? null : cat(soFar, value);
     }
 
     private static void addWindows(Topologies to) {
@@ -78,8 +78,6 @@ final class ExtraWindows {
             grouped(b).windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(50), ms(60)))
                 .aggregate(() -> "", ExtraWindows::appendUnlessDog, ws("sln").withValueSerde(S)),
             50, S));
-        to.dsl("win_sliding_zero", b -> wout(
-            grouped(b).windowedBy(SlidingWindows.ofTimeDifferenceAndGrace(ms(0), ms(50))).count(), 0, L));
         to.dsl("win_session_reduce", b -> sout(
             grouped(b).windowedBy(SessionWindows.ofInactivityGapAndGrace(ms(25), ms(100)))
                 .reduce((a, x) -> cat(a, x), Named.as("sr"), sess("srs").withRetention(ms(1000))),
