@@ -46,6 +46,9 @@ class PhysicalSessionStore(PhysicalStore, Protocol):
     def put(self, session: SessionKey, value: bytes | None) -> bool:
         """Write one session (None deletes); return False when it has expired and is dropped."""
 
+    def remove(self, session: SessionKey) -> bool:
+        """Delete one session; return False when it has expired."""
+
     def get(self, session: SessionKey) -> bytes | None:
         """Return one session's aggregate, or None."""
 
@@ -74,6 +77,10 @@ class _SegmentedSessions(SegmentedDatabase):
     def put(self, session: SessionKey, value: bytes | None) -> bool:
         """Write one session; False when its segment has expired."""
         raise NotImplementedError
+
+    def remove(self, session: SessionKey) -> bool:
+        """Delete one session; False when its segment has expired."""
+        return self.put(session, None)
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows; expired ones are skipped."""
@@ -214,9 +221,14 @@ class MemorySessionStore(MemoryStore):
         self.observed_stream_time = max(self.observed_stream_time, end)
         if end <= self.observed_stream_time - self.retention_ms:
             return False
-        if value is not None:
-            self._ends.setdefault(end, {}).setdefault(key, SortedDict())[start] = value
-            return True
+        if value is None:
+            return self.remove(session)
+        self._ends.setdefault(end, {}).setdefault(key, SortedDict())[start] = value
+        return True
+
+    def remove(self, session: SessionKey) -> bool:
+        """Delete one session; stream time stays as it is."""
+        key, start, end = session
         keys = self._ends.get(end)
         starts = None if keys is None else keys.get(key)
         if keys is not None and starts is not None:
