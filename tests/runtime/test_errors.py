@@ -326,7 +326,7 @@ def test_status_file_that_cannot_be_written_is_told_once(app, tmp_path, caplog):
     """The status file is rewritten every second, but the log says only once that it cannot be."""
     config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(tmp_path / "no-such" / "status.json")}
     streams = KafkaStreams(word_count("in", "out"), config)
-    streams._write_status()
-    streams._write_status()
+    streams._housekeeping.write_status()
+    streams._housekeeping.write_status()
     [told] = [record.getMessage() for record in caplog.records if "status file" in record.getMessage()]
     assert told.startswith(f"Cannot write the status file {tmp_path}/no-such/status.json: [Errno 2] No such file")

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient
@@ -23,6 +20,7 @@ from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer
+from millrace.runtime.housekeeping import Housekeeping
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
@@ -30,7 +28,7 @@ from millrace.runtime.preflight import check_served, provision_internal_topics
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
-from millrace.runtime.status import StreamsStatus, take_status, write_status
+from millrace.runtime.status import StreamsStatus, take_status
 from millrace.runtime.stream_thread import StreamThread
 from millrace.runtime.thread_resources import ThreadContext
 from millrace.topology import Topology
@@ -38,7 +36,6 @@ from millrace.topology import Topology
 __all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
 
 _log = logging.getLogger(__name__)
-_STATUS_EVERY_S = 1.0
 
 
 class UncaughtExceptionResponse(Enum):
@@ -95,9 +92,12 @@ class KafkaStreams:
         self._context: ThreadContext | None = None
         self._global_thread: GlobalStreamThread | None = None
         self._admin: AdminClient | None = None
-        self._stop_housekeeping = threading.Event()
-        self._status_file = self.config.internal("__status.file__", "")
-        self._status_problem = ""
+        self._housekeeping = Housekeeping(
+            self.status,
+            self.config.internal("__status.file__", ""),
+            self._directory,
+            self.config.state_cleanup_delay_ms / 1000,
+        )
         self._process_id = ""
         self._topology_hash = self.topology.plan().hash
         self._health: HealthServer | None = None
@@ -180,7 +180,7 @@ class KafkaStreams:
             global_stores={} if self._global_thread is None else self._global_thread.stores,
         )
         self._set_state(State.REBALANCING)
-        threading.Thread(target=self._keep_house, name="millrace-housekeeping", daemon=True).start()
+        self._housekeeping.start()
         for number in range(1, self.config.num_stream_threads + 1):
             self._start_thread(number)
 
@@ -338,9 +338,9 @@ class KafkaStreams:
                 thread.join()
             if self._global_thread is not None:
                 self._global_thread.shutdown()
-            self._stop_housekeeping.set()
+            self._housekeeping.stop()
             self._directory.unlock()
-            self._write_status(end)
+            self._housekeeping.write_status(end)
             if end is not State.ERROR:  # who has failed says so until it is closed
                 self._stop_health()
         finally:
@@ -357,33 +357,6 @@ class KafkaStreams:
         if self._health is not None:
             self._health.close()
             self._health = None
-
-    def _keep_house(self) -> None:
-        cleaned = time.monotonic()
-        delay_s = max(1.0, self.config.state_cleanup_delay_ms / 1000)
-        while not self._stop_housekeeping.wait(_STATUS_EVERY_S):
-            try:
-                self._write_status()
-                if time.monotonic() - cleaned >= delay_s:
-                    cleaned = time.monotonic()
-                    self._directory.clean_idle()
-            except Exception:  # nothing depends on it, and the next time may be better; but it should not happen
-                _log.exception("Housekeeping failed; it is tried again")
-
-    def _write_status(self, state: State | None = None) -> None:
-        if not self._status_file:
-            return
-        status = self.status()
-        if state is not None:
-            status = replace(status, state=state.value)
-        try:
-            write_status(status, Path(self._status_file))
-        except OSError as error:
-            if self._status_problem != str(error):  # once, and not every second
-                self._status_problem = str(error)
-                _log.warning("Cannot write the status file %s: %s", self._status_file, error)
-        else:
-            self._status_problem = ""
 
     # State
 

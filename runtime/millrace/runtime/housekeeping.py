@@ -1,0 +1,79 @@
+"""What an instance does beside its work: shows its status in a file, and deletes state that nobody uses any more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from millrace.runtime.state_directory import StateDirectory
+from millrace.runtime.states import State
+from millrace.runtime.status import StreamsStatus, write_status
+
+__all__ = ["Housekeeping"]
+
+_log = logging.getLogger(__name__)
+_STATUS_EVERY_S = 1.0
+
+
+class Housekeeping:
+    """The housekeeping thread of one instance.
+
+    Args:
+        take_status: looks at the instance.
+        status_file: rewritten every second; empty for none.
+        directory: cleaned every `clean_every_s`.
+        clean_every_s: how often (`state.cleanup.delay.ms`).
+    """
+
+    def __init__(
+        self,
+        take_status: Callable[[], StreamsStatus],
+        status_file: str,
+        directory: StateDirectory,
+        clean_every_s: float,
+    ) -> None:
+        self._take_status = take_status
+        self._status_file = status_file
+        self._directory = directory
+        self._clean_every_s = max(1.0, clean_every_s)
+        self._problem = ""
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread."""
+        threading.Thread(target=self._run, name="millrace-housekeeping", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ask the thread to end."""
+        self._stop.set()
+
+    def write_status(self, state: State | None = None) -> None:
+        """Write the status file, with a state that the instance is about to have if one is given."""
+        if not self._status_file:
+            return
+        status = self._take_status()
+        if state is not None:
+            status = replace(status, state=state.value)
+        try:
+            write_status(status, Path(self._status_file))
+        except OSError as error:
+            if self._problem != str(error):  # once, and not every second
+                self._problem = str(error)
+                _log.warning("Cannot write the status file %s: %s", self._status_file, error)
+        else:
+            self._problem = ""
+
+    def _run(self) -> None:
+        cleaned = time.monotonic()
+        while not self._stop.wait(_STATUS_EVERY_S):
+            try:
+                self.write_status()
+                if time.monotonic() - cleaned >= self._clean_every_s:
+                    cleaned = time.monotonic()
+                    self._directory.clean_idle()
+            except Exception:  # nothing depends on it, and the next time may be better; but it should not happen
+                _log.exception("Housekeeping failed; it is tried again")
