@@ -21,7 +21,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from millrace.records import Headers, RecordContext
+from millrace.records import NO_HEADERS, Headers, RecordContext
 from millrace.state.api import CacheBudget
 
 _NODE_BYTES = 45
@@ -39,18 +39,25 @@ class RecordCache:
 class CacheEntry:
     """A value (None = a delete) with the context of the put that made it dirty; clean entries have none."""
 
-    __slots__ = ("dirty", "headers", "offset", "partition", "size", "timestamp", "topic", "value")
+    __slots__ = ("dirty", "headers", "offset", "partition", "size", "timestamp", "topic", "value", "value_size")
 
-    topic: str | None
     partition: int
     offset: int
     timestamp: int
-    headers: Headers
 
-    def __init__(self, value: Any, size: int) -> None:
+    def __init__(self, value: Any, value_size: int, size: int) -> None:
         self.value = value
+        self.value_size = value_size
         self.size = size
         self.dirty = False
+        self.topic: str | None = None
+        self.headers: Headers = NO_HEADERS
+
+
+def _size(key: bytes, value_size: int, topic: str | None, headers: Headers) -> int:
+    """Return what an entry counts for, as in Java."""
+    size = len(key) + value_size + _NODE_BYTES + (0 if topic is None else len(topic))
+    return size + sum(len(name) + len(data or b"") for name, data in headers)
 
 
 class StoreCache:
@@ -77,7 +84,7 @@ class StoreCache:
         self._write_back = write_back
         self._writing = 0
         """How many write-backs are under way, one within the other."""
-        self._dirty: dict[bytes, CacheEntry] = {}
+        self._dirty: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self._order: SortedList[bytes] | None = None
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self.touch = self.entries.move_to_end
@@ -88,39 +95,36 @@ class StoreCache:
 
     def load(self, key: bytes, value: Any, value_size: int) -> None:
         """Keep a value that was read from below."""
-        self._add(key, CacheEntry(value, len(key) + value_size + _NODE_BYTES))
+        self._add(key, CacheEntry(value, value_size, len(key) + value_size + _NODE_BYTES))
         if self._budget.used_bytes > self._budget.max_bytes:
             self._evict()
 
     def _compile_put(self) -> Callable[[bytes, Any, int], None]:
         """Return `put` as a closure: it lies on the path of every write, and what it uses stays the same for life."""
-        record, budget, dirty, find, touch = self._record, self._budget, self._dirty, self.entries.get, self.touch
+        record, budget, find, touch = self._record, self._budget, self.entries.get, self.touch
+        dirty, put_last = self._dirty, self._dirty.move_to_end
 
         def put(key: bytes, value: Any, value_size: int) -> None:
             topic, headers = record.topic, record.headers
-            size = len(key) + value_size + _NODE_BYTES
-            if topic is not None:
-                size += len(topic)
-            if headers:
-                size += sum(len(name) + len(data or b"") for name, data in headers)
             entry = find(key)
             if entry is not None and (entry.dirty or not self._writing):
                 touch(key)
-                if entry.dirty:
-                    del dirty[key]
-                else:
-                    entry.dirty = True
-                if size != entry.size:
+                entry.value = value
+                if value_size != entry.value_size or topic is not entry.topic or headers is not entry.headers:
+                    size = _size(key, value_size, topic, headers)
                     self._resize(size - entry.size)
                     entry.size = size
-                entry.value = value
+                    entry.value_size = value_size
             else:
                 if entry is not None:
                     self._remove(key)
-                entry = CacheEntry(value, size)
-                entry.dirty = True
+                entry = CacheEntry(value, value_size, _size(key, value_size, topic, headers))
                 self._add(key, entry)
-            dirty[key] = entry
+            if entry.dirty:
+                put_last(key)
+            else:
+                entry.dirty = True
+                dirty[key] = entry
             entry.topic = topic
             entry.partition = record.partition
             entry.offset = record.offset

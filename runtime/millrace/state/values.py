@@ -72,12 +72,21 @@ class Values:
 
         return put
 
-    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0) -> Callable[[bytes, Any], None]:
-        """Return what puts a value (None deletes) into the cache."""
+    def _cache_writer(
+        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
+    ) -> Callable[[Any, Any], None]:
+        """Return what puts a value (None deletes) into the cache.
+
+        Args:
+            cache: takes it.
+            extra_bytes: to count per key.
+            of_windows: what is given as the row is a tuple that begins with the cache's key.
+        """
         keep, split, size, shareable = cache.put, self._split, self._size, self._shareable
         prefix_size = self.prefix_size + extra_bytes
 
-        def put(raw: bytes, value: Any) -> None:
+        def put(row: Any, value: Any) -> None:
+            raw = row[0] if of_windows else row
             if value is None:
                 keep(raw, None, extra_bytes)
             elif shareable:
@@ -186,18 +195,21 @@ class TimestampedValues(Values):
 
         return put
 
-    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0) -> Callable[[bytes, Any], None]:
-        general = super()._cache_writer(cache, extra_bytes)
+    def _cache_writer(
+        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
+    ) -> Callable[[Any, Any], None]:
+        general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)
         keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
 
-        def put(raw: bytes, pair: Any) -> None:
-            if pair is None or pair[0] is None:
-                keep(raw, None, extra_bytes)
+        def put(row: Any, pair: Any) -> None:
+            value = None if pair is None else pair[0]
+            if value is None:
+                general(row, None)
             elif shareable:
-                value = pair[0]
-                keep(raw, pair, (8 if type(value) is int else value_size(value)) + prefix_size)
+                size = 8 if type(value) is int else value_size(value)
+                keep(row[0] if of_windows else row, pair, size + prefix_size)
             else:
-                general(raw, pair)
+                general(row, pair)
 
         return put
 

@@ -81,8 +81,8 @@ class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S])
         if self._cache is None:
             self._get, self._put = read, self._write_through
         else:
-            keep = self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES)
-            self._get, self._put = self._cache_reader(self._cache, read), lambda window, value: keep(window[0], value)
+            self._get = self._cache_reader(self._cache, read)
+            self._put = self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES, of_windows=True)
 
     def _cache_reader(self, cache: StoreCache, read: Callable[[WindowRow], Any]) -> Callable[[WindowRow], Any]:
         """Return what looks into the cache first; what had to be read below is not kept, as in Java."""
