@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+import threading
+
 import pytest
 from tests.runtime.support import TEXT, read_all, settings
 
 from millrace.config import StreamsConfig
 from millrace.errors import TransactionAbortedError
 from millrace.kafka.clients import ClientSettings
-from millrace.records import NO_HEADERS
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector
 
@@ -50,3 +53,39 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         kafka.resume()
         producer.close()
     assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+
+
+class Stuck:
+    """A librdkafka producer that never answers once it is asked to add offsets."""
+
+    def __init__(self, client):
+        self._client = client
+        self.release = threading.Event()
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def send_offsets_to_transaction(self, *_):
+        self.release.wait(60)
+
+
+def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path, monkeypatch):
+    """What it has sent is processed again by another one of the same id, which fences it."""
+    monkeypatch.setattr("millrace.runtime.producer._STUCK_S", 0.2)
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    producer.client = stuck = Stuck(producer.client)
+    producer.begin()
+    producer.client.produce(topic, b"lost")
+    with pytest.raises(TransactionAbortedError, match="a new one takes its place"):
+        producer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)}, b"")
+    producer.abort()
+    assert producer.client is not stuck
+    producer.begin()
+    producer.client.produce(topic, b"kept")
+    producer.client.commit_transaction(30)
+    producer.close()
+    stuck.release.set()
+    assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]

@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -71,6 +73,7 @@ _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  
 """What `produce` answers once an earlier record has failed the transaction, or the whole producer, which `abort` replaces."""
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
+_STUCK_S: Final = 3 * _REQUEST_TIMEOUT_S
 _FLUSH_STEP_S: Final = 0.5
 _PAUSE_S: Final = 0.1
 
@@ -109,6 +112,7 @@ class StreamsProducer:
     def __init__(self, settings: Mapping[str, Any], task_timeout_ms: int, progress: LoopProgress | None = None) -> None:
         self.transactional = "transactional.id" in settings
         self.in_transaction = False
+        self._stuck = False
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._settings = {**settings, "on_delivery": self._on_delivery, "delivery.report.only.error": True}
@@ -163,9 +167,12 @@ class StreamsProducer:
             ClientTopicPartition(tp.topic, tp.partition, position.offset, position.metadata)
             for tp, position in offsets.items()
         ]
+        client = self.client
         self._retry(
             "add offsets to the transaction",
-            lambda: self.client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S),
+            lambda: self._in_time(
+                lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S)
+            ),
         )
         self._retry("commit the transaction", lambda: self.client.commit_transaction(_REQUEST_TIMEOUT_S))
         self.in_transaction = False
@@ -175,6 +182,9 @@ class StreamsProducer:
         if not self.in_transaction:
             return
         self.in_transaction = False
+        if self._stuck:
+            self.replace()
+            return
         try:
             self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S))
         except StreamsError as error:
@@ -189,14 +199,42 @@ class StreamsProducer:
         """
         self.close()
         self.client = open_producer(self._settings)
-        self.in_transaction = False
+        self.in_transaction = self._stuck = False
         self.start()
 
     def close(self) -> None:
         """Forget what is not sent. Flush or commit first to keep it."""
+        if self._stuck:
+            return  # it ends by itself, once the call that hangs returns
         with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
+
+    def _in_time(self, call: Callable[[], None]) -> None:
+        """Make a call of librdkafka's that may not return, in a thread that is given up in that case.
+
+        Its cache of group coordinators may hold a broker that has left the cluster's metadata for a moment, as a broker does
+        that restarts; `send_offsets_to_transaction` then waits for a connection that is never made, beyond its time-out.
+        """
+        outcome: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                call()
+            except BaseException as error:  # raised where it is waited for
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(None)
+
+        threading.Thread(target=run, name=f"{threading.current_thread().name}-offsets", daemon=True).start()
+        try:
+            outcome.result(_STUCK_S)
+        except TimeoutError:
+            self._stuck = True
+            raise TransactionAbortedError(
+                f"The producer has not added offsets to the transaction in {_STUCK_S:.0f} s: a new one takes its place, and "
+                "the records since the last commit are processed again"
+            ) from None
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort throws away is reported as purged; the commit of such a transaction fails by itself.
