@@ -30,6 +30,7 @@ from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
 from millrace.runtime.status import StreamsStatus, take_status
 from millrace.runtime.stream_thread import StreamThread
+from millrace.runtime.thread_pool import ThreadPool
 from millrace.runtime.thread_resources import ThreadContext
 from millrace.topology import Topology
 
@@ -84,8 +85,7 @@ class KafkaStreams:
         self._state = State.CREATED
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
-        self._threads: dict[int, StreamThread] = {}
-        self._to_replace: set[StreamThread] = set()
+        self._pool = ThreadPool(self._lock, self.config.statestore_cache_max_bytes, self._new_thread)
         self._state_listener: StateListener | None = None
         self._restore_listener: RestoreListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
@@ -101,6 +101,7 @@ class KafkaStreams:
         self._process_id = ""
         self._topology_hash = self.topology.plan().hash
         self._health: HealthServer | None = None
+        self._paused = threading.Event()
         self.error: Exception | None = None
         """What ended the instance, or None."""
 
@@ -174,15 +175,15 @@ class KafkaStreams:
                 self.topology, self.config, settings, self._directory.process_id, self._admin
             ),
             on_shutdown_requested=self._on_shutdown_requested,
-            cache_max_bytes=self.config.statestore_cache_max_bytes // self.config.num_stream_threads,
+            cache_max_bytes=self._pool.cache_share,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
             global_stores={} if self._global_thread is None else self._global_thread.stores,
+            paused=self._paused,
         )
         self._set_state(State.REBALANCING)
         self._housekeeping.start()
-        for number in range(1, self.config.num_stream_threads + 1):
-            self._start_thread(number)
+        self._pool.start(self.config.num_stream_threads)
 
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
@@ -225,15 +226,31 @@ class KafkaStreams:
         finally:
             self._directory.unlock()
 
+    def pause(self) -> None:
+        """Stop processing, punctuating and restoring at the next record; before or after `start` (KIP-834).
+
+        Threads stay in their group and commit what was processed. Global stores go on.
+        """
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Go on after `pause`."""
+        self._paused.clear()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` not since."""
+        return self._paused.is_set()
+
     # What it does
 
     def metadata_for_local_threads(self) -> tuple[ThreadMetadata, ...]:
         """Return what each stream thread does."""
-        return tuple(thread_metadata(thread) for thread in self._live_threads())
+        return tuple(thread_metadata(thread) for thread in self._pool.threads)
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
         """Return, per store and partition here, how far it is behind its changelog."""
-        return store_lags(self._live_threads())
+        return store_lags(self._pool.threads)
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
@@ -241,7 +258,7 @@ class KafkaStreams:
             self.config.application_id,
             self._process_id,
             self._state,
-            self._live_threads(),
+            self._pool.threads,
             self.error,
             topology_hash=self._topology_hash,
             group_protocol=self.config.group_protocol.value,
@@ -254,13 +271,35 @@ class KafkaStreams:
 
     # Threads
 
+    def add_stream_thread(self) -> str | None:
+        """Start one more stream thread and return its name (KIP-663); None unless the client is running or rebalancing.
+
+        The group gives it tasks, and the record cache is shared among one more.
+        """
+        with self._lock:
+            return self._pool.add().name if self._state.is_running_or_rebalancing else None
+
+    def remove_stream_thread(self, timeout_s: float | None = None) -> str | None:
+        """End one stream thread and return its name (KIP-663); None if there is none, or the client does not run.
+
+        It commits and leaves the group, static or not, so that other threads get its tasks.
+
+        Args:
+            timeout_s: how long to wait for its end; None = as long as it takes. In a stream thread nothing is waited for:
+                another one is ended where there is one, and else the calling thread, at the end of its round.
+
+        Raises:
+            StreamsTimeoutError: it has not ended yet; it will.
+        """
+        if not self._state.is_running_or_rebalancing:
+            return None
+        thread = self._pool.remove(timeout_s)
+        return None if thread is None else thread.name
+
     @property
     def threads(self) -> tuple[StreamThread, ...]:
-        """The stream threads, ended ones included until they are replaced; to look at."""
-        return tuple(self._live_threads())
-
-    def _live_threads(self) -> list[StreamThread]:
-        return list(self._threads.copy().values())  # no lock: listeners run under it, and status must not wait for them
+        """The stream threads, ended ones included until they are replaced or removed; to look at."""
+        return tuple(self._pool.threads)
 
     def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
         subtopology = self.topology.global_subtopology
@@ -269,29 +308,19 @@ class KafkaStreams:
             thread.start()
             self._global_thread = thread
 
-    def _start_thread(self, number: int) -> None:
+    def _new_thread(self, number: int) -> StreamThread:
         assert self._context is not None
-        thread = StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
-        with self._lock:
-            replaced = self._threads.get(number)
-            thread.joined = replaced is not None and replaced.joined
-            self._threads[number] = thread
-        thread.start()
+        return StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
 
     def _on_thread_state(self, thread: StreamThread, new: ThreadState, _old: ThreadState) -> None:
         with self._lock:
             if new is ThreadState.DEAD:
-                if thread in self._to_replace and self._state.is_running_or_rebalancing:
-                    self._to_replace.discard(thread)
-                    self._start_thread(thread.number)
-                return
+                self._pool.ended(thread, replace=self._state.is_running_or_rebalancing)
             if not self._state.is_running_or_rebalancing:
                 return
             if new in (ThreadState.PARTITIONS_REVOKED, ThreadState.PARTITIONS_ASSIGNED):
                 self._set_state(State.REBALANCING)
-            elif new is ThreadState.RUNNING and all(
-                other.state is ThreadState.RUNNING for other in self._threads.values()
-            ):
+            elif self._pool.all_running:
                 self._set_state(State.RUNNING)
 
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
@@ -306,7 +335,7 @@ class KafkaStreams:
             self.error = error
             if response is UncaughtExceptionResponse.REPLACE_THREAD:
                 self.error = None
-                self._to_replace.add(thread)
+                self._pool.replace(thread)
                 self._set_state(State.REBALANCING)
                 return
             if not self._state.is_running_or_rebalancing:
@@ -328,13 +357,13 @@ class KafkaStreams:
         self._begin_shutdown(None, State.ERROR)
 
     def _begin_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
-        for thread in self._live_threads():
+        for thread in self._pool.threads:
             thread.shutdown(leave_group=leave_group)
         threading.Thread(target=self._finish_shutdown, args=(end,), name="millrace-shutdown", daemon=True).start()
 
     def _finish_shutdown(self, end: State) -> None:
         try:
-            for thread in self._live_threads():
+            for thread in self._pool.threads:
                 thread.join()
             if self._global_thread is not None:
                 self._global_thread.shutdown()

@@ -27,6 +27,7 @@ from millrace.runtime.restoration import FailedTask, RestoreListener
 __all__ = ["StateUpdater"]
 
 _log = logging.getLogger(__name__)
+_PAUSE_S = 0.1
 
 
 class StateUpdater:
@@ -38,6 +39,7 @@ class StateUpdater:
         admin: used for the changelogs' first and last offsets.
         config: the application's.
         listener: told how restoration goes.
+        paused: set while nothing is to be restored.
     """
 
     def __init__(
@@ -47,7 +49,9 @@ class StateUpdater:
         admin: AdminClient,
         config: StreamsConfig,
         listener: RestoreListener | None = None,
+        paused: threading.Event | None = None,
     ) -> None:
+        self._paused = threading.Event() if paused is None else paused
         self._reader = ChangelogReader(open_consumer, admin, config, listener)
         self._condition = threading.Condition()
         self._added: deque[tuple[StreamTask, Mapping[TopicPartition, int]]] = deque()
@@ -119,12 +123,12 @@ class StateUpdater:
         try:
             while not self._stopping:
                 self._take_actions()
-                if reader.has_work:
+                if reader.has_work and not self._paused.is_set():
                     reader.read()
                 else:
                     with self._condition:
                         if not (self._added or self._removals or self._stopping):
-                            self._condition.wait()
+                            self._condition.wait(_PAUSE_S if reader.has_work else None)
         except Exception as error:  # what is no single task's failure: that of the consumer, or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
             reader.fail_all(error)

@@ -105,6 +105,11 @@ class StreamThread:
         self.leave_group = leave_group
         self._stop.set()
 
+    def resize_cache(self, max_bytes: int) -> None:
+        """Change the thread's share of the record cache, from the next put on."""
+        if self._resources is not None and self._resources.cache is not None:
+            self._resources.cache.max_bytes = max_bytes
+
     def request_shutdown_of_all(self) -> None:
         """Tell all members of the application to stop; to be called in this thread, when its loop has ended."""
         if self._resources is not None:
@@ -115,9 +120,14 @@ class StreamThread:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait until the thread has ended; return whether it has."""
-        if self._thread.ident is not None and self._thread is not threading.current_thread():
+        if self._thread.ident is not None and not self.is_current:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in it."""
+        return self._thread is threading.current_thread()
 
     @property
     def is_alive(self) -> bool:
@@ -185,10 +195,16 @@ class StreamThread:
             self._handle(event)
         if not tasks.all_running:
             self._advance_tasks()
+        paused = self._context.paused.is_set()
+        if paused:
+            self._busy = False
+            resources.consumer.pause(resources.consumer.partitions)  # resumed by the next `_process`
         self._fetch()
-        self._process()
+        if not paused:
+            self._process()
         resources.collector.poll()
-        self._punctuate()
+        if not paused:
+            self._punctuate()
         now = time.monotonic()
         if (
             now - self._last_commit >= self._commit_every_s or tasks.needs_commit()
@@ -262,6 +278,8 @@ class StreamThread:
     def _wait_s(self) -> float:
         assert self._resources is not None
         tasks = self._resources.tasks
+        if self._context.paused.is_set():
+            return self._poll_s
         if not tasks.all_running:
             return min(_RESTORING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
@@ -296,7 +314,7 @@ class StreamThread:
             processed += done
             if not done or time.perf_counter() - began >= self._round_s or self._stop.is_set():
                 break
-            if any(task.commit_requested for task in running):
+            if self._context.paused.is_set() or any(task.commit_requested for task in running):
                 break
         self._busy = processed > 0
         tasks.records_total += processed

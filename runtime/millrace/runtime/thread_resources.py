@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -45,12 +46,14 @@ class ThreadContext:
     """Joins a thread, given its number, to the group."""
     on_shutdown_requested: Callable[[], None]
     """Called, in a thread, when a member has asked for the whole application to stop."""
-    cache_max_bytes: int
-    """A thread's share of `statestore.cache.max.bytes`."""
+    cache_max_bytes: Callable[[], int]
+    """Gives a thread's share of `statestore.cache.max.bytes`, at present."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
     global_stores: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    paused: threading.Event = field(default_factory=threading.Event)
+    """Set while tasks are neither processed nor restored (KIP-834)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class ThreadResources:
     updater: StateUpdater
     member: Membership
     tasks: TaskManager
+    cache: RecordCache | None
 
 
 def open_resources(number: int, context: ThreadContext, progress: LoopProgress) -> ThreadResources:
@@ -92,7 +96,9 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
         admin,
         config,
         context.restore_listener,
+        context.paused,
     )
+    cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
     member = context.new_membership(number, lambda: tasks.offset_sums(), progress)  # noqa: PLW0108 (made below)
     tasks = TaskManager(
         TaskResources(
@@ -106,10 +112,10 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
             collector=collector,
             updater=updater,
             offsets=member,
-            cache=RecordCache(context.cache_max_bytes) if context.cache_max_bytes > 0 else None,
+            cache=cache,
             clock=context.clock,
             global_stores=context.global_stores,
             instrumentation=context.instrumentation,
         )
     )
-    return ThreadResources(consumer, producer, collector, updater, member, tasks)
+    return ThreadResources(consumer, producer, collector, updater, member, tasks, cache)

@@ -1,0 +1,119 @@
+"""The stream threads of one client: which there are, and how they come and go.
+
+A thread is numbered from 1, by which its clients, its static membership and its transactional id are named; a new thread takes
+the lowest number that is free. `statestore.cache.max.bytes` is shared equally among the threads there are.
+
+The pool shares the client's lock; readers of `threads` need none, so that nobody who only looks has to wait.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+from millrace.errors import StreamsTimeoutError
+from millrace.runtime.states import ThreadState
+from millrace.runtime.stream_thread import StreamThread
+
+__all__ = ["ThreadPool"]
+
+_ENDING = (ThreadState.PENDING_SHUTDOWN, ThreadState.DEAD)
+
+
+class ThreadPool:
+    """The threads of one client.
+
+    Args:
+        lock: the client's, which is held whenever a thread tells its state.
+        cache_max_bytes: what the threads share.
+        new_thread: makes a thread, given its number.
+    """
+
+    def __init__(self, lock: threading.RLock, cache_max_bytes: int, new_thread: Callable[[int], StreamThread]) -> None:
+        self._lock = lock
+        self._cache_max_bytes = cache_max_bytes
+        self._new_thread = new_thread
+        self._threads: dict[int, StreamThread] = {}
+        self._to_replace: set[StreamThread] = set()
+        self._to_remove: set[StreamThread] = set()
+
+    @property
+    def threads(self) -> list[StreamThread]:
+        """The threads, ended ones included until they are replaced or removed."""
+        return list(self._threads.copy().values())
+
+    @property
+    def all_running(self) -> bool:
+        """Whether every thread runs that is to stay."""
+        return all(thread.state is ThreadState.RUNNING for thread in self.threads if thread not in self._to_remove)
+
+    def cache_share(self) -> int:
+        """Return how many bytes of the record cache a thread may use at present."""
+        return self._cache_max_bytes // max(1, len(self._threads))
+
+    def start(self, count: int) -> None:
+        """Start the first threads."""
+        with self._lock:
+            new = [self._make(number) for number in range(1, count + 1)]
+        for thread in new:
+            thread.start()
+
+    def add(self) -> StreamThread:
+        """Start one more thread."""
+        with self._lock:
+            thread = self._make(next(number for number in itertools.count(1) if number not in self._threads))
+            self._share_cache()
+        thread.start()
+        return thread
+
+    def remove(self, timeout_s: float | None) -> StreamThread | None:
+        """End a thread for good and wait for its end, unless called in a stream thread; None if there is none.
+
+        Raises:
+            StreamsTimeoutError: it has not ended yet; it will.
+        """
+        with self._lock:
+            left = [one for one in self.threads if one not in self._to_remove and one.state not in _ENDING]
+            if not left:
+                return None
+            thread = max(left, key=lambda one: (not one.is_current, one.number))
+            self._to_remove.add(thread)
+        thread.shutdown(leave_group=True)
+        if not any(one.is_current for one in left) and not thread.join(timeout_s):
+            raise StreamsTimeoutError(
+                f"{thread.name} has not ended within {timeout_s} s; it will once it has committed"
+            )
+        return thread
+
+    def replace(self, thread: StreamThread) -> None:
+        """Have a thread of the same number started when this one, which has failed, is dead."""
+        with self._lock:
+            self._to_replace.add(thread)
+
+    def ended(self, thread: StreamThread, *, replace: bool) -> None:
+        """Note that a thread is dead: remove or replace it if that was wanted.
+
+        Args:
+            thread: which.
+            replace: whether the client still runs.
+        """
+        with self._lock:
+            if thread in self._to_remove:
+                self._to_remove.discard(thread)
+                del self._threads[thread.number]
+                self._share_cache()
+            elif thread in self._to_replace and replace:
+                self._to_replace.discard(thread)
+                self._make(thread.number).start()
+
+    def _make(self, number: int) -> StreamThread:
+        thread = self._new_thread(number)
+        replaced = self._threads.get(number)
+        thread.joined = replaced is not None and replaced.joined
+        self._threads[number] = thread
+        return thread
+
+    def _share_cache(self) -> None:
+        for thread in self._threads.values():
+            thread.resize_cache(self.cache_share())
