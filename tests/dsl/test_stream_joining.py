@@ -136,12 +136,12 @@ def test_both_sides_cannot_share_a_users_store() -> None:
 
 
 def test_with_a_window_store_in_memory_the_shared_store_is_there_too() -> None:
-    """Kafka Streams derives where the shared store lives from the left side's supplier."""
+    """Kafka Streams derives where the shared store lives, and its name, from the left side's supplier."""
     builder, left, right = streams()
     options = StreamJoined(this_store_supplier=Stores.in_memory_window_store("mine", 25, 20, True))
     left.left_join(right, concatenated, WINDOWS, options).to("out")
     with TopologyTestDriver(builder.build(SETTINGS), SETTINGS) as driver:
-        assert driver.get_state_store("KSTREAM-OUTERSHARED-0000000004-store").persistent is False
+        assert driver.get_state_store("mine-left-shared-join-store").persistent is False
         assert driver.get_state_store("KSTREAM-OUTEROTHER-0000000005-store").persistent is True
 
 
