@@ -5,7 +5,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-TESTS ?= tests runtime
+TESTS ?= tests runtime operator
 PYTEST_ARGS ?=
 
 .PHONY: help

@@ -1,0 +1,39 @@
+"""Pure builders of the objects that make up a running application, as the mappings that the API takes.
+
+What they give is what the API server would write: no nulls, no empty maps, quantities in its notation, nothing that
+depends on the time or on chance. So "is what is wanted part of what is there?" can be answered by comparing, and an application
+at rest costs no writes.
+"""
+
+from millrace_operator.children import names
+from millrace_operator.children.app import AppRevision
+from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
+from millrace_operator.children.labels import APP, COMPONENT, MANAGER, REVISION, labels, selector
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import CONTAINER, pod_template
+from millrace_operator.children.ports import HTTP_PORT
+from millrace_operator.children.quantities import canonical_quantity
+from millrace_operator.children.service import headless_service
+from millrace_operator.children.stateful_set import stateful_set
+
+__all__ = [
+    "APP",
+    "COMPONENT",
+    "CONTAINER",
+    "HTTP_PORT",
+    "MANAGER",
+    "MANIFEST_KEY",
+    "PLAN_KEY",
+    "REVISION",
+    "AppRevision",
+    "canonical_quantity",
+    "headless_service",
+    "labels",
+    "names",
+    "plan_config_map",
+    "plan_job",
+    "pod_template",
+    "revision_config_map",
+    "selector",
+    "stateful_set",
+]

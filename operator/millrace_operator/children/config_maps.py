@@ -1,0 +1,57 @@
+"""The two ConfigMaps of a revision: what its pods are given, and what its topology needs.
+
+Both are immutable and named after the revision, so that a pod can never see another manifest than the one it was started
+for, and a rollback finds the old one as it was. A changed manifest is another revision, so another name, so another pod
+template: that is what makes pods roll.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from millrace.manifest import API_VERSION
+from millrace_operator.children import names
+from millrace_operator.children.app import AppRevision
+from millrace_operator.children.labels import labels
+
+MANIFEST_KEY: Final = "streamsapp.yaml"
+PLAN_KEY: Final = "plan.json"
+
+
+def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ConfigMap with a revision's manifest, as JSON, which is YAML too.
+
+    Args:
+        app: The revision.
+        spec: The spec as the user wrote it: camelCase, without defaults, so that a newer Millrace in the image applies its own.
+    """
+    manifest = {
+        "apiVersion": API_VERSION,
+        "kind": "StreamsApp",
+        "metadata": {"name": app.name, "namespace": app.namespace},
+        "spec": spec,
+    }
+    text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False)
+    return _config_map(app, names.revision_config_map(app.name, app.revision), MANIFEST_KEY, text + "\n")
+
+
+def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
+    """Return the ConfigMap with a revision's topology plan.
+
+    Args:
+        app: The revision.
+        plan: The plan's JSON, as `millrace plan --json` prints it.
+    """
+    return _config_map(app, names.plan_config_map(app.name, app.revision), PLAN_KEY, plan, component="plan")
+
+
+def _config_map(app: AppRevision, name: str, key: str, text: str, component: Any = "runtime") -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": app.namespace, "labels": labels(app.name, component, app.revision)},
+        "immutable": True,
+        "data": {key: text},
+    }
