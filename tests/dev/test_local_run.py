@@ -77,6 +77,11 @@ def wait_until(condition, timeout_s: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def all_run(replicas, tasks: int) -> bool:
+    """Return whether replicas share all tasks and run them."""
+    return sum(view.tasks or 0 for view in replicas) == tasks and {view.state for view in replicas} == {"running"}
+
+
 def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
     """Two replicas count exactly once while one is killed; stopped and started again, they go on from where they were."""
     said: list[str] = []
@@ -90,8 +95,7 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         host.start_replicas()
         counts = Counts(host.bootstrap_servers)
         counts.wait_for(expected(LINES), meanwhile=host.poll)
-        wait_until(lambda: host.poll() or sum(view.tasks or 0 for view in host.view()) == 8)
-        assert {view.state for view in host.view()} == {"running"}
+        wait_until(lambda: host.poll() or all_run(host.view(), tasks=8))
         victim = host.view()[0].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
