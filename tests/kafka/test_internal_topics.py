@@ -89,6 +89,14 @@ def test_creation_can_be_forbidden(plan, admin):
     assert f"{plan.application_id}-c-changelog" not in all_topic_partitions(admin)
 
 
+def test_only_the_named_topics_are_created(plan, admin):
+    """Whoever provisions some topics gets these; the others, and names the plan does not have, are left alone."""
+    app = plan.application_id
+    report = provision(plan, admin, only=[f"{app}-c-changelog", "of-another-app"])
+    assert report.created == {f"{app}-c-changelog": 3}
+    assert topic_partitions(admin, [f"{app}-c-repartition", f"{app}-c-changelog"]) == report.created
+
+
 def test_an_input_that_grew_is_refused(plan, admin):
     """More input partitions than the internal topics were made for is an error with both numbers and what to do."""
     provision(plan, admin)

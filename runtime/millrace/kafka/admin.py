@@ -14,13 +14,18 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
-from millrace.kafka.requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause
+from millrace.errors import ActiveGroupError
+from millrace.kafka.requests import FORBIDDEN, ask, forbidden, pause, request_timeout
 
 __all__ = [
+    "DescribedTopic",
     "TopicToCreate",
     "all_topic_partitions",
+    "broker_count",
     "create_topics",
+    "delete_group",
     "delete_topics",
+    "describe_topics",
     "group_names",
     "topic_configs",
     "topic_partitions",
@@ -37,17 +42,28 @@ class TopicToCreate:
     replication_factor: int = -1
 
 
-def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, int]:
-    """Return how many partitions topics have; those that do not exist are left out, and none is created by asking.
+@dataclass(frozen=True, slots=True)
+class DescribedTopic:
+    """A topic as it is; the id tells it from one of the same name that was deleted before."""
+
+    id: str
+    partitions: int
+    replication_factor: int
+    """Replicas of the partition that has fewest."""
+
+
+def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, DescribedTopic]:
+    """Return what topics are; those that do not exist are left out, and none is created by asking.
 
     Raises:
         AuthorizationError: A topic may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
     """
+    deadline = time.monotonic() + timeout_s
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         futures: Mapping[str, Any] = admin.describe_topics(
-            TopicCollection(list(names)), request_timeout=REQUEST_TIMEOUT_S
+            TopicCollection(list(names)), request_timeout=request_timeout(deadline)
         )
         return futures
 
@@ -56,7 +72,37 @@ def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: flo
         KafkaError._UNKNOWN_TOPIC: None,  # noqa: SLF001 (librdkafka's local codes have no other name)
     }
     described = ask("describe topics", request, topics, timeout_s, final=absent)
-    return {name: len(topic.partitions) for name, topic in described.items() if topic is not None}
+    return {
+        name: DescribedTopic(
+            str(topic.topic_id), len(topic.partitions), min((len(p.replicas) for p in topic.partitions), default=0)
+        )
+        for name, topic in described.items()
+        if topic is not None
+    }
+
+
+def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, int]:
+    """Return how many partitions topics have; those that do not exist are left out, and none is created by asking.
+
+    Raises:
+        AuthorizationError: A topic may not be described.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    return {name: topic.partitions for name, topic in describe_topics(admin, topics, timeout_s).items()}
+
+
+def broker_count(admin: AdminClient, timeout_s: float = 30.0) -> int:
+    """Return how many brokers the cluster has that run.
+
+    Raises:
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+
+    def request(_: Collection[str]) -> Mapping[str, Any]:
+        return {"cluster": admin.describe_cluster(request_timeout=request_timeout(deadline))}
+
+    return len(ask("describe the", request, ["cluster"], timeout_s)["cluster"].nodes)
 
 
 def all_topic_partitions(admin: AdminClient, timeout_s: float = 30.0) -> dict[str, int]:
@@ -68,7 +114,7 @@ def all_topic_partitions(admin: AdminClient, timeout_s: float = 30.0) -> dict[st
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            metadata = admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+            metadata = admin.list_topics(timeout=request_timeout(deadline))
         except KafkaException as error:
             pause(deadline, "list topics", error.args[0])
         else:
@@ -85,11 +131,34 @@ def group_names(admin: AdminClient, timeout_s: float = 30.0) -> frozenset[str]:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            listed = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result()
+            listed = admin.list_consumer_groups(request_timeout=request_timeout(deadline)).result()
         except KafkaException as error:
             pause(deadline, "list groups", error.args[0])
         else:
-            return frozenset(group.group_id for group in listed.valid)
+            if not listed.errors:
+                return frozenset(group.group_id for group in listed.valid)
+            pause(deadline, "list all groups", listed.errors[0])  # a broker whose groups are missing did not answer
+
+
+def delete_group(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -> None:
+    """Delete a group with the offsets it has committed; one that does not exist is no error.
+
+    Raises:
+        ActiveGroupError: It has members.
+        AuthorizationError: The group may not be deleted.
+        StreamsTimeoutError: Its coordinator did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+
+    def request(groups: Collection[str]) -> Mapping[str, Any]:
+        futures: Mapping[str, Any] = admin.delete_consumer_groups(
+            list(groups), request_timeout=request_timeout(deadline)
+        )
+        return futures
+
+    answers = {KafkaError.GROUP_ID_NOT_FOUND: None, KafkaError.NON_EMPTY_GROUP: "members"}
+    if ask("delete group", request, [group_id], timeout_s, final=answers)[group_id] == "members":
+        raise ActiveGroupError(f"Group {group_id} cannot be deleted, as it has active members: stop them first")
 
 
 def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:
@@ -99,10 +168,11 @@ def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float 
         AuthorizationError: A topic's configuration may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
     """
+    deadline = time.monotonic() + timeout_s
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
-        futures = admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        futures = admin.describe_configs(resources, request_timeout=request_timeout(deadline))
         return {resource.name: future for resource, future in futures.items()}
 
     found = ask(
@@ -135,7 +205,7 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
             )
             for name in names
         ]
-        futures: Mapping[str, Any] = admin.create_topics(new, request_timeout=REQUEST_TIMEOUT_S)
+        futures: Mapping[str, Any] = admin.create_topics(new, request_timeout=request_timeout(deadline))
         return futures
 
     answers = ask("create topics", request, topics, timeout_s, final={KafkaError.TOPIC_ALREADY_EXISTS: False})
@@ -154,7 +224,7 @@ def delete_topics(admin: AdminClient, topics: Collection[str], timeout_s: float 
     deadline = time.monotonic() + timeout_s
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
-        futures: Mapping[str, Any] = admin.delete_topics(list(names), request_timeout=REQUEST_TIMEOUT_S)
+        futures: Mapping[str, Any] = admin.delete_topics(list(names), request_timeout=request_timeout(deadline))
         return futures
 
     ask("delete topics", request, topics, timeout_s, final={KafkaError.UNKNOWN_TOPIC_OR_PART: None})
@@ -171,7 +241,7 @@ def wait_for_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
     deadline = time.monotonic() + timeout_s
     waiting = set(topics)
     while waiting:
-        futures = admin.describe_topics(TopicCollection(sorted(waiting)), request_timeout=REQUEST_TIMEOUT_S)
+        futures = admin.describe_topics(TopicCollection(sorted(waiting)), request_timeout=request_timeout(deadline))
         for name, future in futures.items():
             try:
                 described = future.result()

@@ -67,7 +67,7 @@ class Connection:
         Args:
             settings: kafka-python's, as `ClientSettings.kafka_python` gives them.
         """
-        _quiet_library()
+        quiet_library()
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self.net.start()
         self.manager = _Manager(self.net, **settings)
@@ -105,7 +105,7 @@ class Connection:
         self.net.close()
 
 
-def _quiet_library() -> None:
+def quiet_library() -> None:
     """Keep kafka-python's log to what is fatal: it reports each failed attempt as an error; what matters of it we report."""
     library = logging.getLogger("kafka")
     if library.level == logging.NOTSET:

@@ -6,9 +6,12 @@ This goes over kafka-python's admin client: librdkafka's cannot remove members, 
 
 from __future__ import annotations
 
+import copy
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
@@ -19,21 +22,32 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.clients import ClientSettings
+from millrace.kafka.connection import quiet_library
 from millrace.kafka.requests import pause
 from millrace.kafka.reset import Member
 from millrace.records import TopicPartition
 
-__all__ = ["GroupAdmin"]
+__all__ = ["DescribedGroup", "GroupAdmin"]
 
 log = logging.getLogger("millrace.kafka.admin")
 
 _FORBIDDEN: Final = (kafka_errors.GroupAuthorizationFailedError, kafka_errors.TopicAuthorizationFailedError)
 _GONE: Final = (kafka_errors.NoError, kafka_errors.UnknownMemberIdError, kafka_errors.GroupIdNotFoundError)
+_CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedGroup:
+    """A group as its coordinator knows it."""
+
+    state: str
+    """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group."""
+    members: tuple[Member, ...] = ()
+
+
 class GroupAdmin:
-    """A connection that administers one group; a context manager.
+    """A connection that administers one group; a context manager. Threads may share it.
 
     Args:
         settings: Of the application whose group it is.
@@ -45,7 +59,8 @@ class GroupAdmin:
 
     def __init__(self, settings: ClientSettings, timeout_s: float = 30.0) -> None:
         self.group_id = settings.config.application_id
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
+        quiet_library()
         try:
             self._client = KafkaAdminClient(**settings.kafka_python(), bootstrap_timeout_ms=int(timeout_s * 1000))
         except kafka_errors.KafkaError as error:
@@ -62,6 +77,35 @@ class GroupAdmin:
         """Close the connection."""
         self._client.close()
 
+    def of_group(self, group_id: str, timeout_s: float) -> GroupAdmin:
+        """Return what administers another group over the same connection, which stays this one's to close."""
+        other = copy.copy(self)
+        other.group_id, other.timeout_s = group_id, timeout_s
+        return other
+
+    def describe(self) -> DescribedGroup:
+        """Return the group's state and active members.
+
+        Raises:
+            AuthorizationError: The group may not be described.
+            StreamsTimeoutError: Its coordinator did not answer in time.
+        """
+
+        def request() -> dict[str, Any]:
+            found: dict[str, Any] = self._client.describe_groups([self.group_id])[self.group_id]
+            if found["group_state"] != "Dead" and (code := _CODE.match(found["error"] or "")):
+                raise kafka_errors.for_code(int(code[1]))
+            return found
+
+        described = self._ask("describe", request)
+        if described["group_state"] == "Dead":
+            return DescribedGroup("Dead")
+        members = (
+            Member(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
+            for item in described["members"]
+        )
+        return DescribedGroup(described["group_state"], tuple(members))
+
     def members(self) -> tuple[Member, ...]:
         """Return the group's active members; none if there is no such group.
 
@@ -69,13 +113,7 @@ class GroupAdmin:
             AuthorizationError: The group may not be described.
             StreamsTimeoutError: Its coordinator did not answer in time.
         """
-        described = self._ask("describe", lambda: self._client.describe_groups([self.group_id]))[self.group_id]
-        if described["group_state"] == "Dead":
-            return ()
-        return tuple(
-            Member(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
-            for item in described["members"]
-        )
+        return self.describe().members
 
     def remove(self, members: Collection[Member]) -> None:
         """Make members leave the group; static ones by their instance id.
@@ -127,7 +165,7 @@ class GroupAdmin:
         )
 
     def _ask(self, what: str, request: Callable[[], _Answer]) -> _Answer:
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self.timeout_s
         while True:
             try:
                 return request()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
@@ -72,6 +72,7 @@ def provision(
     config: StreamsConfig | None = None,
     *,
     create: bool = True,
+    only: Collection[str] | None = None,
     timeout_s: float = 60.0,
 ) -> ProvisionReport:
     """Create the internal topics that are missing and check those that exist.
@@ -81,6 +82,7 @@ def provision(
         admin: Client of the cluster.
         config: For `replication.factor`; without it the broker's default is used.
         create: Whether missing topics may be created.
+        only: The internal topics to look at; all if not given. Names that the plan does not have are left out.
         timeout_s: How long all of it may take.
 
     Raises:
@@ -94,6 +96,8 @@ def provision(
     deadline = time.monotonic() + timeout_s
     counts = partition_counts(plan, admin, timeout_s)
     wanted = _wanted(plan, counts, -1 if config is None else config.replication_factor)
+    if only is not None:
+        wanted = {name: topic for name, topic in wanted.items() if name in only}
     found = topic_partitions(admin, wanted, _left(deadline))
     missing = {name: topic for name, topic in wanted.items() if name not in found}
     if missing and not create:

@@ -5,6 +5,7 @@ A member reads and commits its own group's offsets another way, with its generat
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from millrace.kafka.requests import REQUEST_TIMEOUT_S, ask, ask_leaders
+from millrace.kafka.requests import ask, ask_leaders, request_timeout
 from millrace.records import TopicPartition
 
 __all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]
@@ -73,11 +74,12 @@ def _offsets(
     *,
     committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
+    deadline = time.monotonic() + timeout_s
     isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
 
     def request(wanted: list[TopicPartition]) -> Any:
         specs = {ClientTopicPartition(*partition): spec for partition in wanted}
-        return admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+        return admin.list_offsets(specs, isolation_level=isolation, request_timeout=request_timeout(deadline))
 
     answers = ask_leaders("list offsets of", request, partitions, timeout_s, admin)
     return {partition: answer.offset for partition, answer in answers.items()}
@@ -91,10 +93,11 @@ def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], ti
         StreamsTimeoutError: The brokers did not do it in time.
         StreamsError: The brokers refuse: an offset is beyond the partition's end.
     """
+    deadline = time.monotonic() + timeout_s
 
     def request(wanted: list[TopicPartition]) -> Any:
         limits = [ClientTopicPartition(*partition, offsets[partition]) for partition in wanted]
-        return admin.delete_records(limits, request_timeout=REQUEST_TIMEOUT_S)
+        return admin.delete_records(limits, request_timeout=request_timeout(deadline))
 
     ask_leaders("delete records of", request, offsets, timeout_s, admin)
 
@@ -111,12 +114,13 @@ def group_offsets(
         AuthorizationError: The group may not be described.
         StreamsTimeoutError: The coordinator did not answer in time.
     """
+    deadline = time.monotonic() + timeout_s
 
     def request(groups: Collection[str]) -> Mapping[str, Any]:
         wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]
         requests = [ConsumerGroupTopicPartitions(group, wanted) for group in groups]
         futures: Mapping[str, Any] = admin.list_consumer_group_offsets(
-            requests, require_stable=True, request_timeout=REQUEST_TIMEOUT_S
+            requests, require_stable=True, request_timeout=request_timeout(deadline)
         )
         return futures
 

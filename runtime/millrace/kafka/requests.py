@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.errors import AuthorizationError, StreamsError, StreamsTimeoutError
 from millrace.records import TopicPartition
 
-__all__ = ["FORBIDDEN", "REQUEST_TIMEOUT_S", "ask", "ask_leaders", "forbidden", "pause"]
+__all__ = ["FORBIDDEN", "REQUEST_TIMEOUT_S", "ask", "ask_leaders", "forbidden", "pause", "request_timeout"]
 
 log = logging.getLogger("millrace.kafka.admin")
 
@@ -140,6 +140,11 @@ def ask_leaders(
         return {TopicPartition(tp.topic, tp.partition): future for tp, future in request(list(wanted)).items()}
 
     return ask(what, send, partitions, timeout_s)
+
+
+def request_timeout(deadline: float) -> float:
+    """Return how many seconds one request may take, if all is to be done by a deadline (monotonic seconds)."""
+    return min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic()))
 
 
 def pause(deadline: float, what: str, problem: object) -> None:

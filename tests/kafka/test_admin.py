@@ -1,0 +1,75 @@
+"""What is asked of a real cluster about topics and groups, and what becomes of groups."""
+
+import time
+
+import pytest
+from tests.kafka.support import Group
+
+from millrace.config import StreamsConfig
+from millrace.errors import ActiveGroupError, StreamsTimeoutError
+from millrace.kafka.admin import broker_count, delete_group, delete_topics, describe_topics, group_names
+from millrace.kafka.clients import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.offsets import latest_offsets
+from millrace.records import TopicPartition
+
+pytestmark = pytest.mark.broker
+
+
+def group_admin(kafka, application_id):
+    """Return what administers an application's group."""
+    config = {"application.id": application_id, "bootstrap.servers": kafka.bootstrap_servers}
+    return GroupAdmin(ClientSettings(StreamsConfig.of(config), "test"))
+
+
+def test_a_topic_that_was_created_again_has_another_id(kafka, topic_factory):
+    """Ids tell apart topics of one name; partitions and replicas are told with them."""
+    admin, name = kafka.admin(), topic_factory("t", partitions=2)
+    before = describe_topics(admin, [name, "no-such-topic"])
+    assert before.keys() == {name}
+    assert (before[name].partitions, before[name].replication_factor) == (2, 1)
+    delete_topics(admin, [name])
+    kafka.create_topics(name, partitions=2)
+    after = describe_topics(admin, [name])
+    assert after[name].id != before[name].id
+    assert broker_count(admin) == 1
+
+
+def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
+    """While members are there the group stays; when they have left it goes, and a second time nothing is left to do."""
+    group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
+    admin = kafka.admin()
+    with group_admin(kafka, group.application_id) as asked:
+        assert asked.describe().state == "Dead"
+        try:
+            group.join("a")
+            group.settle()
+            assert (asked.describe().state, len(asked.describe().members)) == ("Stable", 1)
+            with pytest.raises(ActiveGroupError, match=group.application_id):
+                delete_group(admin, group.application_id)
+        finally:
+            group.close()
+        assert asked.members() == ()
+        delete_group(admin, group.application_id)
+        delete_group(admin, group.application_id)
+        assert group.application_id not in group_names(admin)
+        assert asked.of_group("another", 5.0).describe().state == "Dead"
+
+
+def test_requests_end_by_their_deadline(own_kafka):
+    """A broker that hangs costs whoever asks no more than the time given, whatever is asked."""
+    kafka = own_kafka()
+    kafka.create_topics("t")
+    admin = kafka.admin()
+    assert describe_topics(admin, ["t"]).keys() == {"t"}
+    kafka.pause()
+    for ask in (
+        lambda: describe_topics(admin, ["t"], 1.0),
+        lambda: broker_count(admin, 1.0),
+        lambda: latest_offsets(admin, [TopicPartition("t", 0)], 1.0),
+        lambda: group_names(admin, 1.0),
+    ):
+        began = time.monotonic()
+        with pytest.raises(StreamsTimeoutError):
+            ask()
+        assert time.monotonic() - began < 3.0
