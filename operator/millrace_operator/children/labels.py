@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from millrace.manifest.streamsapp import GROUP
+from millrace.manifest import GROUP
 
 MANAGER: Final = "millrace-operator"
 APP: Final = f"{GROUP}/app"

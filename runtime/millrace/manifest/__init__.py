@@ -1,15 +1,28 @@
 """The resources of the operator as models: what a manifest may say, what is wrong with one, and what it means to the runtime."""
 
+from millrace.manifest.group import API_VERSION, GROUP, VERSION
+from millrace.manifest.kinds import KINDS, Resource
 from millrace.manifest.loader import check, load, load_all
 from millrace.manifest.problems import Problem
 from millrace.manifest.settings import replica_name, to_streams_config
-from millrace.manifest.streamsapp import API_VERSION, StreamsApp, StreamsAppSpec
+from millrace.manifest.status import Condition, StreamsAppStatus
+from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
+from millrace.manifest.streamsreset import StreamsReset, StreamsResetSpec, StreamsResetStatus
 
 __all__ = [
     "API_VERSION",
+    "GROUP",
+    "KINDS",
+    "VERSION",
+    "Condition",
     "Problem",
+    "Resource",
     "StreamsApp",
     "StreamsAppSpec",
+    "StreamsAppStatus",
+    "StreamsReset",
+    "StreamsResetSpec",
+    "StreamsResetStatus",
     "check",
     "load",
     "load_all",

@@ -14,57 +14,84 @@ from typing import Any
 import yaml
 
 from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
+from millrace.manifest.group import GROUP, VERSION
+from millrace.manifest.kinds import Resource
 from millrace.manifest.model import cel
-from millrace.manifest.streamsapp import GROUP, VERSION, StreamsApp
+from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural import structural, violations
 
 _HEADER = "# Generated from the models in millrace.manifest by `make crds`; changes made here are lost.\n"
 
-_COLUMNS = (
+_NAME_CEL = (
+    f"size(self.metadata.name) <= {RESOURCE_NAME_LENGTH} && self.metadata.name.matches(r'{RESOURCE_NAME_PATTERN}')"
+)
+_NAME_RULE = (
+    f"metadata.name must have at most {RESOURCE_NAME_LENGTH} characters (lower-case letters, digits and `-`), start with a "
+    "letter and not end with `-`"
+)
+
+Column = tuple[str, str, str, int, str]
+"""Name, type, path, priority (0 is always shown) and meaning."""
+
+_APP_COLUMNS: tuple[Column, ...] = (
     ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether all assigned tasks run."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
     ("Replicas", "integer", ".spec.replicas", 0, "How many replicas are wanted."),
     ("Running", "integer", ".status.readyReplicas", 0, "How many replicas run all their tasks."),
+    ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind its input."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
+    ("Revision", "string", ".status.currentRevision", 1, "The revision that pods are brought to."),
     ("Image", "string", ".spec.image", 1, "The container image."),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is ready or not."),
+    ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
+)
+_RESET_COLUMNS: tuple[Column, ...] = (
+    ("App", "string", ".spec.appRef.name", 0, "The application."),
+    ("Phase", "string", ".status.phase", 0, "How far it is."),
+    ("Dry-Run", "boolean", ".spec.dryRun", 0, "Whether it only says what it would do."),
+    ("To", "string", ".spec.toOffset", 1, "Where the application begins in its input."),
+    ("Message", "string", ".status.message", 1, "Why, and what to do."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
 )
 
 
 def streams_app_crd() -> dict[str, Any]:
     """Return the CustomResourceDefinition of `StreamsApp`."""
-    schema = structural(StreamsApp.model_json_schema(by_alias=True))
-    properties = schema["properties"]
-    for name in ("apiVersion", "kind"):
-        properties[name] = {"type": "string", "description": properties[name]["description"]}
-    properties["metadata"] = {"type": "object"}
-    schema["required"] = ["spec"]
-    schema |= cel(
-        f"size(self.metadata.name) <= {RESOURCE_NAME_LENGTH} && self.metadata.name.matches(r'{RESOURCE_NAME_PATTERN}')",
-        f"metadata.name must have at most {RESOURCE_NAME_LENGTH} characters (lower-case letters, digits and `-`), start with a "
-        "letter and not end with `-`",
-    )
-    problems = list(violations(schema))
-    if problems:
-        raise ValueError(f"The models have no structural schema: {'; '.join(problems)}")
+    scale = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    return _crd(StreamsApp, "sapp", _APP_COLUMNS, {"status": {}, "scale": scale})
+
+
+def streams_reset_crd() -> dict[str, Any]:
+    """Return the CustomResourceDefinition of `StreamsReset`."""
+    return _crd(StreamsReset, "sreset", _RESET_COLUMNS, {"status": {}})
+
+
+def _crd(
+    model: type[Resource], short: str, columns: tuple[Column, ...], subresources: dict[str, Any]
+) -> dict[str, Any]:
+    kind = model.__name__
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": f"{StreamsApp.plural}.{GROUP}",
+            "name": f"{model.plural}.{GROUP}",
             "labels": {"app.kubernetes.io/name": "millrace", "app.kubernetes.io/component": "crd"},
         },
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": "StreamsApp",
-                "listKind": "StreamsAppList",
-                "plural": StreamsApp.plural,
-                "singular": "streamsapp",
-                "shortNames": ["sapp"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": model.plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["all", "millrace"],
             },
             "versions": [
@@ -74,21 +101,33 @@ def streams_app_crd() -> dict[str, Any]:
                     "storage": True,
                     "additionalPrinterColumns": [
                         {"name": name, "type": kind, "jsonPath": path, "priority": priority, "description": text}
-                        for name, kind, path, priority, text in _COLUMNS
+                        for name, kind, path, priority, text in columns
                     ],
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "schema": {"openAPIV3Schema": schema},
+                    "subresources": subresources,
+                    "schema": {"openAPIV3Schema": schema_of(model)},
                 }
             ],
         },
     }
+
+
+def schema_of(model: type[Resource]) -> dict[str, Any]:
+    """Return the structural schema of a resource.
+
+    Raises:
+        ValueError: The models have none that the API server would take.
+    """
+    schema = structural(model.model_json_schema(by_alias=True))
+    properties = schema["properties"]
+    for name in ("apiVersion", "kind"):
+        properties[name] = {"type": "string", "description": properties[name]["description"]}
+    properties["metadata"] = {"type": "object"}
+    schema["required"] = ["spec"]
+    schema |= cel((_NAME_CEL, _NAME_RULE))
+    problems = list(violations(schema))
+    if problems:
+        raise ValueError(f"The models have no structural schema: {'; '.join(problems)}")
+    return schema
 
 
 class _Dumper(yaml.SafeDumper):
@@ -103,7 +142,7 @@ class _Dumper(yaml.SafeDumper):
 
 def files() -> dict[str, str]:
     """Return the text of every generated file by its name in `crds/`."""
-    crds = {"streamsapp.yaml": streams_app_crd()}
+    crds = {"streamsapp.yaml": streams_app_crd(), "streamsreset.yaml": streams_reset_crd()}
     return {
         name: _HEADER + yaml.dump(crd, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
         for name, crd in crds.items()

@@ -10,16 +10,20 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from pydantic import ValidationError
 
 from millrace.errors import ManifestError
 from millrace.manifest.document import Document, DocumentError, documents
+from millrace.manifest.group import API_VERSION, GROUP
+from millrace.manifest.kinds import KINDS, Resource
 from millrace.manifest.problems import Problem, problem, shown
-from millrace.manifest.streamsapp import API_VERSION, GROUP, StreamsApp
+from millrace.manifest.streamsapp import StreamsApp
+from millrace.manifest.streamsreset import StreamsReset
 
-_KIND = "StreamsApp"
+_APP = "StreamsApp"
+_R = TypeVar("_R", StreamsApp, StreamsReset)
 
 
 def load(source: Path | str) -> StreamsApp:
@@ -31,61 +35,74 @@ def load(source: Path | str) -> StreamsApp:
     Raises:
         ManifestError: The file cannot be read, has no or several StreamsApps, or breaks the schema; names every problem.
     """
-    name, apps = _load(source)
+    name, resources, others = _load(source)
+    apps = [resource for resource in resources if isinstance(resource, StreamsApp)]
+    if not apps:
+        others += [f"{resource.kind} {resource.metadata.name}" for resource in resources]
+        found_instead = f"; it has {', '.join(others)}" if others else ", it is empty"
+        raise ManifestError(f"{name} holds no StreamsApp (apiVersion: {API_VERSION}, kind: {_APP}){found_instead}")
     if len(apps) > 1:
         names = ", ".join(app.metadata.name for app in apps)
         raise ManifestError(f"{name} holds {len(apps)} StreamsApps ({names}) where one is expected: split the file")
     return apps[0]
 
 
-def load_all(source: Path | str) -> list[StreamsApp]:
-    """Read every `StreamsApp` of a file or a text, at least one.
+def load_all(source: Path | str) -> list[Resource]:
+    """Read every resource of Millrace's in a file or a text, at least one, of whatever kind.
 
     Raises:
-        ManifestError: As for `load`.
+        ManifestError: The file cannot be read, has none, or one breaks its schema; names every problem.
     """
-    return _load(source)[1]
+    name, resources, others = _load(source)
+    if not resources:
+        found_instead = f"; it has {', '.join(others)}" if others else ", it is empty"
+        raise ManifestError(f"{name} holds no {' or '.join(KINDS)} (apiVersion: {API_VERSION}){found_instead}")
+    return resources
 
 
-def check(value: Any) -> tuple[StreamsApp | None, list[Problem]]:
+@overload
+def check(value: Any) -> tuple[StreamsApp | None, list[Problem]]: ...
+@overload
+def check(value: Any, kind: type[_R]) -> tuple[_R | None, list[Problem]]: ...
+def check(value: Any, kind: type[Any] = StreamsApp) -> tuple[Any, list[Problem]]:
     """Validate the data of a manifest and return the model, or none and the problems.
 
     Args:
         value: What a JSON or YAML parser made of the manifest.
+        kind: Which resource it has to be.
     """
     if not isinstance(value, Mapping):
         return None, [
             Problem((), "a manifest must be a mapping with apiVersion, kind, metadata and spec", shown(value))
         ]
-    problems = _wrong_kind(value)
+    problems = _wrong_kind(value, kind.__name__)
     if problems:
         return None, problems
     try:
-        return StreamsApp.model_validate(value), []
+        return kind.model_validate(value), []
     except ValidationError as error:
-        return None, [problem(item) for item in error.errors()]
+        return None, [problem(item, kind) for item in error.errors()]
 
 
-def _load(source: Path | str) -> tuple[str, list[StreamsApp]]:
+def _load(source: Path | str) -> tuple[str, list[Resource], list[str]]:
     name, text = _read(source)
-    apps, problems, others = [], [], []
+    resources: list[Resource] = []
+    problems: list[Problem] = []
+    others: list[str] = []
     try:
         for document in documents(text):
             if _is_something_else(document.value):
                 others.append(f"{document.value['kind']} (line {document.line(())})")
                 continue
-            app, found = check(document.value)
+            resource, found = check(document.value, _kind_of(document.value))
             problems += [_with_line(item, document) for item in found]
-            apps += [app] if app else []
+            resources += [resource] if resource else []
     except DocumentError as error:
         raise ManifestError(f"{name}, line {error.line}: {error}") from None
     if problems:
         count = "a problem" if len(problems) == 1 else f"{len(problems)} problems"
         raise ManifestError("\n  ".join([f"{name} has {count}:", *map(str, problems)]))
-    if not apps:
-        found_instead = f"; it has {', '.join(others)}" if others else ", it is empty"
-        raise ManifestError(f"{name} holds no StreamsApp (apiVersion: {API_VERSION}, kind: {_KIND}){found_instead}")
-    return name, apps
+    return name, resources, others
 
 
 def _read(source: Path | str) -> tuple[str, str]:
@@ -100,17 +117,23 @@ def _read(source: Path | str) -> tuple[str, str]:
         raise ManifestError(f"Cannot read the manifest {path}: {error.strerror}") from None
 
 
+def _kind_of(value: Any) -> type[Any]:
+    kind = value.get("kind") if isinstance(value, Mapping) else None
+    near = difflib.get_close_matches(kind.lower(), map(str.lower, KINDS), 1, 0.8) if isinstance(kind, str) else []
+    return next((model for name, model in KINDS.items() if [name.lower()] == near), StreamsApp)
+
+
 def _is_something_else(value: Any) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
         return False
     group = str(value["apiVersion"]).partition("/")[0]
-    near = difflib.get_close_matches(value["kind"].lower(), [_KIND.lower()], 1, 0.8)
+    near = difflib.get_close_matches(value["kind"].lower(), map(str.lower, KINDS), 1, 0.8)
     return group != GROUP and not near
 
 
-def _wrong_kind(value: Mapping[str, Any]) -> list[Problem]:
+def _wrong_kind(value: Mapping[str, Any], kind: str) -> list[Problem]:
     problems = []
-    for name, wanted in (("apiVersion", API_VERSION), ("kind", _KIND)):
+    for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if name not in value:
             problems.append(Problem((name,), f"is required: write `{name}: {wanted}`"))
         elif value[name] != wanted:

@@ -15,7 +15,6 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from millrace.manifest.document import Path
-from millrace.manifest.streamsapp import StreamsApp
 
 _LONGEST_VALUE = 80
 _TYPE_NAMES = {
@@ -64,21 +63,21 @@ class Problem:
         return f"{line}{field}{self.rule}{got}"
 
 
-def problem(item: ErrorDetails) -> Problem:
-    """Return the problem that one of pydantic's errors stands for."""
+def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
+    """Return the problem that one of pydantic's errors about a model stands for."""
     path = _field_path(item["loc"])
-    text, value = _rule(item, path), shown(item["input"])
+    text, value = _rule(item, path, root), shown(item["input"])
     if item["type"] in {"missing", "extra_forbidden"}:
         return Problem(path, text)
     return Problem(path, text, value)
 
 
-def _rule(item: ErrorDetails, path: Path) -> str:
+def _rule(item: ErrorDetails, path: Path, root: type[BaseModel]) -> str:
     kind, context = item["type"], item.get("ctx", {})
     if kind == "missing":
-        return f"is required{_meaning(path)}"
+        return f"is required{_meaning(path, root)}"
     if kind == "extra_forbidden":
-        return _unknown_field(path)
+        return _unknown_field(path, root)
     if kind in {"literal_error", "enum"}:
         return f"must be {context['expected']}{_nearest(item['input'], context['expected'])}"
     if kind in _TYPE_NAMES:
@@ -88,8 +87,8 @@ def _rule(item: ErrorDetails, path: Path) -> str:
     return item["msg"]
 
 
-def _unknown_field(path: Path) -> str:
-    model = _model_at(path[:-1])
+def _unknown_field(path: Path, root: type[BaseModel]) -> str:
+    model = _model_at(path[:-1], root)
     known = [] if model is None else [str(field.alias) for field in model.model_fields.values()]
     name = str(path[-1])
     by_lower = {field.lower(): field for field in known}
@@ -99,8 +98,8 @@ def _unknown_field(path: Path) -> str:
     return f"unknown field; the fields here are {', '.join(known)}"
 
 
-def _meaning(path: Path) -> str:
-    model = _model_at(path[:-1])
+def _meaning(path: Path, root: type[BaseModel]) -> str:
+    model = _model_at(path[:-1], root)
     fields = {} if model is None else {field.alias: field for field in model.model_fields.values()}
     description = getattr(fields.get(str(path[-1])), "description", None)
     first = "" if not description else " ".join(description.split()).partition(". ")[0].rstrip(".")
@@ -115,8 +114,8 @@ def _nearest(value: Any, expected: str) -> str:
     return f"; did you mean '{next(option for option in options if option.lower() == near[0])}'?" if near else ""
 
 
-def _model_at(path: Path) -> type[BaseModel] | None:
-    model: type[BaseModel] | None = StreamsApp
+def _model_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
+    model: type[BaseModel] | None = root
     for step in path:
         if isinstance(step, int):
             continue

@@ -1,63 +1,30 @@
 """`StreamsApp`: how one Kafka Streams application is to run, as its user writes it in a manifest.
 
-The models are grouped as the manifest is, one class per mapping, so that a new field has one obvious place. Defaults are
-those of Kafka Streams unless its description says otherwise.
+The models are grouped as the manifest is, one class per mapping and one module per subject, so that a new field has one obvious
+place. Defaults are those of Kafka Streams unless its description says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from millrace.config import ProcessingGuarantee
-from millrace.manifest.fields import (
-    ApplicationId,
-    BootstrapServer,
-    Duration,
-    Entrypoint,
-    Image,
-    KafkaConfig,
-    Quantity,
-    ResourceName,
-)
-from millrace.manifest.model import ManifestModel
+from millrace.manifest.fields import ApplicationId, Entrypoint, Image, ObjectName, duration_ms
+from millrace.manifest.group import API_VERSION, ApiVersion
+from millrace.manifest.internal_topics import InternalTopics
+from millrace.manifest.kafka import Kafka
+from millrace.manifest.metadata import Metadata
+from millrace.manifest.model import ManifestModel, Rule
+from millrace.manifest.observability import Observability
+from millrace.manifest.pods import PodTemplate
+from millrace.manifest.processing import Membership, Processing, Standby
+from millrace.manifest.protection import NetworkPolicy, PodDisruptionBudget
+from millrace.manifest.references import LocalReference
 from millrace.manifest.status import StreamsAppStatus
-
-API_VERSION: Literal["streams.millrace.dev/v1alpha1"] = "streams.millrace.dev/v1alpha1"
-GROUP, _, VERSION = API_VERSION.partition("/")
-
-_WRITTEN_BY_THE_SERVER = frozenset(
-    {
-        "creationTimestamp",
-        "deletionGracePeriodSeconds",
-        "deletionTimestamp",
-        "finalizers",
-        "generateName",
-        "managedFields",
-        "ownerReferences",
-        "resourceVersion",
-        "selfLink",
-    }
-)
-
-
-class ObjectMeta(ManifestModel):
-    """The resource's name and labels; what only the API server writes is accepted and left out."""
-
-    name: ResourceName
-    """The resource's name, unique in its namespace; pods and static members are named after it."""
-    namespace: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """The namespace."""
-    labels: dict[str, str] = Field(default_factory=dict)
-    """Labels."""
-    annotations: dict[str, str] = Field(default_factory=dict)
-    """Annotations."""
-    uid: str | None = None
-    """The id the API server gave to the resource."""
-    generation: int | None = None
-    """How many times the spec has been changed."""
+from millrace.manifest.storage import Storage
+from millrace.manifest.upgrade import Autoscaling, Drain, Upgrade
 
 
 class App(ManifestModel):
@@ -66,7 +33,10 @@ class App(ManifestModel):
     entrypoint: Entrypoint
     """The function that returns the topology, as `package.module:callable`. It may take a `StreamsBuilder`, and after it
     the mapping `config`."""
-    args: Annotated[tuple[str, ...], Field(strict=False, max_length=256)] = ()
+    args: Annotated[
+        tuple[str, ...],
+        Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = ()
     """What the program finds in `sys.argv`, after its name."""
     config: Annotated[
         dict[str, Any],
@@ -75,35 +45,18 @@ class App(ManifestModel):
     """Any settings of the program's own, handed to the entrypoint as they are."""
 
 
-class Kafka(ManifestModel):
-    """The Kafka cluster and the settings of Kafka Streams and its clients."""
-
-    bootstrap_servers: Annotated[
-        tuple[BootstrapServer, ...],
-        Field(strict=False, min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
-    ]
-    """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
-    config: KafkaConfig = Field(default_factory=dict)
-    """Settings under Kafka's dotted names, for Kafka Streams or (with the prefixes `consumer.`, `producer.`, …) its clients.
-    Values are strings or integers."""
+_TRANSACTION_TIMEOUT = "10s"
+"""Kafka Streams' `transaction.timeout.ms`."""
+_TRANSACTION_SETTINGS = ("producer.transaction.timeout.ms", "transaction.timeout.ms")
 
 
-class Processing(ManifestModel):
-    """How records are processed."""
-
-    guarantee: Annotated[ProcessingGuarantee, Field(strict=False)] = ProcessingGuarantee.AT_LEAST_ONCE
-    """How often the effects of a record may show."""
-    commit_interval: Duration | None = None
-    """How often progress is committed; 30s by default, 100ms with `exactly_once_v2`."""
-
-
-class Storage(ManifestModel):
-    """Where each replica keeps its state stores."""
-
-    size: Quantity = "1Gi"
-    """The size of each replica's volume."""
-    storage_class_name: Annotated[str, Field(min_length=1, max_length=253)] | None = None
-    """The class of the volumes; the cluster's default if not given."""
+def _commits_within_transaction(spec: StreamsAppSpec) -> bool:
+    interval = spec.processing.commit_interval
+    if spec.processing.guarantee is ProcessingGuarantee.AT_LEAST_ONCE or interval is None:
+        return True
+    return duration_ms(interval) < duration_ms(_TRANSACTION_TIMEOUT) or any(
+        key in spec.kafka.config for key in _TRANSACTION_SETTINGS
+    )
 
 
 class StreamsAppSpec(ManifestModel):
@@ -115,8 +68,21 @@ class StreamsAppSpec(ManifestModel):
     """The container image with the program and Millrace in it. `millrace dev up` runs the program from the machine instead."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled; Kubernetes' default if not given."""
+    image_pull_secrets: Annotated[
+        tuple[LocalReference, ...],
+        Field(
+            strict=False,
+            max_length=16,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = ()
+    """Secrets with the credentials of the image's registry."""
     app: App
     """The program."""
+    state: Literal["running", "suspended"] = "running"
+    """Whether it runs. `suspended` stops all pods and keeps volumes, topics and offsets."""
+    restart_nonce: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
+    """Any other number than before restarts the pods, one after another."""
     replicas: Annotated[int, Field(ge=0, le=10_000, json_schema_extra={"format": "int32"})] = 1
     """How many instances run. More than there are tasks are idle."""
     threads: Annotated[int, Field(ge=1, le=256, json_schema_extra={"format": "int32"})] = 1
@@ -125,14 +91,49 @@ class StreamsAppSpec(ManifestModel):
     """The Kafka cluster and the settings of its clients."""
     processing: Processing = Processing()
     """How records are processed."""
+    standby: Standby = Standby()
+    """Copies of the state on other replicas."""
+    membership: Membership = Membership()
+    """How replicas belong to the consumer group."""
+    internal_topics: InternalTopics = InternalTopics()
+    """The changelog and repartition topics."""
     storage: Storage = Storage()
     """Where state stores are kept."""
+    upgrade: Upgrade = Upgrade()
+    """How a changed manifest reaches the pods."""
+    autoscaling: Autoscaling = Autoscaling()
+    """How the number of replicas follows the load."""
+    drain: Drain = Drain()
+    """How a replica stops."""
+    pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
+    """How many pods may be away when nodes are drained."""
+    network_policy: NetworkPolicy = NetworkPolicy()
+    """Who may talk to the pods, and to whom they may talk."""
+    service_account_name: ObjectName | None = None
+    """The pods' service account, of which they get no token; one of the operator's making if not given."""
+    pod_template: PodTemplate = PodTemplate()
+    """What the pods have beyond what the operator gives them."""
+    observability: Observability = Observability()
+    """Where metrics, traces and logs go."""
+    deletion_policy: Literal["Retain", "Purge", "Orphan"] = "Retain"
+    """What is deleted with the StreamsApp. `Retain`: the pods; volumes and topics as `storage.retention` and
+    `internalTopics.deletionPolicy` say. `Purge`: volumes, internal topics and offsets too. `Orphan`: nothing, pods run on."""
 
-
-def _without_server_fields(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: item for key, item in value.items() if key not in _WRITTEN_BY_THE_SERVER}
-    return value
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            _commits_within_transaction,
+            "self.processing.guarantee == 'at_least_once' || !has(self.processing.commitInterval) || "
+            f"self.processing.commitInterval < duration('{_TRANSACTION_TIMEOUT}') || "
+            f"(has(self.kafka.config) && {list(_TRANSACTION_SETTINGS)!r}.exists(key, key in self.kafka.config))",
+            f"processing.commitInterval must be less than {_TRANSACTION_TIMEOUT} with processing.guarantee exactly_once_v2: the "
+            f"brokers abort transactions that are open longer (kafka.config {_TRANSACTION_SETTINGS[0]} lets them live longer)",
+        ),
+        Rule(
+            lambda spec: spec.autoscaling.mode != "Auto" or spec.replicas <= (spec.autoscaling.max or 0),
+            "self.autoscaling.mode != 'Auto' || !has(self.autoscaling.max) || self.replicas <= self.autoscaling.max",
+            "replicas must not be more than autoscaling.max while autoscaling.mode is Auto",
+        ),
+    )
 
 
 class StreamsApp(ManifestModel):
@@ -140,11 +141,11 @@ class StreamsApp(ManifestModel):
 
     plural: ClassVar[str] = "streamsapps"
 
-    api_version: Literal["streams.millrace.dev/v1alpha1"] = API_VERSION
+    api_version: ApiVersion = API_VERSION
     """The version of this schema."""
     kind: Literal["StreamsApp"] = "StreamsApp"
     """The kind of resource."""
-    metadata: Annotated[ObjectMeta, BeforeValidator(_without_server_fields)]
+    metadata: Metadata
     """The resource's name and labels."""
     spec: StreamsAppSpec
     """What is to run."""

@@ -1,7 +1,8 @@
 """Kubernetes' *structural schemas*: the part of OpenAPI that a CRD may use, made from and checked against JSON schema.
 
 Pydantic writes general JSON schema: `$ref`, a null alternative for optional fields, `const`, titles. The API server takes none of
-these. `structural` rewrites a schema without loss of meaning; `violations` is the API server's own list of demands, so that a
+these. `structural` rewrites a schema without loss of meaning (a null where a field may be left out is dropped by the API server,
+as if it were left out); `violations` is the API server's own list of demands, so that a
 schema it would refuse is found by a test and not by an installation.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+
+from millrace.manifest.model import VALIDATIONS
 
 Schema = dict[str, Any]
 
@@ -46,16 +49,21 @@ def _rewrite(node: Schema, definitions: Mapping[str, Schema], seen: tuple[str, .
         if name in seen:
             raise ValueError(f"Model {name} contains itself, which a structural schema cannot express")
         own = {key: value for key, value in node.items() if key != "$ref"}
-        return _rewrite(definitions[name] | own, definitions, (*seen, name))
-    nullable = {"type": "null"} in node.get("anyOf", ())
-    if nullable:
+        return _rewrite(_with(definitions[name], own), definitions, (*seen, name))
+    if {"type": "null"} in node.get("anyOf", ()):
         alternatives = [item for item in node["anyOf"] if item != {"type": "null"}]
         if len(alternatives) > 1:
             raise ValueError(f"A union has no structural form: {alternatives}")
         own = {key: value for key, value in node.items() if key != "anyOf" and value is not None}
-        return _rewrite(alternatives[0] | own, definitions, seen) | {"nullable": True}
+        return _rewrite(_with(alternatives[0], own), definitions, seen)
     entries = (_entry(key, value, node, lambda part: _rewrite(part, definitions, seen)) for key, value in node.items())
     return dict(entry for entry in entries if entry)
+
+
+def _with(schema: Schema, more: Schema) -> Schema:
+    """Return a schema with what is said of it where it is used; rules add up."""
+    rules = [*schema.get(VALIDATIONS, ()), *more.get(VALIDATIONS, ())]
+    return schema | more | ({VALIDATIONS: rules} if rules else {})
 
 
 def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schema]) -> tuple[str, Any] | None:
@@ -95,6 +103,9 @@ def violations(schema: Schema, path: str = "") -> Iterator[str]:
     where = path or "the root"
     for key in schema.keys() - _ALLOWED:
         yield f"{where}: `{key}` is not allowed"
+    for key in ("exclusiveMinimum", "exclusiveMaximum"):
+        if not isinstance(schema.get(key, False), bool):
+            yield f"{where}: `{key}` is a boolean here, which goes with `{key[9:].lower()}`"
     if schema.get("format", "int32") not in _FORMATS:
         yield f"{where}: the API server does not know the format {schema['format']!r}"
     if "default" in schema and schema["default"] is None and not schema.get("nullable"):

@@ -1,0 +1,88 @@
+"""`spec.observability`: where metrics, traces and logs go."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from millrace.manifest.fields import Labels, SomeTime, Url
+from millrace.manifest.model import ManifestModel, Rule
+from millrace.manifest.references import SecretReference, of_keys
+
+_RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
+
+
+class Sampler(ManifestModel):
+    """Which traces are kept, in OpenTelemetry's terms."""
+
+    type: Literal[
+        "always_on",
+        "always_off",
+        "traceidratio",
+        "parentbased_always_on",
+        "parentbased_always_off",
+        "parentbased_traceidratio",
+    ] = "parentbased_always_on"
+    """The sampler, as `OTEL_TRACES_SAMPLER` names it."""
+    ratio: Annotated[float, Field(ge=0, le=1)] | None = None
+    """The part of the traces that is kept, for the samplers by ratio."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda sampler: (sampler.ratio is not None) == (sampler.type in _RATIO_SAMPLERS),
+            "has(self.ratio) == (self.type in ['traceidratio', 'parentbased_traceidratio'])",
+            "ratio must be given with the types traceidratio and parentbased_traceidratio, and with no other",
+        ),
+    )
+
+
+class Otlp(ManifestModel):
+    """The OpenTelemetry collector."""
+
+    endpoint: Url
+    """Its URL, for OTLP over HTTP."""
+    headers_secret_ref: Annotated[SecretReference | None, *of_keys("headers")] = None
+    """The Secret with the headers for it, as `OTEL_EXPORTER_OTLP_HEADERS` writes them: key `headers`."""
+    sampler: Sampler = Sampler()
+    """Which traces are kept."""
+
+
+class PodMonitor(ManifestModel):
+    """A PodMonitor, by which Prometheus' operator finds the pods."""
+
+    enabled: bool = False
+    """Whether there is one."""
+    interval: SomeTime = "30s"
+    """How often the pods are asked."""
+    labels: Labels = Field(default_factory=dict)
+    """Labels by which Prometheus selects it."""
+
+
+class Metrics(ManifestModel):
+    """What is measured."""
+
+    level: Literal["INFO", "DEBUG", "TRACE"] = "INFO"
+    """Kafka Streams' `metrics.recording.level`."""
+    pod_monitor: PodMonitor = PodMonitor()
+    """A PodMonitor, by which Prometheus' operator finds the pods."""
+
+
+class Logs(ManifestModel):
+    """What the pods write to their logs."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least level."""
+    format: Literal["text", "json"] = "text"
+    """Lines for people, or JSON for collectors of logs."""
+
+
+class Observability(ManifestModel):
+    """Where metrics, traces and logs go."""
+
+    otlp: Otlp | None = None
+    """The OpenTelemetry collector that metrics and traces are sent to; none if not given."""
+    metrics: Metrics = Metrics()
+    """What is measured."""
+    logs: Logs = Logs()
+    """What the pods write to their logs."""

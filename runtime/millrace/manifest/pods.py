@@ -1,0 +1,331 @@
+"""`spec.podTemplate`: what a user may add to the pods that the operator builds.
+
+It is a restricted set: the operator owns the program's container, its command, ports, probes and the parts of its security
+context that the Restricted standard demands. Values of Kubernetes' own types are checked only as far as Millrace needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from millrace.manifest.fields import (
+    KEYS_CEL,
+    Amount,
+    Annotations,
+    Image,
+    Labels,
+    LabelValue,
+    ObjectName,
+    demands,
+    label_keys,
+    matches,
+)
+from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken, cel
+
+APP_CONTAINER = "millrace"
+"""The container that runs the program."""
+OWN_VOLUMES = frozenset({"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp"})
+"""Volumes the operator makes: a user's must have other names."""
+OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
+"""Where the operator mounts them: a user's must be elsewhere."""
+
+ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
+_OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
+_OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
+_CONTAINER_NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_ABSOLUTE_PATTERN = "^/[^:]*$"
+
+
+def _list(texts: tuple[str, ...] | list[str]) -> str:
+    return f"[{', '.join(repr(text) for text in texts)}]"
+
+
+_LABELS_RULE = f"must not have keys that begin with {' or '.join(_OWN_LABELS)}, which are the operator's"
+_PodLabels = Annotated[
+    dict[str, LabelValue],
+    label_keys,
+    demands(lambda labels: not any(key.startswith(_OWN_LABELS) for key in labels), _LABELS_RULE),
+    Field(
+        max_length=64,
+        json_schema_extra=cel(
+            KEYS_CEL,
+            (f"self.all(key, !{_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))", f"labels {_LABELS_RULE}"),
+        ),
+    ),
+]
+
+
+class PodMetadata(ManifestModel):
+    """Labels and annotations of the pods."""
+
+    labels: _PodLabels = Field(default_factory=dict)
+    """Labels beside the operator's."""
+    annotations: Annotations = Field(default_factory=dict)
+    """Annotations."""
+
+
+class Resources(ManifestModel):
+    """What the program's container may use. Restoring and large caches need memory beyond Python's own."""
+
+    requests: Annotated[dict[str, Amount], Field(max_length=32)] = Field(default_factory=dict)
+    """What is set aside for it, for example `{cpu: 500m, memory: 1Gi}`."""
+    limits: Annotated[dict[str, Amount], Field(max_length=32)] = Field(default_factory=dict)
+    """The most it may use."""
+
+
+class ConfigMapKey(ManifestModel):
+    """One key of a ConfigMap of the same namespace."""
+
+    name: ObjectName
+    """The ConfigMap's name."""
+    key: Annotated[str, Field(min_length=1, max_length=253)]
+    """The key."""
+    optional: bool = False
+    """Whether a pod starts without it."""
+
+
+class FieldOfPod(ManifestModel):
+    """A field of the pod."""
+
+    field_path: Annotated[str, Field(min_length=1, max_length=253)]
+    """Which, for example `status.podIP`."""
+    api_version: Literal["v1"] = "v1"
+    """The version of Kubernetes' API that the path is of."""
+
+
+_NO_SECRETS = (
+    "must not take a secret into the environment (secretKeyRef): mount it as files with volumes and volumeMounts"
+)
+
+
+class EnvSource(ManifestModel):
+    """Where the value of a variable comes from; exactly one source."""
+
+    config_map_key_ref: ConfigMapKey | None = None
+    """A key of a ConfigMap."""
+    field_ref: FieldOfPod | None = None
+    """A field of the pod."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda source: (source.config_map_key_ref is None) != (source.field_ref is None),
+            "has(self.configMapKeyRef) != has(self.fieldRef)",
+            f"must have exactly one of configMapKeyRef and fieldRef, and {_NO_SECRETS}",
+        ),
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_secrets(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "secretKeyRef" in value:
+            raise broken(_NO_SECRETS)
+        return value
+
+
+_ENV_RULE = f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's"
+
+
+class EnvVariable(ManifestModel):
+    """An environment variable of the program."""
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=253,
+            json_schema_extra={
+                "pattern": ENV_NAME_PATTERN,
+                **cel(
+                    (f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))", f"env name {_ENV_RULE}")
+                ),
+            },
+        ),
+        matches(ENV_NAME_PATTERN, "must be the name of an environment variable"),
+        demands(lambda name: not name.startswith(_OWN_ENV_PREFIXES), _ENV_RULE),
+    ]
+    """Its name."""
+    value: Annotated[str, Field(max_length=32_768)] | None = None
+    """Its value, which everybody who may read pods can see: not for secrets."""
+    value_from: EnvSource | None = None
+    """Where its value comes from instead."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda variable: variable.value is None or variable.value_from is None,
+            "!has(self.value) || !has(self.valueFrom)",
+            "value and valueFrom exclude each other",
+        ),
+    )
+
+
+class Toleration(ManifestModel):
+    """A taint of nodes that the pods bear."""
+
+    key: Annotated[str, Field(max_length=317)] | None = None
+    """The taint's key; every key if not given."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """How key and value are compared."""
+    value: Annotated[str, Field(max_length=63)] | None = None
+    """The taint's value."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's effect; every effect if not given."""
+    toleration_seconds: Annotated[int, Field(json_schema_extra={"format": "int64"})] | None = None
+    """How long a taint with `NoExecute` is borne; for ever if not given."""
+
+
+class TopologySpreadConstraint(PassedOn):
+    """How pods are spread over nodes or zones; a Kubernetes TopologySpreadConstraint. Its label selector may be left out: it is
+    then that of the application's pods."""  # noqa: D205, D209 (the text is one in the CRD)
+
+    max_skew: Annotated[int, Field(ge=1, json_schema_extra={"format": "int32"})]
+    """By how many pods two domains may differ."""
+    topology_key: Annotated[str, Field(min_length=1, max_length=317)]
+    """The label of nodes that makes up domains, for example `topology.kubernetes.io/zone`."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """What is done with a pod that would break it."""
+
+
+class Affinity(PassedOn):
+    """A Kubernetes Affinity. It takes the place of the operator's own, which spreads replicas over nodes where it can."""
+
+
+_VOLUME_RULE = f"must not be one of the operator's volumes: {', '.join(sorted(OWN_VOLUMES))}"
+
+
+class Volume(PassedOn):
+    """A Kubernetes Volume, such as a Secret, a ConfigMap or an emptyDir."""
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra={
+                "pattern": _CONTAINER_NAME_PATTERN,
+                **cel((f"!(self in {_list(sorted(OWN_VOLUMES))})", f"the volume's name {_VOLUME_RULE}")),
+            },
+        ),
+        matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
+        demands(lambda name: name not in OWN_VOLUMES, _VOLUME_RULE),
+    ]
+    """Its name."""
+
+
+_PATH_RULE = f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's"
+
+
+class VolumeMount(PassedOn):
+    """A Kubernetes VolumeMount in the program's container."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    """The volume's name."""
+    mount_path: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=1024,
+            json_schema_extra={
+                "pattern": _ABSOLUTE_PATTERN,
+                **cel((f"!{_list(OWN_PATHS)}.exists(path, self.startsWith(path))", f"mountPath {_PATH_RULE}")),
+            },
+        ),
+        matches(_ABSOLUTE_PATTERN, "must be an absolute path without `:`"),
+        demands(lambda path: not path.startswith(OWN_PATHS), _PATH_RULE),
+    ]
+    """Where it is mounted."""
+
+
+_CONTAINER_RULE = f"must not be `{APP_CONTAINER}`, which is the program's container"
+
+
+class Container(PassedOn):
+    """A Kubernetes Container beside the program's. What it does not say of its security context is set as Restricted demands."""
+
+    name: Annotated[
+        str,
+        Field(
+            min_length=1,
+            max_length=63,
+            json_schema_extra={
+                "pattern": _CONTAINER_NAME_PATTERN,
+                **cel((f"self != '{APP_CONTAINER}'", f"the container's name {_CONTAINER_RULE}")),
+            },
+        ),
+        matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
+        demands(lambda name: name != APP_CONTAINER, _CONTAINER_RULE),
+    ]
+    """Its name."""
+    image: Image
+    """Its image."""
+
+
+class PodSecurity(ManifestModel):
+    """Users and groups of the pods. That nobody is root, and all else that Restricted demands, is the operator's to set."""
+
+    run_as_user: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
+    """The user that containers run as; the image's if not given."""
+    run_as_group: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
+    """The group that containers run as."""
+    fs_group: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
+    """The group that owns the volumes."""
+    fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
+    """When the ownership of a volume is set anew."""
+    supplemental_groups: Annotated[
+        tuple[Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})], ...],
+        Field(strict=False, max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    ] = ()
+    """Further groups of the containers' users."""
+
+
+def _by_name(most: int, key: str = "name") -> Any:
+    return Field(
+        strict=False,
+        max_length=most,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
+    )
+
+
+def _atomic(most: int) -> Any:
+    return Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+
+
+def _distinct(key: str) -> Any:
+    def holds(items: Any) -> bool:
+        names = [getattr(item, key) for item in items]
+        return len(set(names)) == len(names)
+
+    return demands(holds, f"must not have two entries with the same {'mountPath' if key == 'mount_path' else key}")
+
+
+class PodTemplate(ManifestModel):
+    """What the pods have beyond what the operator gives them."""
+
+    metadata: PodMetadata = PodMetadata()
+    """Labels and annotations of the pods."""
+    resources: Resources = Resources()
+    """What the program's container may use."""
+    env: Annotated[tuple[EnvVariable, ...], _by_name(256), _distinct("name")] = ()
+    """Environment variables of the program. Secrets do not belong here: mount them with `volumes` and `volumeMounts`."""
+    node_selector: Labels = Field(default_factory=dict)
+    """Labels of the nodes that pods may run on."""
+    tolerations: Annotated[tuple[Toleration, ...], _atomic(64)] = ()
+    """Taints of nodes that the pods bear."""
+    affinity: Affinity | None = None
+    """Rules about the nodes and neighbours of pods; replicas are spread over nodes if not given."""
+    topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], _atomic(16)] = ()
+    """How pods are spread; over zones where possible if not given."""
+    priority_class_name: ObjectName | None = None
+    """The priority class of the pods."""
+    volumes: Annotated[tuple[Volume, ...], _by_name(64), _distinct("name")] = ()
+    """Further volumes of the pods."""
+    volume_mounts: Annotated[tuple[VolumeMount, ...], _by_name(64, "mountPath"), _distinct("mount_path")] = ()
+    """Where the program finds them."""
+    init_containers: Annotated[tuple[Container, ...], _by_name(16), _distinct("name")] = ()
+    """Containers that run before the program."""
+    sidecars: Annotated[tuple[Container, ...], _by_name(16), _distinct("name")] = ()
+    """Containers that run beside the program."""
+    security_context: PodSecurity = PodSecurity()
+    """Users and groups of the pods."""

@@ -1,0 +1,42 @@
+"""`spec.storage`: the volumes that hold each replica's state stores."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from millrace.manifest.fields import ObjectName, Quantity
+from millrace.manifest.model import ManifestModel
+
+
+class Retention(ManifestModel):
+    """What becomes of volumes that no pod uses."""
+
+    when_deleted: Literal["Retain", "Delete"] = "Retain"
+    """When the StreamsApp is deleted. `spec.deletionPolicy: Purge` deletes them in any case."""
+    when_scaled: Literal["Retain", "Delete"] = "Retain"
+    """When there are fewer replicas."""
+
+
+class Storage(ManifestModel):
+    """Where each replica keeps its state stores."""
+
+    size: Quantity = "1Gi"
+    """The size of each replica's volume. It can grow, if the storage class allows that, but not shrink."""
+    storage_class_name: ObjectName | None = None
+    """The class of the volumes; the cluster's default if not given. Immutable."""
+    retention: Retention = Retention()
+    """What becomes of volumes that no pod uses."""
+    memory_fraction: Annotated[float, Field(ge=0.05, le=0.9)] | None = None
+    """The part of the container's memory that RocksDB may use for its caches and write buffers."""
+
+    transitions: ClassVar[dict[str, str]] = {
+        "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0": (
+            "size must not shrink: volumes can only grow"
+        ),
+        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)": (
+            "storageClassName is immutable: volumes cannot move to another class"
+        ),
+    }

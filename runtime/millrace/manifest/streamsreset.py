@@ -1,0 +1,181 @@
+"""`StreamsReset`: one reset of one application, described once and done once.
+
+A reset throws state away, so it is a resource of its own and not a field of the application: it has a beginning, an end and a
+result that stay readable, and re-applying it does nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from millrace.kafka.reset import OffsetTarget, Start
+from millrace.manifest.fields import Int64, ResourceName, TopicName, demands, matches
+from millrace.manifest.group import API_VERSION, ApiVersion
+from millrace.manifest.metadata import Metadata
+from millrace.manifest.model import ManifestModel, Rule, StatusModel, cel
+from millrace.manifest.status import Conditions
+
+_TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
+TARGET_PATTERN = rf"^(earliest|latest|offset:[0-9]{{1,18}}|shift:[+-]?[0-9]{{1,18}}|timestamp:{_TIMESTAMP})$"
+_TARGET_RULE = (
+    "must be earliest, latest, offset:NUMBER, shift:NUMBER (records, back if negative) or timestamp:TIME, for example "
+    "timestamp:2026-01-31T12:00:00Z"
+)
+
+
+def _milliseconds(text: str) -> int:
+    return int(datetime.fromisoformat(text).timestamp() * 1000)
+
+
+def _is_a_time(target: str) -> bool:
+    kind, _, value = target.partition(":")
+    if kind != "timestamp":
+        return True
+    try:
+        return _milliseconds(value) >= 0
+    except ValueError:
+        return False
+
+
+Target = Annotated[
+    str,
+    Field(
+        max_length=64,
+        json_schema_extra=cel(
+            (f"self.matches('{TARGET_PATTERN}')", f"toOffset {_TARGET_RULE}"),
+            (
+                "!self.startsWith('timestamp:') || timestamp(self.substring(10)) >= timestamp('1970-01-01T00:00:00Z')",
+                "toOffset must name a time since 1970",
+            ),
+        ),
+    ),
+    matches(TARGET_PATTERN, _TARGET_RULE),
+    demands(_is_a_time, "must name a time since 1970"),
+]
+
+
+class AppReference(ManifestModel):
+    """A StreamsApp of the same namespace."""
+
+    name: ResourceName
+    """Its name."""
+
+
+class StreamsResetSpec(ManifestModel):
+    """What is to be thrown away, and where the application is to begin again. Immutable."""
+
+    app_ref: AppReference
+    """The application. It has to be stopped: `state: suspended`."""
+    to_offset: Target = "earliest"
+    """Where it begins in its input topics: `earliest`, `latest`, `offset:NUMBER`, `shift:NUMBER` (records from where it was,
+    back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
+    input_topics: Annotated[
+        tuple[TopicName, ...],
+        Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        demands(lambda topics: len(set(topics)) == len(topics), "must not name a topic twice"),
+    ] = ()
+    """Input topics beside those of the topology whose offsets are set."""
+    delete_internal_topics: bool = True
+    """Whether changelog and repartition topics are deleted. They are created again when the application starts."""
+    delete_volumes: bool = True
+    """Whether the replicas' volumes are deleted. Kept ones hold state that no longer fits topics that were deleted."""
+    dry_run: bool = False
+    """Whether it is only said in the status what would be done."""
+    force: bool = False
+    """Whether members that were killed are removed from the group, not waiting for their session to time out."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda reset: reset.delete_volumes or not reset.delete_internal_topics,
+            "self.deleteVolumes || !self.deleteInternalTopics",
+            "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not fit the new topics",
+        ),
+    )
+    transitions: ClassVar[dict[str, str]] = {
+        "self == oldSelf": "spec is immutable: a reset is done once; for another one create another StreamsReset"
+    }
+
+    def target(self) -> OffsetTarget:
+        """Return `toOffset` as the reset takes it.
+
+        >>> StreamsResetSpec(app_ref=AppReference(name="a"), to_offset="shift:-10").target()
+        OffsetTarget(start=<Start.SHIFT: 'shift'>, value=-10)
+        """
+        kind, _, value = self.to_offset.partition(":")
+        match kind:
+            case "earliest" | "latest":
+                return OffsetTarget(Start(kind))
+            case "timestamp":
+                return OffsetTarget(Start.TIMESTAMP_MS, _milliseconds(value))
+        return OffsetTarget(Start(kind), int(value))
+
+
+class PartitionOffset(StatusModel):
+    """The offset that one partition is set to."""
+
+    topic: str
+    """The topic."""
+    partition: Annotated[int, Field(ge=0, json_schema_extra={"format": "int32"})]
+    """The partition."""
+    offset: Int64
+    """The offset."""
+
+
+class ResetResult(StatusModel):
+    """What a reset does, or would do."""
+
+    offsets: Annotated[
+        tuple[PartitionOffset, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """The offsets that are set; the first thousand."""
+    deleted_topics: Annotated[
+        tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """The topics that are deleted."""
+    deleted_volumes: Annotated[
+        tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
+    ] = ()
+    """The claims of the volumes that are deleted."""
+    notes: Annotated[tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    """What is left alone and may surprise."""
+
+
+class StreamsResetStatus(StatusModel):
+    """How far the reset is; written by the operator only."""
+
+    observed_generation: Int64 | None = None
+    """The generation of the manifest that this status is about."""
+    phase: Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"] | None = None
+    """How far it is. `Refused`: the application runs, or there is none."""
+    message: Annotated[str, Field(max_length=32_768)] | None = None
+    """A sentence that says why, and what to do."""
+    start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When it began."""
+    completion_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """When it was done or given up."""
+    plan: ResetResult | None = None
+    """What it is to do, worked out before anything is done."""
+    result: ResetResult | None = None
+    """What it has done."""
+    conditions: Conditions = ()
+    """The aspects of its progress, one entry each."""
+
+
+class StreamsReset(ManifestModel):
+    """A reset of an application: its offsets, internal topics and volumes together, so that it begins anew."""
+
+    plural: ClassVar[str] = "streamsresets"
+
+    api_version: ApiVersion = API_VERSION
+    """The version of this schema."""
+    kind: Literal["StreamsReset"] = "StreamsReset"
+    """The kind of resource."""
+    metadata: Metadata
+    """The resource's name and labels."""
+    spec: StreamsResetSpec
+    """What is to be thrown away."""
+    status: StreamsResetStatus | None = None
+    """How far the reset is."""

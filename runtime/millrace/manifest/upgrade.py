@@ -1,0 +1,91 @@
+"""`spec.upgrade`, `spec.autoscaling` and `spec.drain`: how the number of replicas and what they run may change."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from millrace.manifest.fields import Duration, Int64, SomeTime
+from millrace.manifest.model import ManifestModel, Rule, broken
+
+
+class Gate(ManifestModel):
+    """What must hold before the next pod is replaced."""
+
+    ready_timeout: SomeTime = "10m"
+    """How long a new pod may take until all its tasks run. After it the upgrade has failed."""
+    max_lag: Int64 | None = None
+    """How many records the application may be behind; its lag does not matter if not given."""
+    min_stable: Duration = "10s"
+    """How long the group must have been stable."""
+
+
+class Rollback(ManifestModel):
+    """What is done about a failed upgrade."""
+
+    enabled: bool = True
+    """Whether the revision that ran before is brought back."""
+
+
+class Upgrade(ManifestModel):
+    """How a changed manifest reaches the pods."""
+
+    strategy: Literal["Rolling", "Recreate"] = "Rolling"
+    """`Rolling`: one pod after another. `Recreate`: all at once, for changes that two versions cannot share."""
+    topology_policy: Literal["Enforce", "Warn"] = "Enforce"
+    """Whether a topology that cannot go on from the existing state is held back (`Enforce`) or only reported (`Warn`)."""
+    gate: Gate = Gate()
+    """What must hold before the next pod is replaced."""
+    rollback: Rollback = Rollback()
+    """What is done about a failed upgrade."""
+
+
+def _off(value: Any) -> Any:
+    if value is False:
+        raise broken('must be "Off" in quotes: YAML reads the bare word as a boolean')
+    return value
+
+
+class Cooldown(ManifestModel):
+    """How long autoscaling waits."""
+
+    rebalance: Duration = "3m"
+    """After tasks have moved."""
+    scale_down: Duration = "10m"
+    """Until fewer replicas have been enough for that long."""
+
+
+class Autoscaling(ManifestModel):
+    """How the number of replicas follows the load."""
+
+    mode: Annotated[Literal["Off", "Recommend", "Auto"], BeforeValidator(_off)] = "Off"
+    """`Recommend` only says in the status what `Auto` would do. Put "Off" in quotes: YAML takes the bare word for a boolean."""
+    min: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] = 1
+    """The least replicas."""
+    max: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] | None = None
+    """The most replicas. More than there are tasks are never used."""
+    target_catch_up: SomeTime = "5m"
+    """In what time the application is to catch up with its input."""
+    cooldown: Cooldown = Cooldown()
+    """How long autoscaling waits."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda scaling: scaling.max is None or scaling.min <= scaling.max,
+            "!has(self.max) || self.min <= self.max",
+            "min must not be more than max",
+        ),
+        Rule(
+            lambda scaling: scaling.mode == "Off" or scaling.max is not None,
+            "self.mode == 'Off' || has(self.max)",
+            "max must be given when mode is Recommend or Auto",
+        ),
+    )
+
+
+class Drain(ManifestModel):
+    """How a replica stops."""
+
+    termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600, json_schema_extra={"format": "int64"})] = 60
+    """How long it may take to commit and close its stores before it is killed."""
