@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
@@ -32,6 +32,8 @@ __all__ = [
     "wait_for_topics",
 ]
 
+_AS_KAFKA_PRINTS_IT: Final = str.maketrans("+/", "-_")
+
 
 @dataclass(frozen=True, slots=True)
 class TopicToCreate:
@@ -47,6 +49,7 @@ class DescribedTopic:
     """A topic as it is; the id tells it from one of the same name that was deleted before."""
 
     id: str
+    """As Kafka's tools print it."""
     partitions: int
     replication_factor: int
     """Replicas of the partition that has fewest."""
@@ -74,7 +77,9 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
     described = ask("describe topics", request, topics, timeout_s, final=absent)
     return {
         name: DescribedTopic(
-            str(topic.topic_id), len(topic.partitions), min((len(p.replicas) for p in topic.partitions), default=0)
+            str(topic.topic_id).translate(_AS_KAFKA_PRINTS_IT),
+            len(topic.partitions),
+            min((len(p.replicas) for p in topic.partitions), default=0),
         )
         for name, topic in described.items()
         if topic is not None

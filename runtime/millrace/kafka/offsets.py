@@ -9,11 +9,11 @@ import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, IsolationLevel
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from millrace.kafka.requests import ask, ask_leaders, request_timeout
+from millrace.kafka.requests import ask, ask_leaders, pause, request_timeout
 from millrace.records import TopicPartition
 
 __all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]
@@ -81,8 +81,14 @@ def _offsets(
         specs = {ClientTopicPartition(*partition): spec for partition in wanted}
         return admin.list_offsets(specs, isolation_level=isolation, request_timeout=request_timeout(deadline))
 
-    answers = ask_leaders("list offsets of", request, partitions, timeout_s, admin)
-    return {partition: answer.offset for partition, answer in answers.items()}
+    found: dict[TopicPartition, int] = {}
+    while left := [partition for partition in partitions if partition not in found]:
+        answers = ask_leaders("list offsets of", request, left, timeout_s, admin)
+        # A request that timed out is answered without an error, and without an offset.
+        found |= {partition: answer.offset for partition, answer in answers.items() if answer.offset != OFFSET_INVALID}
+        if missing := [partition for partition in left if partition not in found]:
+            pause(deadline, f"list offsets of {', '.join(map(str, missing[:3]))}", "the brokers did not answer")
+    return found
 
 
 def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], timeout_s: float = 30.0) -> None:
