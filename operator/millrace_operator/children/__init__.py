@@ -8,18 +8,21 @@ at rest costs no writes.
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
+from millrace_operator.children.disruption_budget import disruption_budget
 from millrace_operator.children.labels import APP, COMPONENT, MANAGER, REVISION, labels, selector
+from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.plan_job import plan_job
-from millrace_operator.children.pod import CONTAINER, pod_template
+from millrace_operator.children.pod import pod_template
+from millrace_operator.children.pod_monitor import pod_monitor
 from millrace_operator.children.ports import HTTP_PORT
 from millrace_operator.children.quantities import canonical_quantity
 from millrace_operator.children.service import headless_service
+from millrace_operator.children.service_account import service_account
 from millrace_operator.children.stateful_set import stateful_set
 
 __all__ = [
     "APP",
     "COMPONENT",
-    "CONTAINER",
     "HTTP_PORT",
     "MANAGER",
     "MANIFEST_KEY",
@@ -27,13 +30,18 @@ __all__ = [
     "REVISION",
     "AppRevision",
     "canonical_quantity",
+    "disruption_budget",
     "headless_service",
     "labels",
     "names",
+    "network_policy",
     "plan_config_map",
     "plan_job",
+    "plan_network_policy",
+    "pod_monitor",
     "pod_template",
     "revision_config_map",
     "selector",
+    "service_account",
     "stateful_set",
 ]

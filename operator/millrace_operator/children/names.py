@@ -7,9 +7,12 @@ in a label of at most 63. Names that would be longer than that, and become a lab
 from __future__ import annotations
 
 import hashlib
+from typing import Final
 
-LABEL_LENGTH = 63
-_CUT = 40
+LABEL_LENGTH: Final = 63
+_CUT: Final = 40
+STATE_VOLUME: Final = "state"
+"""The name of the claim template, and so of the volume, that holds the state directory."""
 
 
 def stateful_set(app: str) -> str:
@@ -79,7 +82,3 @@ def plan_job(app: str, revision: str) -> str:
     if len(name) <= LABEL_LENGTH:
         return name
     return f"{app[:_CUT].rstrip('-')}-{hashlib.sha256(app.encode()).hexdigest()[:6]}-plan-{revision}"
-
-
-STATE_VOLUME = "state"
-"""The name of the claim template, and so of the volume, that holds the state directory."""

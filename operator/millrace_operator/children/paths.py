@@ -1,8 +1,8 @@
-"""Where a pod finds what the operator gives it."""
+"""Where a pod finds what the operator gives it; of secrets, the runtime's own mapping of the manifest knows where."""
 
 from typing import Final
 
 APP: Final = "/etc/millrace/app"
 MANIFEST: Final = f"{APP}/streamsapp.yaml"
-SECRETS: Final = "/etc/millrace/secrets"
 STATE: Final = "/var/lib/millrace"
+TEMPORARY: Final = "/tmp"  # noqa: S108 (the pod's own)

@@ -1,22 +1,24 @@
 """The Job that asks an image what its topology needs: the operator itself never runs a user's code.
 
-It is given the manifest and nothing else: no secrets, no API token, no state, and no network where policies are enforced. Its
-output is its log; what it says when it fails is its termination message, which falls back to the log's end. It is
-tried twice, so that a lost node is no failed plan, and has an end also if the code hangs. The operator deletes it once the plan
-is kept.
+It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets,
+no API token, no state, and no network where policies are enforced. Its output is its log; what it says when it fails is its
+termination message, which falls back to the log's end. It is tried twice, so that a lost node is no failed plan, and has an
+end also if the code hangs. The operator deletes it once the plan is kept.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
+from millrace_operator.children.environment import plan_environment
 from millrace_operator.children.labels import labels
-from millrace_operator.children.pod import CONTAINER, image, manifest_mount, manifest_volume
-from millrace_operator.children.security import container_security_context, pod_security_context
+from millrace_operator.children.pod import common_container_fields, common_pod_fields
+from millrace_operator.children.resources import plan_resources
+from millrace_operator.children.volumes import plan_mounts, plan_volumes
 
-DEADLINE_SECONDS = 600
+DEADLINE_SECONDS: Final = 600
 """How long a plan may take, the pulling of the image included."""
 
 
@@ -35,31 +37,24 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
             "activeDeadlineSeconds": DEADLINE_SECONDS,
             "backoffLimit": 1,
             "template": {
-                "metadata": {"labels": of_plan},
+                "metadata": {"labels": {**app.spec.pod_template.metadata.labels, **of_plan}},
                 "spec": {
-                    "automountServiceAccountToken": False,
-                    "containers": [_container(app)],
-                    "enableServiceLinks": False,
+                    **common_pod_fields(app),
+                    "containers": [_program(app)],
                     "restartPolicy": "Never",
-                    "securityContext": pod_security_context(),
-                    "serviceAccountName": names.service_account(app.name),
-                    "volumes": [manifest_volume(app), {"name": "tmp", "emptyDir": {}}],
+                    "volumes": plan_volumes(app),
                 },
             },
         },
     }
 
 
-def _container(app: AppRevision) -> dict[str, Any]:
+def _program(app: AppRevision) -> dict[str, Any]:
+    variables = plan_environment(app)
     return {
-        "name": CONTAINER,
-        **image(app),
-        "command": ["millrace"],
+        **common_container_fields(app),
         "args": ["plan", "-f", paths.MANIFEST, "--json"],
-        "securityContext": container_security_context(),
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [
-            manifest_mount(),
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (the container's own)
-        ],
+        **({"env": variables} if variables else {}),
+        "resources": plan_resources(app),
+        "volumeMounts": plan_mounts(app),
     }

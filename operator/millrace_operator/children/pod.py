@@ -1,106 +1,93 @@
 """The pod template: how an instance of an application is started, watched and secured.
 
-The container's command is the operator's, so an image needs nothing but Millrace and the program in it. All that pods read
-comes from their revision's ConfigMap, which the template names; nothing here depends on the number of replicas or the
-time, so the same revision gives the same template.
+The container's command is the operator's, so an image needs nothing but Millrace and the program in it. All that a pod reads
+comes from its revision's ConfigMap, which the template names, and nothing here depends on the number of replicas or the
+time: the same revision gives the same template, and only another revision makes pods roll.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from millrace.manifest.pods import APP_CONTAINER
+from millrace.manifest.settings import SECRETS_DIR
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.labels import POD_INDEX, labels, selector
+from millrace_operator.children.environment import environment
+from millrace_operator.children.labels import labels
+from millrace_operator.children.passed_on import all_as_kept
 from millrace_operator.children.ports import HTTP_PORT, HTTP_PORT_NAME
 from millrace_operator.children.probes import probes
-from millrace_operator.children.security import container_security_context, pod_security_context
+from millrace_operator.children.resources import program_resources
+from millrace_operator.children.scheduling import placement, spread
+from millrace_operator.children.security import container_security_context, pod_security_context, secured
+from millrace_operator.children.volumes import pod_mounts, pod_volumes
 
-CONTAINER = "millrace"
+_DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
 def pod_template(app: AppRevision) -> dict[str, Any]:
     """Return the template of an application's pods."""
+    template = app.spec.pod_template
+    initial = [secured(container) for container in all_as_kept(template.init_containers)]
+    sidecars = [secured(container) for container in all_as_kept(template.sidecars)]
     return {
-        "metadata": {"labels": labels(app.name, revision=app.revision)},
+        "metadata": {
+            "annotations": {_DEFAULT_CONTAINER: APP_CONTAINER, **template.metadata.annotations},
+            "labels": {**template.metadata.labels, **labels(app.name, revision=app.revision)},
+        },
         "spec": {
-            "affinity": _affinity(app),
-            "automountServiceAccountToken": False,
-            "containers": [_container(app)],
-            "enableServiceLinks": False,
-            "securityContext": pod_security_context(),
-            "serviceAccountName": names.service_account(app.name),
-            "terminationGracePeriodSeconds": 60,
-            "topologySpreadConstraints": [_spread(app)],
-            "volumes": [manifest_volume(app), {"name": "tmp", "emptyDir": {}}],
+            **common_pod_fields(app),
+            **spread(app),
+            "containers": [_program(app), *sidecars],
+            **({"initContainers": initial} if initial else {}),
+            "terminationGracePeriodSeconds": app.spec.drain.termination_grace_period_seconds,
+            "volumes": pod_volumes(app),
         },
     }
 
 
-def image(app: AppRevision) -> dict[str, str]:
-    """Return the fields of a container that say which image it runs."""
-    policy = app.spec.image_pull_policy
-    return {"image": app.spec.image, **({} if policy is None else {"imagePullPolicy": policy})}
-
-
-def manifest_volume(app: AppRevision) -> dict[str, Any]:
-    """Return the volume with the manifest of the revision."""
+def common_pod_fields(app: AppRevision) -> dict[str, Any]:
+    """Return the fields that the spec of every pod of an application has."""
+    pull_secrets = [{"name": secret.name} for secret in app.spec.image_pull_secrets]
     return {
-        "name": "app",
-        "configMap": {"name": names.revision_config_map(app.name, app.revision), "defaultMode": 0o444},
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
+        **placement(app),
+        "securityContext": pod_security_context(app),
+        "serviceAccountName": app.spec.service_account_name or names.service_account(app.name),
     }
 
 
-def manifest_mount() -> dict[str, Any]:
-    """Return where the manifest's volume is mounted."""
-    return {"name": "app", "mountPath": paths.APP, "readOnly": True}
-
-
-def _container(app: AppRevision) -> dict[str, Any]:
+def common_container_fields(app: AppRevision) -> dict[str, Any]:
+    """Return the fields that every container with the user's program has."""
+    policy = app.spec.image_pull_policy
     return {
-        "name": CONTAINER,
-        **image(app),
+        "name": APP_CONTAINER,
+        "image": app.spec.image,
+        **({} if policy is None else {"imagePullPolicy": policy}),
         "command": ["millrace"],
+        "securityContext": container_security_context(),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def _program(app: AppRevision) -> dict[str, Any]:
+    return {
+        **common_container_fields(app),
         "args": [
             "run",
             *("-f", paths.MANIFEST),
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", paths.STATE),
             *("--http", f"0.0.0.0:{HTTP_PORT}"),
-            *("--secrets-dir", paths.SECRETS),
+            "--drain-endpoint",
+            *("--secrets-dir", str(SECRETS_DIR)),
         ],
-        "env": [
-            {"name": "POD_NAME", "valueFrom": _field("metadata.name")},
-            {"name": "POD_INDEX", "valueFrom": _field(f"metadata.labels['{POD_INDEX}']")},
-        ],
+        "env": environment(app),
         "ports": [{"containerPort": HTTP_PORT, "name": HTTP_PORT_NAME, "protocol": "TCP"}],
         **probes(),
-        "securityContext": container_security_context(),
-        "volumeMounts": [
-            manifest_mount(),
-            {"name": names.STATE_VOLUME, "mountPath": paths.STATE},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 (the container's own)
-        ],
-    }
-
-
-def _field(path: str) -> dict[str, Any]:
-    return {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}
-
-
-def _affinity(app: AppRevision) -> dict[str, Any]:
-    term = {"labelSelector": {"matchLabels": selector(app.name)}, "topologyKey": "kubernetes.io/hostname"}
-    return {
-        "podAntiAffinity": {
-            "preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": term, "weight": 100}]
-        }
-    }
-
-
-def _spread(app: AppRevision) -> dict[str, Any]:
-    return {
-        "labelSelector": {"matchLabels": selector(app.name)},
-        "maxSkew": 1,
-        "topologyKey": "topology.kubernetes.io/zone",
-        "whenUnsatisfiable": "ScheduleAnyway",
+        "resources": program_resources(app),
+        "volumeMounts": pod_mounts(app),
     }

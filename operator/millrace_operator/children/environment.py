@@ -1,0 +1,74 @@
+"""The environment of the program: who it is, where telemetry goes, and what the user adds.
+
+No variable holds a secret, because whoever may look at pods sees them. What the operator sets wins over the user's variable of
+that name; but those that only describe the application (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) the user may change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from millrace.manifest.pods import APP_CONTAINER
+from millrace_operator.children import names
+from millrace_operator.children.app import AppRevision
+from millrace_operator.children.labels import POD_INDEX
+from millrace_operator.children.passed_on import all_as_kept
+
+Variable = dict[str, Any]
+
+_ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"
+
+
+def environment(app: AppRevision) -> list[Variable]:
+    """Return the variables of the program's container; later ones may refer to earlier ones."""
+    users = {variable["name"]: variable for variable in all_as_kept(app.spec.pod_template.env)}
+    variables = [
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_INDEX", f"metadata.labels['{POD_INDEX}']"),
+        _field("POD_NODE_NAME", "spec.nodeName"),
+        _service_name(app),
+        _attributes(app, users.pop(_ATTRIBUTES, None)),
+        *users.values(),
+        *_exporter(app),
+    ]
+    return list({variable["name"]: variable for variable in variables}.values())
+
+
+def plan_environment(app: AppRevision) -> list[Variable]:
+    """Return the variables of the plan Job's container: the user's, which the topology may depend on."""
+    return all_as_kept(app.spec.pod_template.env)
+
+
+def _field(name: str, path: str) -> Variable:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _service_name(app: AppRevision) -> Variable:
+    return {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id}
+
+
+def _attributes(app: AppRevision, users: Variable | None) -> Variable:
+    if users is not None and "value" not in users:
+        return users
+    attributes = {
+        "k8s.namespace.name": app.namespace,
+        "k8s.statefulset.name": names.stateful_set(app.name),
+        "k8s.pod.name": "$(POD_NAME)",
+        "k8s.node.name": "$(POD_NODE_NAME)",
+        "k8s.container.name": APP_CONTAINER,
+    }
+    own = ",".join(f"{name}={value}" for name, value in attributes.items())
+    return {"name": _ATTRIBUTES, "value": own if users is None else f"{own},{users['value']}"}
+
+
+def _exporter(app: AppRevision) -> list[Variable]:
+    otlp = app.spec.observability.otlp
+    if otlp is None:
+        return []
+    variables = [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": otlp.endpoint},
+        {"name": "OTEL_TRACES_SAMPLER", "value": otlp.sampler.type},
+    ]
+    if otlp.sampler.ratio is not None:
+        variables.append({"name": "OTEL_TRACES_SAMPLER_ARG", "value": str(otlp.sampler.ratio)})
+    return variables

@@ -1,0 +1,59 @@
+"""The NetworkPolicies: who may talk to an application's pods, and where these and the plan Job may connect to.
+
+Pods serve one port, of health, status and metrics. The operator, wherever it runs, and the application's own pods may reach it;
+kubelets always may. Brokers cannot be named in a policy (they are addresses outside, or pods of any operator), so pods may
+connect everywhere unless the spec lists where to. The plan Job may connect nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from millrace_operator.children import names
+from millrace_operator.children.app import AppRevision
+from millrace_operator.children.labels import MANAGER, Component, labels, selector
+from millrace_operator.children.passed_on import all_as_kept
+from millrace_operator.children.ports import HTTP_PORT_NAME
+
+OPERATOR_LABELS: Final = {"app.kubernetes.io/name": MANAGER}
+"""The labels of the operator's pods."""
+
+_DNS_PORT: Final = 53
+
+
+def network_policy(app: AppRevision) -> dict[str, Any] | None:
+    """Return the NetworkPolicy of the application's pods; None if the spec does not want one."""
+    wanted = app.spec.network_policy
+    if not wanted.enabled:
+        return None
+    own = {"podSelector": {"matchLabels": selector(app.name)}}
+    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
+    ingress = {
+        "from": [own, operator, *all_as_kept(wanted.ingress_from)],
+        "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],
+    }
+    rules: dict[str, Any] = {"ingress": [ingress], "policyTypes": ["Ingress"]}
+    if wanted.egress is not None:
+        dns = {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]}
+        rules = {
+            "egress": [dns, {"to": [own]}, *all_as_kept(wanted.egress)],
+            "ingress": [ingress],
+            "policyTypes": ["Ingress", "Egress"],
+        }
+    return _policy(app, names.network_policy(app.name), "runtime", rules)
+
+
+def plan_network_policy(app: AppRevision) -> dict[str, Any] | None:
+    """Return the NetworkPolicy that cuts plan Jobs off the network; None if the spec does not want policies."""
+    if not app.spec.network_policy.enabled:
+        return None
+    return _policy(app, names.plan_network_policy(app.name), "plan", {"policyTypes": ["Ingress", "Egress"]})
+
+
+def _policy(app: AppRevision, name: str, component: Component, rules: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": name, "namespace": app.namespace, "labels": labels(app.name, component)},
+        "spec": {"podSelector": {"matchLabels": selector(app.name, component)}, **rules},
+    }
