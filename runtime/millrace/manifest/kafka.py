@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
 from millrace.manifest.fields import BootstrapServer, Url
+from millrace.manifest.lists import in_order
 from millrace.manifest.model import ManifestModel, Rule, broken, cel
 from millrace.manifest.references import SecretReference, of_keys
 
@@ -185,7 +186,7 @@ class Kafka(ManifestModel):
 
     bootstrap_servers: Annotated[
         tuple[BootstrapServer, ...],
-        Field(strict=False, min_length=1, max_length=64, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        *in_order(64, least=1),
     ]
     """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
     group_protocol: Annotated[GroupProtocol, Field(strict=False)] = GroupProtocol.CLASSIC

@@ -23,6 +23,7 @@ from millrace.manifest.fields import (
     label_keys,
     matches,
 )
+from millrace.manifest.lists import by_key, in_order
 from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken, cel
 
 APP_CONTAINER = "millrace"
@@ -275,29 +276,9 @@ class PodSecurity(ManifestModel):
     """When the ownership of a volume is set anew."""
     supplemental_groups: Annotated[
         tuple[Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})], ...],
-        Field(strict=False, max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        *in_order(32),
     ] = ()
     """Further groups of the containers' users."""
-
-
-def _by_name(most: int, key: str = "name") -> Any:
-    return Field(
-        strict=False,
-        max_length=most,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
-    )
-
-
-def _atomic(most: int) -> Any:
-    return Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-
-
-def _distinct(key: str) -> Any:
-    def holds(items: Any) -> bool:
-        names = [getattr(item, key) for item in items]
-        return len(set(names)) == len(names)
-
-    return demands(holds, f"must not have two entries with the same {'mountPath' if key == 'mount_path' else key}")
 
 
 class PodTemplate(ManifestModel):
@@ -307,25 +288,25 @@ class PodTemplate(ManifestModel):
     """Labels and annotations of the pods."""
     resources: Resources = Resources()
     """What the program's container may use."""
-    env: Annotated[tuple[EnvVariable, ...], _by_name(256), _distinct("name")] = ()
+    env: Annotated[tuple[EnvVariable, ...], *by_key(256)] = ()
     """Environment variables of the program. Secrets do not belong here: mount them with `volumes` and `volumeMounts`."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that pods may run on."""
-    tolerations: Annotated[tuple[Toleration, ...], _atomic(64)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], *in_order(64)] = ()
     """Taints of nodes that the pods bear."""
     affinity: Affinity | None = None
     """Rules about the nodes and neighbours of pods; replicas are spread over nodes if not given."""
-    topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], _atomic(16)] = ()
+    topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *in_order(16)] = ()
     """How pods are spread; over zones where possible if not given."""
     priority_class_name: ObjectName | None = None
     """The priority class of the pods."""
-    volumes: Annotated[tuple[Volume, ...], _by_name(64), _distinct("name")] = ()
+    volumes: Annotated[tuple[Volume, ...], *by_key(64)] = ()
     """Further volumes of the pods."""
-    volume_mounts: Annotated[tuple[VolumeMount, ...], _by_name(64, "mountPath"), _distinct("mount_path")] = ()
+    volume_mounts: Annotated[tuple[VolumeMount, ...], *by_key(64, "mountPath")] = ()
     """Where the program finds them."""
-    init_containers: Annotated[tuple[Container, ...], _by_name(16), _distinct("name")] = ()
+    init_containers: Annotated[tuple[Container, ...], *by_key(16)] = ()
     """Containers that run before the program."""
-    sidecars: Annotated[tuple[Container, ...], _by_name(16), _distinct("name")] = ()
+    sidecars: Annotated[tuple[Container, ...], *by_key(16)] = ()
     """Containers that run beside the program."""
     security_context: PodSecurity = PodSecurity()
     """Users and groups of the pods."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, WithJsonSchema
 
 from millrace.manifest.fields import matches
+from millrace.manifest.lists import in_order
 from millrace.manifest.model import ManifestModel, PassedOn, broken
 
 SHARE_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
@@ -60,13 +61,13 @@ class NetworkPolicy(ManifestModel):
     """Whether there is a NetworkPolicy. The operator and the application's own pods may always reach the pods."""
     ingress_from: Annotated[
         tuple[NetworkPeer, ...],
-        Field(strict=False, max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        *in_order(32),
     ] = ()
     """Who else may reach their port of health, status and metrics, for example Prometheus' namespace."""
     egress: (
         Annotated[
             tuple[EgressRule, ...],
-            Field(strict=False, max_length=32, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+            *in_order(32),
         ]
         | None
     ) = None

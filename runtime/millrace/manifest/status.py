@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from millrace.manifest.fields import Int32, Int64
+from millrace.manifest.lists import by_key
 from millrace.manifest.model import StatusModel
 
 LifecycleState = Literal[
@@ -68,10 +69,7 @@ class Condition(StatusModel):
 
 Conditions = Annotated[
     tuple[Condition, ...],
-    Field(
-        strict=False,
-        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-    ),
+    *by_key(64, "type"),
 ]
 
 
@@ -194,10 +192,7 @@ class StreamsAppStatus(StatusModel):
     """How far the application is behind its input."""
     internal_topics: Annotated[
         tuple[InternalTopicStatus, ...],
-        Field(
-            strict=False,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
+        *by_key(10_000),
     ] = ()
     """The internal topics."""
     storage: StorageStatus | None = None

@@ -15,6 +15,7 @@ from millrace.manifest.fields import ApplicationId, Entrypoint, Image, ObjectNam
 from millrace.manifest.group import API_VERSION, ApiVersion
 from millrace.manifest.internal_topics import InternalTopics
 from millrace.manifest.kafka import Kafka
+from millrace.manifest.lists import by_key, in_order
 from millrace.manifest.metadata import Metadata
 from millrace.manifest.model import ManifestModel, Rule
 from millrace.manifest.observability import Observability
@@ -35,7 +36,7 @@ class App(ManifestModel):
     the mapping `config`."""
     args: Annotated[
         tuple[str, ...],
-        Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+        *in_order(256),
     ] = ()
     """What the program finds in `sys.argv`, after its name."""
     config: Annotated[
@@ -70,11 +71,7 @@ class StreamsAppSpec(ManifestModel):
     """When the image is pulled; Kubernetes' default if not given."""
     image_pull_secrets: Annotated[
         tuple[LocalReference, ...],
-        Field(
-            strict=False,
-            max_length=16,
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
+        *by_key(16),
     ] = ()
     """Secrets with the credentials of the image's registry."""
     app: App

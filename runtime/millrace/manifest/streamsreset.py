@@ -14,6 +14,7 @@ from pydantic import Field
 from millrace.kafka.reset import OffsetTarget, Start
 from millrace.manifest.fields import Int64, ResourceName, TopicName, demands, matches
 from millrace.manifest.group import API_VERSION, ApiVersion
+from millrace.manifest.lists import distinct, in_order
 from millrace.manifest.metadata import Metadata
 from millrace.manifest.model import ManifestModel, Rule, StatusModel, cel
 from millrace.manifest.status import Conditions
@@ -74,8 +75,7 @@ class StreamsResetSpec(ManifestModel):
     back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
     input_topics: Annotated[
         tuple[TopicName, ...],
-        Field(strict=False, max_length=256, json_schema_extra={"x-kubernetes-list-type": "set"}),
-        demands(lambda topics: len(set(topics)) == len(topics), "must not name a topic twice"),
+        *distinct(256),
     ] = ()
     """Input topics beside those of the topology whose offsets are set."""
     delete_internal_topics: bool = True
@@ -127,19 +127,13 @@ class PartitionOffset(StatusModel):
 class ResetResult(StatusModel):
     """What a reset does, or would do."""
 
-    offsets: Annotated[
-        tuple[PartitionOffset, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    offsets: Annotated[tuple[PartitionOffset, ...], *in_order(1000)] = ()
     """The offsets that are set; the first thousand."""
-    deleted_topics: Annotated[
-        tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    deleted_topics: Annotated[tuple[str, ...], *in_order(1000)] = ()
     """The topics that are deleted."""
-    deleted_volumes: Annotated[
-        tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})
-    ] = ()
+    deleted_volumes: Annotated[tuple[str, ...], *in_order(1000)] = ()
     """The claims of the volumes that are deleted."""
-    notes: Annotated[tuple[str, ...], Field(strict=False, json_schema_extra={"x-kubernetes-list-type": "atomic"})] = ()
+    notes: Annotated[tuple[str, ...], *in_order(1000)] = ()
     """What is left alone and may surprise."""
 
 

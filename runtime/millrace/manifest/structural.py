@@ -26,6 +26,7 @@ _ALLOWED = frozenset(
         "x-kubernetes-list-type", "x-kubernetes-map-type", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-validations",
     }
 )  # fmt: skip
+_EMPTY: tuple[Any, ...] = (None, {}, [])
 _JUNCTORS = ("anyOf", "allOf", "oneOf")
 _NOT_IN_ALTERNATIVES = frozenset({"additionalProperties", "default", "description", "nullable", "title", "type"})
 _INT_OR_STRING = [{"type": "integer"}, {"type": "string"}]
@@ -67,7 +68,7 @@ def _with(schema: Schema, more: Schema) -> Schema:
 
 
 def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schema]) -> tuple[str, Any] | None:
-    if key in {"$defs", "title"} or (key == "default" and value is None):
+    if key in {"$defs", "title"} or (key == "default" and _without_empty(value) in _EMPTY):
         return None
     if key in {"maxLength", "minLength"} and node.get("type") == "object":
         return key.replace("Length", "Properties"), value
@@ -75,7 +76,7 @@ def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schem
         case "description":
             return key, " ".join(value.split())
         case "default":
-            return key, _without_nulls(value)
+            return key, _without_empty(value)
         case "const":
             return "enum", [value]
         case "properties":
@@ -87,9 +88,11 @@ def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schem
     return key, value
 
 
-def _without_nulls(value: Any) -> Any:
+def _without_empty(value: Any) -> Any:
+    """Leave out what says nothing, so that the API server does not write it into every resource."""
     if isinstance(value, dict):
-        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+        parts = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in parts.items() if item not in _EMPTY}
     return value
 
 
