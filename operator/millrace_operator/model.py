@@ -46,6 +46,8 @@ class Desired:
     annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    deletion_time: float | None = None
+    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of the consumer group; `instance_id` is a pod's name for those of ours."""
+    """A member of the consumer group; `instance_id` is, for those of ours, a pod's name, and its thread's number after it."""
 
     member_id: str
     instance_id: str | None
@@ -87,7 +89,8 @@ class KafkaState:
     reason: str = ""
     """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    """Internal and input topics that exist."""
+    """Those topics that exist of the internal and input topics that any plan among the app's ConfigMaps names, and of those
+    that the status knows; all visible ones if a plan reads by pattern."""
     brokers: int = 0
     group: Group | None = None
     lag: int | None = None
@@ -99,7 +102,7 @@ class Instance:
     """What a pod's `/status` says; see docs/operations.md."""
 
     state: str
-    """KafkaStreams' state: RUNNING, REBALANCING, …, or DRAINED."""
+    """KafkaStreams' state: RUNNING, REBALANCING, …, or DRAINED once it was told to leave and has handed its tasks over."""
     error: str | None = None
     topology_hash: str | None = None
     ready: bool = False
@@ -165,13 +168,6 @@ class ResizeClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class DisownClaims:
-    """Take the app's owner reference (if any) and the StatefulSet's off claims, so that they outlive the app."""
-
-    names: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SetFinalizer:
     """Put the operator's finalizer on the resource, or take it off."""
 
@@ -183,8 +179,10 @@ class ProvisionTopics:
     """Create those internal topics of a plan that are named."""
 
     plan: str
-    """The plan's JSON."""
+    """The plan's JSON; its topic settings are those to be created with."""
     names: tuple[str, ...]
+    replication_factor: int = -1
+    """How many brokers are to hold each partition; -1 for the brokers' default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +216,6 @@ Action = (
     Apply
     | Delete
     | ResizeClaim
-    | DisownClaims
     | SetFinalizer
     | ProvisionTopics
     | DeleteTopics
