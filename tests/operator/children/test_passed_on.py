@@ -1,0 +1,46 @@
+"""What users write in Kubernetes' own words, in the form in which the API server keeps it."""
+
+import pytest
+
+from millrace.manifest.pods import Container, Volume
+from millrace_operator.children.passed_on import as_kept
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"emptyDir": {}}, {"emptyDir": {}}),
+        ({"emptyDir": {"sizeLimit": "1024Mi", "medium": ""}}, {"emptyDir": {"sizeLimit": "1Gi"}}),
+        ({"configMap": {"name": "c", "items": [], "optional": False}}, {"configMap": {"name": "c", "optional": False}}),
+        (
+            {"ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {}}, "spec": {"storageClassName": ""}}}},
+            {"ephemeral": {"volumeClaimTemplate": {"metadata": {}, "spec": {"storageClassName": ""}}}},
+        ),
+    ],
+    ids=str,
+)
+def test_volumes(written, kept):
+    """Empty texts and lists go, what is empty on purpose stays, quantities are in their shortest form."""
+    assert as_kept(Volume.model_validate({"name": "v", **written})) == {"name": "v", **kept}
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ({"env": None, "args": []}, {}),
+        ({"tty": False, "stdin": True}, {"stdin": True}),
+        ({"securityContext": {}}, {}),
+        ({"securityContext": {"privileged": False}}, {"securityContext": {"privileged": False}}),
+        ({"resources": {"limits": {"cpu": 0.5}, "requests": {}}}, {"resources": {"limits": {"cpu": "500m"}}}),
+        ({"env": [{"name": "A", "value": ""}]}, {"env": [{"name": "A"}]}),
+        ({"readinessProbe": {"initialDelaySeconds": 0, "periodSeconds": 1}}, {"readinessProbe": {"periodSeconds": 1}}),
+    ],
+    ids=str,
+)
+def test_containers(written, kept):
+    """Nulls go, and values that the server takes for absent; those that differ from absent stay."""
+    assert as_kept(Container.model_validate({"name": "c", "image": "i", **written})) == {
+        "name": "c",
+        "image": "i",
+        **kept,
+    }

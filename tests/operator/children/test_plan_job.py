@@ -1,0 +1,80 @@
+"""The plan Job."""
+
+import pytest
+from tests.operator.children.apps import full, program, small
+
+from millrace_operator.children import network_policy, plan_job, plan_network_policy, pod_template
+
+
+def test_it_plans_the_revisions_manifest():
+    """It runs the image's own `millrace plan` on the manifest of the revision."""
+    spec = plan_job(full())["spec"]["template"]["spec"]
+    container = program(spec)
+    assert [*container["command"], *container["args"]] == [
+        *("millrace", "plan", "-f", "/etc/millrace/app/streamsapp.yaml", "--json")
+    ]
+    assert container["image"] == program(pod_template(full())["spec"])["image"]
+    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "app")
+    assert volume["configMap"]["name"] == "orders-rev-0123456789"
+
+
+def test_it_ends():
+    """It is tried twice, has a deadline, and stays until the operator has read it."""
+    spec = plan_job(small())["spec"]
+    assert spec["backoffLimit"] == 1
+    assert spec["activeDeadlineSeconds"] > 0
+    assert "ttlSecondsAfterFinished" not in spec
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_its_error_can_be_read():
+    """When it fails, the end of its log is its termination message."""
+    assert program(plan_job(small())["spec"]["template"]["spec"])["terminationMessagePolicy"] == "FallbackToLogsOnError"
+
+
+def test_it_is_limited():
+    """It may use one CPU, the program's memory, and a bounded folder for temporary files."""
+    spec = plan_job(full())["spec"]["template"]["spec"]
+    assert program(spec)["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+    (folder,) = (volume for volume in spec["volumes"] if volume["name"] == "tmp")
+    assert folder["emptyDir"]["sizeLimit"]
+
+
+def test_topology_may_depend_on_variables_and_configuration():
+    """The user's variables, ConfigMaps and empty folders are there, as they are where the program runs."""
+    spec = plan_job(full())["spec"]["template"]["spec"]
+    assert {variable["name"] for variable in program(spec)["env"]} == {"REGION", "EMPTY", "FEATURE", "HOST_IP"}
+    assert {mount["mountPath"] for mount in program(spec)["volumeMounts"]} == {"/etc/millrace/app", "/tables", "/tmp"}
+
+
+def test_it_has_no_state_and_nothing_beside_it():
+    """It mounts no claim, and neither sidecars nor init containers of the user's run with it."""
+    spec = plan_job(full())["spec"]["template"]["spec"]
+    assert len(spec["containers"]) == 1
+    assert "initContainers" not in spec
+    volumes = {volume["name"] for volume in spec["volumes"]}
+    assert {mount["name"] for mount in program(spec)["volumeMounts"]} <= volumes
+
+
+def test_its_pods_are_not_the_applications():
+    """What selects an application's pods does not select those of its plan, and the other way round."""
+    of_plan = plan_job(full())["spec"]["template"]["metadata"]["labels"]
+    running = network_policy(full())["spec"]["podSelector"]["matchLabels"]
+    assert not running.items() <= of_plan.items()
+    planning = plan_network_policy(full())["spec"]["podSelector"]["matchLabels"]
+    assert planning.items() <= of_plan.items()
+    assert not planning.items() <= pod_template(full())["metadata"]["labels"].items()
+
+
+def test_it_has_no_network():
+    """Its policy admits no connection in or out."""
+    spec = plan_network_policy(full())["spec"]
+    assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
+    assert "egress" not in spec
+    assert "ingress" not in spec
+
+
+@pytest.mark.parametrize("policy", [network_policy, plan_network_policy])
+def test_policies_can_be_off(policy):
+    """Without policies in the spec there is none."""
+    assert policy(small()) is None
