@@ -37,7 +37,7 @@ ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
 _OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
 _CONTAINER_NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_ABSOLUTE_PATTERN = "^/[^:]*$"
+_ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
 def _list(texts: tuple[str, ...] | list[str]) -> str:
@@ -218,6 +218,10 @@ class Volume(PassedOn):
 _PATH_RULE = f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's"
 
 
+def _is_own(path: str) -> bool:
+    return any(f"{path}/".startswith(f"{own}/") for own in OWN_PATHS)
+
+
 class VolumeMount(PassedOn):
     """A Kubernetes VolumeMount in the program's container."""
 
@@ -230,11 +234,16 @@ class VolumeMount(PassedOn):
             max_length=1024,
             json_schema_extra={
                 "pattern": _ABSOLUTE_PATTERN,
-                **cel((f"!{_list(OWN_PATHS)}.exists(path, self.startsWith(path))", f"mountPath {_PATH_RULE}")),
+                **cel(
+                    (
+                        f"!{_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
+                        f"mountPath {_PATH_RULE}",
+                    )
+                ),
             },
         ),
-        matches(_ABSOLUTE_PATTERN, "must be an absolute path without `:`"),
-        demands(lambda path: not path.startswith(OWN_PATHS), _PATH_RULE),
+        matches(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`"),
+        demands(lambda path: not _is_own(path), _PATH_RULE),
     ]
     """Where it is mounted."""
 
@@ -310,3 +319,22 @@ class PodTemplate(ManifestModel):
     """Containers that run beside the program."""
     security_context: PodSecurity = PodSecurity()
     """Users and groups of the pods."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda template: (
+                {mount.name for mount in template.volume_mounts} <= {item.name for item in template.volumes}
+            ),
+            "!has(self.volumeMounts) || self.volumeMounts.all(mount, "
+            "has(self.volumes) && self.volumes.exists(volume, volume.name == mount.name))",
+            "volumeMounts must name volumes that are among volumes",
+        ),
+        Rule(
+            lambda template: (
+                not {item.name for item in template.init_containers} & {item.name for item in template.sidecars}
+            ),
+            "!has(self.initContainers) || !has(self.sidecars) || "
+            "!self.initContainers.exists(first, self.sidecars.exists(other, other.name == first.name))",
+            "sidecars must not be named like initContainers",
+        ),
+    )

@@ -1,0 +1,104 @@
+"""Every field there is, right and wrong: none can be added without a case that says what its author is told."""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.manifest import wrong
+
+from millrace.manifest import KINDS, check
+
+TABLE = list(wrong.table())
+
+
+def model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a field holds, alone or in a list."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(model_in, typing.get_args(annotation))), None)
+
+
+def is_list(annotation: Any) -> bool:
+    """Return whether a field holds a list."""
+    return typing.get_origin(annotation) is tuple or any(map(is_list, typing.get_args(annotation)))
+
+
+def fields(model: type[BaseModel], path: str) -> Iterator[str]:
+    """Yield the paths of all fields below a model; entries of lists are `0`."""
+    for field in model.model_fields.values():
+        here = f"{path}/{field.alias}"
+        yield here
+        inner = model_in(field.annotation)
+        if inner:
+            yield from fields(inner, f"{here}/0" if is_list(field.annotation) else here)
+
+
+def spec_fields(kind: str) -> set[str]:
+    """Return the paths of all fields of a kind's spec."""
+    spec = model_in(KINDS[kind].model_fields["spec"].annotation)
+    assert spec
+    return {"spec", *fields(spec, "spec")}
+
+
+def paths_in(value: Any, path: str) -> Iterator[str]:
+    """Yield the paths of everything in a manifest's data; entries of lists are `0`."""
+    yield path
+    items = (
+        value.items() if isinstance(value, dict) else [("0", item) for item in value] if isinstance(value, list) else []
+    )
+    for key, item in items:
+        yield from paths_in(item, f"{path}/{key}")
+
+
+def first(path: str) -> str:
+    """Return a path with every entry of a list as the first."""
+    return re.sub(r"/\d+", "/0", path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_has_a_wrong_value(kind):
+    """For each field of the models, the table has a value that is refused."""
+    tried = {first(case.field) for case in TABLE if case.kind == kind}
+    assert spec_fields(kind) - tried == set()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_good_example_has_every_field(kind):
+    """`good/everything.yaml` leaves no field out, so that each is applied to an API server at least once."""
+    given = set(paths_in(wrong.good("everything")[kind]["spec"], "spec"))
+    assert spec_fields(kind) - given == set()
+
+
+@pytest.mark.parametrize("case", TABLE, ids=str)
+def test_wrong_value_is_refused_with_its_field_and_rule(case):
+    """The message names the field that is wrong, and says what is demanded of it."""
+    model, problems = check(case.manifest, KINDS[case.kind])
+    assert model is None
+    told = {first("/".join(map(str, problem.path))): str(problem) for problem in problems}
+    assert first(case.at) in told
+    assert case.says in told[first(case.at)]
+
+
+@pytest.mark.parametrize("name", ["minimal", "everything"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_good_manifest_is_accepted(name, kind):
+    """The smallest manifest and the fullest one have no problem."""
+    model, problems = check(wrong.good(name)[kind], KINDS[kind])
+    assert problems == []
+    assert isinstance(model, KINDS[kind])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_written_can_be_read_back(kind):
+    """A dump without what was not set is the manifest that was written, and reads back as the same model."""
+    data = wrong.good("everything")[kind]
+    model, _ = check(data, KINDS[kind])
+    assert model
+    again = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert check(again, KINDS[kind]) == (model, [])
+    assert set(paths_in(again["spec"], "spec")) == set(paths_in(data["spec"], "spec"))
