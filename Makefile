@@ -50,8 +50,8 @@ demo: $(READY) ## Count the words of Python's standard library with two exactly-
 	@$(BIN)/python examples/wordcount/demo.py
 
 .PHONY: crds
-crds: $(READY) ## Generate crds/ from the manifest models
-	@$(BIN)/python -m millrace.manifest.crd
+crds: $(READY) ## Generate crds/ from the manifest models, and the chart's copy of it
+	@for folder in crds charts/millrace-operator/files/crds; do $(BIN)/python -m millrace.manifest.crd $$folder; done
 
 .PHONY: docs
 docs: $(READY) ## Generate the pages of docs/ that are made from code and data
