@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
 from millrace.manifest import StreamsApp, check, replica_name, to_streams_config
 from millrace.manifest.fields import duration_ms, quantity_value
+
+SMALL = wrong.good("minimal")["StreamsApp"]
 
 
 def app(**spec) -> StreamsApp:
@@ -50,6 +53,133 @@ def test_fields_become_kafkas_settings():
         "sasl.mechanism": "PLAIN",
         "state.dir": "/state",
     }
+
+
+def test_everything_becomes_kafkas_settings():
+    """With every field set, each that the runtime knows arrives under Kafka's name, and secrets only as references."""
+    model, _ = check(wrong.good("everything")["StreamsApp"])
+    assert model
+    auth = "${directory:/secrets/auth:%s}"
+    registry = "${directory:/secrets/schema-registry:%s}"
+    assert to_streams_config(model, 1, secrets_dir=Path("/secrets")) == {
+        "acceptable.recovery.lag": 500,
+        "application.id": "orders-v1",
+        "basic.auth.credentials.source": "USER_INFO",
+        "basic.auth.user.info": f"{registry % 'username'}:{registry % 'password'}",
+        "bootstrap.servers": "kafka-0.kafka:9093,10.0.0.1:9093,[::1]:9093",
+        "client.id": "orders-1",
+        "commit.interval.ms": 1500,
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": "orders.failed",
+        "group.protocol": "streams",
+        "linger.ms": 20,
+        "max.warmup.replicas": 4,
+        "metrics.recording.level": "DEBUG",
+        "num.standby.replicas": 1,
+        "num.stream.threads": 2,
+        "processing.exception.handler": "LogAndContinueProcessingExceptionHandler",
+        "processing.guarantee": "exactly_once_v2",
+        "producer.compression.type": "lz4",
+        "production.exception.handler": "shop.errors:SkipLarge",
+        "replication.factor": 3,
+        "rocksdb.memory.fraction": 0.4,
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.password": auth % "password",
+        "sasl.username": auth % "username",
+        "schema.registry.url": "https://registry.example:8081/apis/v1",
+        "security.protocol": "SASL_SSL",
+        "session.timeout.ms": 120_000,
+        "ssl.ca.location": "/secrets/tls-ca/ca.crt",
+        "ssl.certificate.location": "/secrets/tls-client/tls.crt",
+        "ssl.endpoint.identification.algorithm": "https",
+        "ssl.key.location": "/secrets/tls-client/tls.key",
+        "topic.compression.type": "zstd",
+        "topic.min.insync.replicas": 2,
+        "topic.segment.bytes": 104_857_600,
+    }
+
+
+def test_what_is_not_said_leaves_kafkas_defaults():
+    """A manifest that sets nothing sets nothing: defaults that are Kafka Streams' own are not repeated."""
+    model, _ = check(wrong.good("minimal")["StreamsApp"])
+    assert model
+    assert to_streams_config(model) == {
+        "application.id": "smallest",
+        "bootstrap.servers": "kafka:9092",
+        "num.stream.threads": 1,
+        "processing.guarantee": "at_least_once",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tls", "auth", "expected"),
+    [
+        (None, "plain", {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}),
+        ({}, None, {"security.protocol": "SSL"}),
+        ({}, "scram-sha-256", {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-256"}),
+        (
+            {"clientCertSecretRef": {"name": "user"}},
+            "mtls",
+            {
+                "security.protocol": "SSL",
+                "ssl.certificate.location": "/etc/millrace/secrets/tls-client/tls.crt",
+                "ssl.key.location": "/etc/millrace/secrets/tls-client/tls.key",
+            },
+        ),
+        (
+            {"caSecretRef": {"name": "ca"}},
+            "oauthbearer",
+            {
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": "/etc/millrace/secrets/tls-ca/ca.crt",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.client.id": "${directory:/etc/millrace/secrets/auth:clientId}",
+                "sasl.oauthbearer.client.secret": "${directory:/etc/millrace/secrets/auth:clientSecret}",
+                "sasl.oauthbearer.token.endpoint.url": "${directory:/etc/millrace/secrets/auth:tokenEndpoint}",
+            },
+        ),
+    ],
+)
+def test_ways_to_reach_the_brokers(tls, auth, expected):
+    """TLS and authentication together say the protocol; credentials are looked for where pods have them."""
+    kafka: dict = {"bootstrapServers": ["k:1"]}
+    kafka |= {} if tls is None else {"tls": tls}
+    if auth is not None:
+        kafka["auth"] = {"type": auth} if auth == "mtls" else {"type": auth, "secretRef": {"name": "user"}}
+    settings = to_streams_config(app(kafka=kafka))
+    security = {key: value for key, value in settings.items() if key.startswith(("security.", "ssl.", "sasl."))}
+    login = {name: f"${{directory:/etc/millrace/secrets/auth:{name}}}" for name in ("username", "password")}
+    if auth in {"plain", "scram-sha-256"}:
+        expected = expected | {"sasl.username": login["username"], "sasl.password": login["password"]}
+    assert security == expected
+
+
+def test_other_brokers_are_reached_without_the_manifests_secrets():
+    """Brokers handed in replace what the fields say of security, too."""
+    model, _ = check(wrong.good("everything")["StreamsApp"])
+    assert model
+    settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
+    assert not [key for key in settings if key.startswith(("sasl.", "ssl.", "security."))]
+
+
+def test_membership_that_is_not_static_has_no_instance_id():
+    """Without static membership a replica has a name but no fixed place in the group."""
+    settings = to_streams_config(app(membership={"static": False}), 0)
+    assert settings["client.id"] == "wc-0"
+    assert "group.instance.id" not in settings
+
+
+def test_no_setting_of_a_field_can_be_set_beside_it():
+    """Whatever a field of the manifest maps to is refused in kafka.config, so that no value is silently overruled."""
+    model, _ = check(wrong.good("everything")["StreamsApp"])
+    assert model
+    given = set(model.spec.kafka.config) | {f"topic.{key}" for key in model.spec.internal_topics.config}
+    for key in to_streams_config(model, 0, state_dir=Path("/state")).keys() - given:
+        kafka = {"bootstrapServers": ["k:1"], "config": {key: "x"}, "tls": {}}
+        refused, problems = check({**SMALL, "spec": {**SMALL["spec"], "kafka": kafka}})
+        assert refused is None, f"{key} is accepted"
+        assert key in str(problems[0]) or key.startswith(("ssl.", "sasl.", "security."))
 
 
 def test_the_result_is_a_valid_configuration():

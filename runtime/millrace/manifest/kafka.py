@@ -21,6 +21,7 @@ OWNED_SETTINGS = {
     "acceptable.recovery.lag": "spec.standby.acceptableRecoveryLag",
     "application.id": "spec.applicationId",
     "application.server": "the operator, for each replica",
+    "basic.auth.credentials.source": "spec.kafka.schemaRegistry.secretRef",
     "bootstrap.servers": "spec.kafka.bootstrapServers",
     "client.id": "the operator, for each replica",
     "commit.interval.ms": "spec.processing.commitInterval",

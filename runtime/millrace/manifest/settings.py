@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.manifest.fields import duration_ms
-from millrace.manifest.kafka import Auth, Kafka, Tls, is_security_setting
+from millrace.manifest.kafka import Auth, Kafka, SchemaRegistry, Tls, is_security_setting
 from millrace.manifest.processing import ErrorPolicy, Standby
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
 
@@ -71,6 +71,8 @@ def to_streams_config(
     }
     if bootstrap_servers is None:
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
+    if spec.kafka.schema_registry is not None:
+        settings |= dict(_schema_registry(spec.kafka.schema_registry, secrets_dir or SECRETS_DIR))
     if replica is not None:
         settings["client.id"] = replica_name(app, replica)
         if spec.membership.static:
@@ -98,6 +100,8 @@ def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
     yield from ((f"topic.{key}", value) for key, value in topics.config.items())
     if topics.min_insync_replicas is not None:
         yield "topic.min.insync.replicas", topics.min_insync_replicas
+    if spec.storage.memory_fraction is not None:
+        yield "rocksdb.memory.fraction", spec.storage.memory_fraction
     if spec.observability.metrics.level != "INFO":
         yield "metrics.recording.level", spec.observability.metrics.level
 
@@ -148,6 +152,14 @@ def _sasl(auth: Auth, directory: Path) -> Iterator[tuple[str, str]]:
     else:
         yield "sasl.username", _reference(directory, "username")
         yield "sasl.password", _reference(directory, "password")
+
+
+def _schema_registry(registry: SchemaRegistry, secrets: Path) -> Iterator[tuple[str, str]]:
+    yield "schema.registry.url", registry.url
+    if registry.secret_ref is not None:
+        login = (_reference(secrets / SCHEMA_REGISTRY, key) for key in ("username", "password"))
+        yield "basic.auth.credentials.source", "USER_INFO"
+        yield "basic.auth.user.info", ":".join(login)
 
 
 def _reference(directory: Path, key: str) -> str:
