@@ -13,14 +13,17 @@ from pydantic import BaseModel
 
 from millrace_operator.children.quantities import canonical_quantity
 
-_ABSENT_WHEN_EMPTY: Final = frozenset(
-    {"annotations", "labels", "limits", "matchLabels", "nodeSelector", "options", "requests", "securityContext"}
-)
-_ABSENT_WHEN_FALSE: Final = frozenset({"hostIPC", "hostNetwork", "hostPID", "readOnly", "stdin", "stdinOnce", "tty"})
-_ABSENT_WHEN_ZERO: Final = frozenset({"initialDelaySeconds"})
-_KEPT_WHEN_BLANK: Final = frozenset({"storageClassName", "volumeMode"})
-_QUANTITIES: Final = frozenset({"divisor", "sizeLimit"})
+_MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "options", "volumeAttributes"})
+"""Fields whose keys are the user's own; empty means absent."""
 _MAPS_OF_QUANTITIES: Final = frozenset({"limits", "requests"})
+"""As before, with quantities for values."""
+_QUANTITIES: Final = frozenset({"divisor", "sizeLimit"})
+_ABSENT_WHEN_EMPTY: Final = _MAPS | _MAPS_OF_QUANTITIES | {"securityContext"}
+_ABSENT_WHEN_FALSE: Final = frozenset({"readOnly", "stdin", "stdinOnce", "tty"})
+_ABSENT_WHEN_ZERO: Final = frozenset(
+    {"failureThreshold", "hostPort", "initialDelaySeconds", "periodSeconds", "successThreshold", "timeoutSeconds"}
+)
+_KEPT_WHEN_BLANK: Final = frozenset({"storageClassName"})
 
 
 def as_kept(value: BaseModel) -> dict[str, Any]:
@@ -44,11 +47,21 @@ def _kept(value: Any) -> Any:
 
 
 def _entry(key: str, value: Any) -> Any:
+    if key in _MAPS:
+        return value
     if key in _QUANTITIES:
-        return canonical_quantity(value)
+        return _quantity(value)
     if key in _MAPS_OF_QUANTITIES and isinstance(value, Mapping):
-        return {name: canonical_quantity(amount) for name, amount in value.items()}
+        return {name: _quantity(amount) for name, amount in value.items()}
     return _kept(value)
+
+
+def _quantity(value: Any) -> Any:
+    """Return a quantity in the server's notation; what is none is left for the server to refuse, with its own message."""
+    try:
+        return canonical_quantity(value)
+    except ValueError:
+        return value
 
 
 def _is_absent(key: str, value: Any) -> bool:

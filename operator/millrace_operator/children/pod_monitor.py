@@ -6,6 +6,7 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
+from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels, selector
 from millrace_operator.children.ports import HTTP_PORT_NAME
 
@@ -15,7 +16,7 @@ def pod_monitor(app: AppRevision) -> dict[str, Any] | None:
     wanted = app.spec.observability.metrics.pod_monitor
     if not wanted.enabled:
         return None
-    return {
+    child = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
         "metadata": {
@@ -28,3 +29,4 @@ def pod_monitor(app: AppRevision) -> dict[str, Any] | None:
             "selector": {"matchLabels": selector(app.name)},
         },
     }
+    return with_fingerprint(child)

@@ -13,6 +13,11 @@ from millrace_operator.children.passed_on import as_kept
         ({"emptyDir": {"sizeLimit": "1024Mi", "medium": ""}}, {"emptyDir": {"sizeLimit": "1Gi"}}),
         ({"configMap": {"name": "c", "items": [], "optional": False}}, {"configMap": {"name": "c", "optional": False}}),
         (
+            {"csi": {"driver": "d", "volumeAttributes": {"a": "", "readOnly": "x"}, "readOnly": False}},
+            {"csi": {"driver": "d", "volumeAttributes": {"a": "", "readOnly": "x"}}},
+        ),
+        ({"emptyDir": {"sizeLimit": "much"}}, {"emptyDir": {"sizeLimit": "much"}}),
+        (
             {"ephemeral": {"volumeClaimTemplate": {"metadata": {"labels": {}}, "spec": {"storageClassName": ""}}}},
             {"ephemeral": {"volumeClaimTemplate": {"metadata": {}, "spec": {"storageClassName": ""}}}},
         ),
@@ -33,6 +38,8 @@ def test_volumes(written, kept):
         ({"securityContext": {"privileged": False}}, {"securityContext": {"privileged": False}}),
         ({"resources": {"limits": {"cpu": 0.5}, "requests": {}}}, {"resources": {"limits": {"cpu": "500m"}}}),
         ({"env": [{"name": "A", "value": ""}]}, {"env": [{"name": "A"}]}),
+        ({"ports": [{"containerPort": 1, "hostPort": 0}]}, {"ports": [{"containerPort": 1}]}),
+        ({"resources": {"limits": {"cpu": "lots"}}}, {"resources": {"limits": {"cpu": "lots"}}}),
         ({"readinessProbe": {"initialDelaySeconds": 0, "periodSeconds": 1}}, {"readinessProbe": {"periodSeconds": 1}}),
     ],
     ids=str,
