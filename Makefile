@@ -55,7 +55,7 @@ crds: $(READY) ## Generate crds/ from the manifest models, and the chart's copy 
 
 .PHONY: docs
 docs: $(READY) ## Generate the pages of docs/ that are made from code and data
-	@for page in inventory dsl configuration; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+	@for page in inventory dsl configuration streamsapp; do $(BIN)/python -m tests.docs.$$page || exit 1; done
 
 .PHONY: bench
 bench: $(READY) ## Measure the engine's CPU per record

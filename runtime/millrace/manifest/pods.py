@@ -139,9 +139,7 @@ class EnvVariable(ManifestModel):
             max_length=253,
             json_schema_extra={
                 "pattern": ENV_NAME_PATTERN,
-                **cel(
-                    (f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))", f"env name {_ENV_RULE}")
-                ),
+                **cel((f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))", f"name {_ENV_RULE}")),
             },
         ),
         matches(ENV_NAME_PATTERN, "must be the name of an environment variable"),
@@ -206,7 +204,7 @@ class Volume(PassedOn):
             max_length=63,
             json_schema_extra={
                 "pattern": _CONTAINER_NAME_PATTERN,
-                **cel((f"!(self in {_list(sorted(OWN_VOLUMES))})", f"the volume's name {_VOLUME_RULE}")),
+                **cel((f"!(self in {_list(sorted(OWN_VOLUMES))})", f"name {_VOLUME_RULE}")),
             },
         ),
         matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
@@ -261,7 +259,7 @@ class Container(PassedOn):
             max_length=63,
             json_schema_extra={
                 "pattern": _CONTAINER_NAME_PATTERN,
-                **cel((f"self != '{APP_CONTAINER}'", f"the container's name {_CONTAINER_RULE}")),
+                **cel((f"self != '{APP_CONTAINER}'", f"name {_CONTAINER_RULE}")),
             },
         ),
         matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
@@ -276,11 +274,11 @@ class PodSecurity(ManifestModel):
     """Users and groups of the pods. That nobody is root, and all else that Restricted demands, is the operator's to set."""
 
     run_as_user: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
-    """The user that containers run as; the image's if not given."""
+    """The user that containers run as; 65532, as in Millrace's own images, if not given."""
     run_as_group: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
-    """The group that containers run as."""
+    """The group that containers run as; 65532 if not given."""
     fs_group: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
-    """The group that owns the volumes."""
+    """The group that owns the volumes; 65532 if not given."""
     fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
     """When the ownership of a volume is set anew."""
     supplemental_groups: Annotated[
@@ -304,7 +302,7 @@ class PodTemplate(ManifestModel):
     tolerations: Annotated[tuple[Toleration, ...], *in_order(64)] = ()
     """Taints of nodes that the pods bear."""
     affinity: Affinity | None = None
-    """Rules about the nodes and neighbours of pods; replicas are spread over nodes if not given."""
+    """Rules about the nodes and neighbours of pods, as a Kubernetes Affinity; replicas are spread over nodes if not given."""
     topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *in_order(16)] = ()
     """How pods are spread; over zones where possible if not given."""
     priority_class_name: ObjectName | None = None

@@ -63,7 +63,8 @@ class NetworkPolicy(ManifestModel):
         tuple[NetworkPeer, ...],
         *in_order(32),
     ] = ()
-    """Who else may reach their port of health, status and metrics, for example Prometheus' namespace."""
+    """Who else may reach their port of health, status and metrics, for example Prometheus' namespace:
+    each a Kubernetes NetworkPolicyPeer."""
     egress: (
         Annotated[
             tuple[EgressRule, ...],
@@ -71,4 +72,5 @@ class NetworkPolicy(ManifestModel):
         ]
         | None
     ) = None
-    """Where the pods may connect to, beside DNS and each other: the brokers, at least. Everywhere if not given."""
+    """Where the pods may connect to, beside DNS and each other: the brokers, at least. Each is a Kubernetes
+    NetworkPolicyEgressRule. Everywhere if not given."""
