@@ -10,7 +10,6 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels, selector
 
 
@@ -20,7 +19,7 @@ def disruption_budget(app: AppRevision) -> dict[str, Any] | None:
     if not budget.enabled:
         return None
     share = budget.max_unavailable
-    child = {
+    return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": {"name": names.disruption_budget(app.name), "namespace": app.namespace, "labels": labels(app.name)},
@@ -30,4 +29,3 @@ def disruption_budget(app: AppRevision) -> dict[str, Any] | None:
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
-    return with_fingerprint(child)

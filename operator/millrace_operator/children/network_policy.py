@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import MANAGER, Component, labels, selector
 from millrace_operator.children.passed_on import all_as_kept
 from millrace_operator.children.ports import HTTP_PORT_NAME
@@ -52,10 +51,9 @@ def plan_network_policy(app: AppRevision) -> dict[str, Any] | None:
 
 
 def _policy(app: AppRevision, name: str, component: Component, rules: dict[str, Any]) -> dict[str, Any]:
-    child = {
+    return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": name, "namespace": app.namespace, "labels": labels(app.name, component)},
         "spec": {"podSelector": {"matchLabels": selector(app.name, component)}, **rules},
     }
-    return with_fingerprint(child)

@@ -6,7 +6,6 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels, selector
 from millrace_operator.children.ports import HTTP_PORT_NAME
 
@@ -16,7 +15,7 @@ def pod_monitor(app: AppRevision) -> dict[str, Any] | None:
     wanted = app.spec.observability.metrics.pod_monitor
     if not wanted.enabled:
         return None
-    child = {
+    return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PodMonitor",
         "metadata": {
@@ -29,4 +28,3 @@ def pod_monitor(app: AppRevision) -> dict[str, Any] | None:
             "selector": {"matchLabels": selector(app.name)},
         },
     }
-    return with_fingerprint(child)

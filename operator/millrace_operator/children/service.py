@@ -10,14 +10,13 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels, selector
 from millrace_operator.children.ports import HTTP_PORT, HTTP_PORT_NAME
 
 
 def headless_service(app: AppRevision) -> dict[str, Any]:
     """Return the Service of an application's pods."""
-    child = {
+    return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": names.service(app.name), "namespace": app.namespace, "labels": labels(app.name)},
@@ -28,4 +27,3 @@ def headless_service(app: AppRevision) -> dict[str, Any]:
             "ports": [{"name": HTTP_PORT_NAME, "port": HTTP_PORT, "protocol": "TCP", "targetPort": HTTP_PORT_NAME}],
         },
     }
-    return with_fingerprint(child)

@@ -9,7 +9,6 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels
 
 
@@ -17,10 +16,9 @@ def service_account(app: AppRevision) -> dict[str, Any] | None:
     """Return the ServiceAccount; None if the spec names one of the user's."""
     if app.spec.service_account_name is not None:
         return None
-    child = {
+    return {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
         "metadata": {"name": names.service_account(app.name), "namespace": app.namespace, "labels": labels(app.name)},
         "automountServiceAccountToken": False,
     }
-    return with_fingerprint(child)

@@ -14,7 +14,6 @@ from typing import Any
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.fingerprint import with_fingerprint
 from millrace_operator.children.labels import labels, selector
 from millrace_operator.children.pod import pod_template
 from millrace_operator.children.quantities import canonical_quantity
@@ -27,7 +26,7 @@ def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
         app: The revision.
         replicas: How many pods there are to be, which autoscaling, draining and suspending make other than the spec's.
     """
-    child = {
+    return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": {"name": names.stateful_set(app.name), "namespace": app.namespace, "labels": labels(app.name)},
@@ -43,7 +42,6 @@ def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
             "volumeClaimTemplates": [_claim_template(app)],
         },
     }
-    return with_fingerprint(child)
 
 
 def _claim_template(app: AppRevision) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from tests.operator.children.apps import FULL, full, program, small
 
-from millrace_operator.children import FINGERPRINT, headless_service, network_policy, pod_template
+from millrace_operator.children import headless_service, network_policy, pod_template
 
 
 def spec_of(**fields):
@@ -41,13 +41,3 @@ def test_with_destinations_names_can_still_be_looked_up():
     assert rules[2:] == FULL["networkPolicy"]["egress"]
     assert len(spec_of(egress=[])["egress"]) == 2
     assert "Egress" in spec_of(egress=[])["policyTypes"]
-
-
-def test_what_is_taken_away_can_be_seen():
-    """A peer that loses one of its selectors is another policy, though what is left is part of what is there."""
-    both = {"namespaceSelector": {"matchLabels": {"a": ""}}, "podSelector": {}}
-    before = network_policy(small(networkPolicy={"enabled": True, "ingressFrom": [both]}))
-    one = {"namespaceSelector": {"matchLabels": {"a": ""}}}
-    after = network_policy(small(networkPolicy={"enabled": True, "ingressFrom": [one]}))
-    assert before["spec"]["ingress"][0]["from"][2] == both
-    assert before["metadata"]["annotations"][FINGERPRINT] != after["metadata"]["annotations"][FINGERPRINT]
