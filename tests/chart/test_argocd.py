@@ -1,0 +1,51 @@
+"""Argo CD's health checks, run in a real Lua on their test data, which are manifests that the models accept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lupa.lua51
+import pytest
+import yaml
+
+from millrace.manifest import StreamsApp, StreamsReset
+
+CHECKS = Path(__file__).parents[2] / "charts/argocd/resource_customizations/streams.millrace.dev"
+MODELS = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+CASES = [
+    pytest.param(kind, case["inputPath"], case["healthStatus"], id=f"{kind}-{Path(case['inputPath']).stem}")
+    for kind in MODELS
+    for case in yaml.safe_load((CHECKS / kind / "health_test.yaml").read_text())["tests"]
+]
+
+
+def _health(kind: str, resource: dict[str, Any]) -> dict[str, str]:
+    lua = lupa.lua51.LuaRuntime(unpack_returned_tuples=True)  # Argo CD's Lua is 5.1 too
+    lua.globals().obj = lua.table_from(resource, recursive=True)
+    return dict(lua.execute((CHECKS / kind / "health.lua").read_text()))
+
+
+@pytest.mark.parametrize(("kind", "path", "expected"), CASES)
+def test_health(kind: str, path: str, expected: dict[str, str]) -> None:
+    """The script answers each resource of the test data as `health_test.yaml` says, message included."""
+    assert _health(kind, yaml.safe_load((CHECKS / kind / path).read_text())) == expected
+
+
+@pytest.mark.parametrize(("kind", "path", "expected"), CASES)
+def test_test_data_are_real(kind: str, path: str, expected: dict[str, str]) -> None:
+    """The test data are what the API server could hold: a misspelt field or condition would test nothing."""
+    resource = yaml.safe_load((CHECKS / kind / path).read_text())
+    MODELS[kind].model_validate(resource)
+
+
+def test_all_test_data_are_used() -> None:
+    """Every file of the test data has its expectation."""
+    listed = {(CHECKS / case.values[0] / case.values[1]) for case in CASES}
+    assert {*CHECKS.glob("*/testdata/*.yaml")} == listed
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_status_without_conditions_is_progress(kind: str) -> None:
+    """The first, still empty status is no error of the script: the resource is in progress."""
+    assert _health(kind, {"metadata": {"generation": 1}, "status": {}})["status"] == "Progressing"

@@ -1,0 +1,34 @@
+"""The kustomizations name files that exist and cover the CRDs; `make e2e` renders them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+KUSTOMIZATIONS = [ROOT / "crds", *sorted(path.parent for path in ROOT.glob("charts/kustomize/*/kustomization.yaml"))]
+
+
+@pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
+def test_resources_exist(folder: Path) -> None:
+    """What a kustomization lists is there, and a file is in its own folder, because kubectl refuses others."""
+    for resource in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
+        path = folder / resource
+        assert (path / "kustomization.yaml").is_file() if path.is_dir() else path.is_file()
+        assert path.is_dir() or "/" not in resource
+
+
+def test_every_crd_is_listed() -> None:
+    """`kubectl apply -k crds/` installs all of them."""
+    listed = yaml.safe_load((ROOT / "crds/kustomization.yaml").read_text())["resources"]
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "crds").glob("streams*.yaml"))
+
+
+def test_namespaced_overlay_needs_nothing_of_the_cluster() -> None:
+    """Someone with rights in one namespace only can apply it: every object has that namespace, and no rule reaches further."""
+    objects = list(yaml.safe_load_all((ROOT / "charts/kustomize/namespaced/operator.yaml").read_text()))
+    assert objects
+    assert {item["metadata"].get("namespace") for item in objects} == {"millrace"}
+    assert not {item["kind"] for item in objects} & {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
