@@ -38,9 +38,10 @@
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-- apiGroups: ["", events.k8s.io]
+# What users find in `kubectl describe`; one that comes again is read to be counted.
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
 {{- end }}
 
 {{/* What it may do besides when it watches the whole cluster: notice new namespaces. */}}
