@@ -25,7 +25,8 @@ def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, 
 
     Args:
         app: The revision.
-        spec: The spec as the user wrote it: camelCase, without defaults, so that a newer Millrace in the image applies its own.
+        spec: What pods depend on of the spec, in the manifest's own names. Without defaults, so that another version of Millrace
+            in the image applies its own, and without what changes while the revision stays, because this cannot be changed.
     """
     manifest = {
         "apiVersion": API_VERSION,

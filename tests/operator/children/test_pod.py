@@ -1,8 +1,11 @@
 """The pod template."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 from tests.operator.children.apps import FULL, full, program, revision_of, small
 
 from millrace.manifest.pods import APP_CONTAINER, OWN_PATHS, OWN_VOLUMES
@@ -173,3 +176,14 @@ def test_no_preset_is_written_when_a_user_wants_nothing():
 def test_same_revision_same_template():
     """Building twice gives the same, to the order of its keys."""
     assert str(pod_template(full())) == str(pod_template(revision_of(FULL)))
+
+
+def test_probes_are_those_that_the_documentation_recommends():
+    """Who writes a pod of their own from docs/operations.md has the operator's probes."""
+    page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
+    (block,) = (block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "startupProbe:" in block)
+    container = program(spec_of(small()))
+    for probe, documented in yaml.safe_load(block).items():
+        request = {**documented.pop("httpGet")}
+        assert request == {"path": container[probe]["httpGet"]["path"], "port": HTTP_PORT}
+        assert documented.items() <= container[probe].items()
