@@ -1,12 +1,14 @@
 """What is asked of a real cluster about topics and groups, and what becomes of groups."""
 
+import socket
+import threading
 import time
 
 import pytest
-from tests.kafka.support import Group
+from tests.kafka.support import Group, hang
 
 from millrace.config import StreamsConfig
-from millrace.errors import ActiveGroupError, StreamsTimeoutError
+from millrace.errors import ActiveGroupError, BrokerUnreachableError, StreamsTimeoutError
 from millrace.kafka.admin import broker_count, delete_group, delete_topics, describe_topics, group_names
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
@@ -16,10 +18,18 @@ from millrace.records import TopicPartition
 pytestmark = pytest.mark.broker
 
 
-def group_admin(kafka, application_id):
-    """Return what administers an application's group."""
-    config = {"application.id": application_id, "bootstrap.servers": kafka.bootstrap_servers}
-    return GroupAdmin(ClientSettings(StreamsConfig.of(config), "test"))
+@pytest.fixture
+def unused_port():
+    """Give a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def settings_for(bootstrap_servers, application_id):
+    """Return an application's client settings."""
+    return ClientSettings(
+        StreamsConfig.of({"application.id": application_id, "bootstrap.servers": bootstrap_servers}), "test"
+    )
 
 
 def test_a_topic_that_was_created_again_has_another_id(kafka, topic_factory):
@@ -39,7 +49,7 @@ def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
     """While members are there the group stays; when they have left it goes, and a second time nothing is left to do."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
     admin = kafka.admin()
-    with group_admin(kafka, group.application_id) as asked:
+    with GroupAdmin(settings_for(kafka.bootstrap_servers, group.application_id)) as asked:
         assert asked.describe().state == "Dead"
         try:
             group.join("a")
@@ -56,13 +66,21 @@ def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
         assert asked.of_group("another", 5.0).describe().state == "Dead"
 
 
+def test_a_failed_connection_leaves_nothing_behind(unused_port):
+    """Who tries brokers that are down again and again collects neither threads nor sockets."""
+    before = threading.active_count()
+    with pytest.raises(BrokerUnreachableError, match=str(unused_port)):
+        GroupAdmin(settings_for(f"127.0.0.1:{unused_port}", "app"), 0.3)
+    assert threading.active_count() == before
+
+
 def test_requests_end_by_their_deadline(own_kafka):
     """A broker that hangs costs whoever asks no more than the time given, whatever is asked."""
     kafka = own_kafka()
     kafka.create_topics("t")
     admin = kafka.admin()
     assert describe_topics(admin, ["t"]).keys() == {"t"}
-    kafka.pause()
+    hang(kafka)
     for ask in (
         lambda: describe_topics(admin, ["t"], 1.0),
         lambda: broker_count(admin, 1.0),

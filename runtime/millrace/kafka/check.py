@@ -131,7 +131,7 @@ async def _probe(connection: Connection, server: str, security: Security, timeou
         await link
         connected = True
         await link.send_request(MetadataRequest(topics=[]), request_timeout_ms=timeout_ms)
-    except kafka_errors.KafkaTimeoutError as error:
+    except (kafka_errors.KafkaTimeoutError, kafka_errors.RequestTimedOutError) as error:
         return _Failure(_Step.NO_ANSWER, server, str(error))
     except (kafka_errors.SaslAuthenticationFailedError, kafka_errors.UnsupportedSaslMechanismError) as error:
         return _Failure(_Step.CREDENTIALS, server, _sasl_reason(server, security, str(error)))

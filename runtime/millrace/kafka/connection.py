@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import kafka.errors as kafka_errors
 from kafka.future import Future
 from kafka.net import KafkaConnectionManager, NetworkSelector
+from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
@@ -103,6 +104,12 @@ class Connection:
         self.manager.close()
         self.net.stop(timeout_ms=5_000)
         self.net.close()
+
+
+def open_network(**settings: Any) -> KafkaNetClient:
+    """Return what kafka-python's admin client sends its requests over: the library's own, with our connection manager."""
+    net = NetworkSelector(**settings)
+    return KafkaNetClient(net, _Manager(net, **settings), **settings)
 
 
 def quiet_library() -> None:

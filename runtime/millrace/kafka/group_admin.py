@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.clients import ClientSettings
-from millrace.kafka.connection import quiet_library
+from millrace.kafka.connection import open_network, quiet_library
 from millrace.kafka.requests import pause
 from millrace.kafka.reset import Member
 from millrace.records import TopicPartition
@@ -61,9 +61,14 @@ class GroupAdmin:
         self.group_id = settings.config.application_id
         self.timeout_s = timeout_s
         quiet_library()
+        given = settings.kafka_python()
+        network = open_network(**given)
         try:
-            self._client = KafkaAdminClient(**settings.kafka_python(), bootstrap_timeout_ms=int(timeout_s * 1000))
+            self._client = KafkaAdminClient(
+                **given, bootstrap_timeout_ms=int(timeout_s * 1000), kafka_client=lambda **_: network
+            )
         except kafka_errors.KafkaError as error:
+            network.close()
             servers = ",".join(settings.config.bootstrap_servers)
             raise BrokerUnreachableError(f"No broker of bootstrap.servers={servers} answered: {error}") from error
 

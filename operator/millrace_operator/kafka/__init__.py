@@ -1,0 +1,6 @@
+"""The hands on Kafka: what an application's brokers say of it, and the changes that a decision asks of them."""
+
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.kafka.credentials import Credentials, needed_secrets
+
+__all__ = ["Credentials", "KafkaClusters", "needed_secrets"]

@@ -1,0 +1,47 @@
+"""Doing to an application's topics and group what was decided. What is done already is well done."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from millrace.config import StreamsConfig
+from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.internal_topics import provision
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.kafka.connections import Connection
+from millrace_operator.kafka.observation import pod_of
+from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
+
+log = logging.getLogger("millrace_operator.kafka")
+
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup
+ACTION_TIMEOUT_S: Final = 30.0
+
+
+def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction) -> None:
+    """Do one thing.
+
+    Raises:
+        StreamsError: It could not be done; says why and what to do.
+    """
+    match action:
+        case ProvisionTopics(plan, names):
+            report = provision(
+                TopologyPlan.from_json(plan), connection.admin, config, only=names, timeout_s=ACTION_TIMEOUT_S
+            )
+            log.info(
+                "Created topics of %s: %s", config.application_id, ", ".join(report.created) or "none were missing"
+            )
+        case DeleteTopics(names):
+            delete_topics(connection.admin, names, ACTION_TIMEOUT_S)
+            log.info("Deleted topics of %s: %s", config.application_id, ", ".join(names))
+        case RemoveMembers(pods):
+            group = connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S)
+            gone = [member for member in group.members() if member.instance_id and pod_of(member.instance_id) in pods]
+            if gone:
+                group.remove(gone)
+            log.info("Removed %d members of group %s", len(gone), config.application_id)
+        case DeleteGroup():
+            delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
+            log.info("Deleted group %s", config.application_id)

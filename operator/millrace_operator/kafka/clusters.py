@@ -1,0 +1,134 @@
+"""All that the operator does with Kafka, for any application, from any worker thread.
+
+Errors that an observation meets are part of it: an application whose brokers do not answer must still be told about, scaled
+and deleted. Errors of an action are raised, as any action's are. In both no secret is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from millrace.config import StreamsConfig
+from millrace.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigError,
+    StreamsError,
+    StreamsTimeoutError,
+    UnsupportedFeatureError,
+)
+from millrace.manifest import StreamsApp
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.kafka.actions import KafkaAction, carry_out
+from millrace_operator.kafka.connections import Connections
+from millrace_operator.kafka.credentials import Credentials, needed_secrets
+from millrace_operator.kafka.observation import look
+from millrace_operator.kafka.settings import client_config
+from millrace_operator.model import KafkaState
+
+log = logging.getLogger("millrace_operator.kafka")
+
+LOOK_TIMEOUT_S: Final = 3.5
+"""How long the brokers are asked; with a connection opened before or after it, ten seconds are not passed."""
+_ALL_LOOKS_S: Final = 6.0
+
+_REASONS: Final[tuple[tuple[type[StreamsError], str], ...]] = (
+    (AuthenticationError, "AuthenticationFailed"),
+    (AuthorizationError, "NotAuthorized"),
+    (ConfigError, "BadConfiguration"),
+    (UnsupportedFeatureError, "BadConfiguration"),
+    (StreamsError, "Unreachable"),
+)
+
+
+class KafkaClusters:
+    """The brokers of all applications.
+
+    Args:
+        connections: Those to the clusters; its own ones if not given.
+
+    Example: `clusters.observe(app, Credentials.of(app.spec, secrets), plan, stable_plan)`
+    """
+
+    def __init__(self, connections: Connections | None = None) -> None:
+        self._connections = connections or Connections()
+
+    def observe(
+        self,
+        app: StreamsApp,
+        credentials: Credentials,
+        plan: TopologyPlan | None = None,
+        stable_plan: TopologyPlan | None = None,
+    ) -> KafkaState:
+        """Return what an application's brokers say of it, within ten seconds; never raises.
+
+        Args:
+            app: The application; its `metadata.uid` tells whose connection it is.
+            credentials: To be used for it.
+            plan: What its wanted revision needs, if that is known.
+            stable_plan: What its stable revision needs, if there is one.
+        """
+        if credentials.problem is not None:
+            return KafkaState(error=credentials.problem, reason="SecretMissing")
+        try:
+            return self._look(app, client_config(app, credentials), plan, stable_plan)
+        except StreamsError as error:
+            reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
+            return KafkaState(error=_explained(app, error, reason), reason=reason)
+        except Exception as error:
+            log.exception("Asking the brokers of %s failed unexpectedly", app.metadata.name)
+            return KafkaState(error=f"Asking the brokers failed: {type(error).__name__}", reason="Unreachable")
+
+    def act(self, app: StreamsApp, credentials: Credentials, action: KafkaAction) -> None:
+        """Do something to an application's topics or group; again does no harm.
+
+        Raises:
+            StreamsError: It could not be done; says why and what to do.
+        """
+        if credentials.problem is not None:
+            raise ConfigError(credentials.problem)
+        config = client_config(app, credentials)
+        with self._connections.lease(_uid(app), config, patient=True) as connection:
+            try:
+                carry_out(connection, config, action)
+            except StreamsTimeoutError:
+                self._connections.drop(connection)
+                raise
+
+    def forget(self, uid: str) -> None:
+        """Close what only this application, which is gone, used."""
+        self._connections.forget(uid)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._connections.close()
+
+    def _look(
+        self, app: StreamsApp, config: StreamsConfig, plan: TopologyPlan | None, stable_plan: TopologyPlan | None
+    ) -> KafkaState:
+        """Look; where that fails over a connection of old, over a new one, whose opening says what is wrong if it fails too."""
+        began = time.monotonic()
+        while True:
+            with self._connections.lease(_uid(app), config) as connection:
+                left = max(0.5, began + _ALL_LOOKS_S - time.monotonic())
+                try:
+                    return look(connection, config.application_id, plan, stable_plan, min(LOOK_TIMEOUT_S, left))
+                except AuthorizationError:
+                    raise
+                except Exception as error:
+                    self._connections.drop(connection)
+                    if connection.opened_at >= began:
+                        raise
+                    log.info("Connecting anew to the brokers of %s: %s", app.metadata.name, error)
+
+
+def _uid(app: StreamsApp) -> str:
+    return app.metadata.uid or f"{app.metadata.namespace}/{app.metadata.name}"
+
+
+def _explained(app: StreamsApp, error: StreamsError, reason: str) -> str:
+    if reason == "AuthenticationFailed" and (names := needed_secrets(app.spec)):
+        return f"{error}. The credentials are those of Secret {', '.join(names)}"
+    return str(error)

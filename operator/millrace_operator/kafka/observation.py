@@ -1,0 +1,137 @@
+"""Asking an application's brokers about it, all within one deadline."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from millrace.errors import AuthorizationError
+from millrace.kafka import reset
+from millrace.kafka.admin import all_topic_partitions, broker_count, describe_topics, topic_configs
+from millrace.kafka.offsets import earliest_offsets, latest_offsets
+from millrace.kafka.partition_counts import external_source_topics
+from millrace.records import TopicPartition
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.kafka.connections import Connection
+from millrace_operator.model import Group, KafkaState, Member, Topic
+
+log = logging.getLogger("millrace_operator.kafka")
+
+_ALWAYS = frozenset({"cleanup.policy", "retention.ms", "min.insync.replicas"})
+_INSTANCE = re.compile(r"(?P<pod>.+)-\d+")
+
+
+def look(
+    connection: Connection,
+    application_id: str,
+    plan: TopologyPlan | None,
+    stable_plan: TopologyPlan | None,
+    timeout_s: float,
+) -> KafkaState:
+    """Return what the brokers have of an application.
+
+    Args:
+        connection: To its brokers.
+        application_id: Its consumer group's name.
+        plan: What its wanted revision needs, if that is known.
+        stable_plan: What its stable revision needs, if there is one.
+        timeout_s: How long all of it may take, give or take a request.
+
+    Raises:
+        AuthorizationError: The principal may not see the topics or the group.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+
+    def left() -> float:
+        return max(0.1, deadline - time.monotonic())
+
+    admin, plans = connection.admin, [item for item in (plan, stable_plan) if item is not None]
+    internal = {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
+    everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
+    inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
+    described = describe_topics(admin, internal.keys() | inputs, left()) if internal or inputs else {}
+    configs = _configs(connection, internal, described.keys() & internal.keys(), left())
+    topics = {
+        name: Topic(topic.id, topic.partitions, topic.replication_factor, configs.get(name, {}))
+        for name, topic in described.items()
+    }
+    brokers = broker_count(admin, left())
+    group = connection.groups.of_group(application_id, left())
+    found = group.describe()
+    lag = None
+    if plans:
+        read = _inputs(plans[0], everything)
+        partitions = [
+            TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
+        ]
+        lag = _lag(connection, partitions, group.committed(), left)
+    return KafkaState(topics=topics, brokers=brokers, group=_group(found.state, found.members), lag=lag)
+
+
+def pod_of(instance_id: str | None) -> str | None:
+    """Return the pod whose stream thread is a static member: Kafka Streams adds the thread's number to `group.instance.id`.
+
+    >>> pod_of("wordcount-0-1")
+    'wordcount-0'
+    """
+    match = _INSTANCE.fullmatch(instance_id or "")
+    return instance_id if match is None else match["pod"]
+
+
+def _group(state: str, members: Iterable[reset.Member]) -> Group | None:
+    if state == "Dead":
+        return None
+    listed = (Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/")) for item in members)
+    return Group(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
+
+
+def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
+    for item in plan.subtopologies:
+        yield from ((topic.name, topic.config) for topic in item.repartition_topics)
+        yield from ((topic.name, topic.config) for topic in item.changelog_topics)
+
+
+def _patterns(plan: TopologyPlan) -> list[str]:
+    return [pattern for item in plan.subtopologies for pattern in item.source_patterns]
+
+
+def _inputs(plan: TopologyPlan, everything: Collection[str]) -> set[str]:
+    """Return the input topics whose offsets the group commits: not those of global stores."""
+    internal = {name for name, _ in _internal_topics(plan)}
+    patterns = [re.compile(pattern) for pattern in _patterns(plan)]
+    matched = {name for name in everything if any(pattern.fullmatch(name) for pattern in patterns)}
+    named = {name for item in plan.subtopologies for name in item.source_topics}
+    return (named | matched) - internal
+
+
+def _configs(
+    connection: Connection, internal: Mapping[str, Mapping[str, str]], names: Collection[str], timeout_s: float
+) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    try:
+        found = topic_configs(connection.admin, names, timeout_s)
+    except AuthorizationError as error:
+        log.warning("The settings of internal topics are not checked: %s", error)
+        return {}
+    return {
+        name: {key: value for key, value in config.items() if key in _ALWAYS or key in internal[name]}
+        for name, config in found.items()
+    }
+
+
+def _lag(
+    connection: Connection,
+    partitions: Collection[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+    left: Callable[[], float],
+) -> int:
+    if not partitions:
+        return 0
+    ends = latest_offsets(connection.admin, partitions, left())
+    unread = [partition for partition in partitions if partition not in committed]
+    begins = {**committed, **(earliest_offsets(connection.admin, unread, left()) if unread else {})}
+    return sum(max(0, ends[partition] - begins[partition]) for partition in partitions)

@@ -1,0 +1,249 @@
+"""What is seen of real brokers, and done to them, with an application's own credentials."""
+
+import secrets
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import Producer
+from tests.kafka.support import Group, hang
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.dev.kafka import SaslPlain
+from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError
+from millrace.kafka.admin import delete_topics, topic_configs
+from millrace.kafka.clients import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.records import TopicPartition
+from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.settings import client_config
+from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
+
+pytestmark = pytest.mark.broker
+
+PLAIN = {"auth": {"type": "plain", "secretRef": {"name": "kafka-user"}}}
+CANARY = "c4n4ry-s3cret"
+
+
+@pytest.fixture
+def clusters():
+    """Give what is tested."""
+    clusters = KafkaClusters()
+    yield clusters
+    clusters.close()
+
+
+@pytest.fixture
+def plan(topic_factory):
+    """Give the plan of a count of a topic with three partitions."""
+    return count_plan(topic_factory("in", partitions=3))
+
+
+@pytest.fixture
+def app(kafka, plan):
+    """Give the application of the plan."""
+    return streams_app(kafka.bootstrap_servers, plan.application_id)
+
+
+def source_of(plan):
+    """Return the input topic of a count."""
+    return plan.subtopologies[0].source_topics[0]
+
+
+def provision(clusters, app, plan):
+    """Create the internal topics of a plan."""
+    names = (f"{plan.application_id}-c-repartition", f"{plan.application_id}-c-changelog")
+    clusters.act(app, Credentials(), ProvisionTopics(plan.to_json(), names))
+    return names
+
+
+def test_a_new_application_has_only_its_input(clusters, app, plan):
+    """Topics that do not exist are left out; there is no group; all of the input is still to be read."""
+    state = clusters.observe(app, Credentials(), plan)
+    assert (state.error, state.brokers, state.group, state.lag) == (None, 1, None, 0)
+    assert state.topics.keys() == {source_of(plan)}
+    assert state.topics[source_of(plan)].partitions == 3
+
+
+def test_topics_are_provisioned_and_seen(clusters, app, plan, kafka):
+    """Named topics are created as the plan wants them, and seen with ids and the settings that matter; again changes nothing."""
+    repartition, changelog = provision(clusters, app, plan)
+    seen = clusters.observe(app, Credentials(), plan).topics
+    provision(clusters, app, plan)
+    assert clusters.observe(app, Credentials(), plan).topics == seen
+    assert seen.keys() == {source_of(plan), repartition, changelog}
+    topic = seen[changelog]
+    assert (topic.partitions, topic.replication_factor, len(topic.id)) == (3, 1, 22)
+    assert topic.config.keys() == {"cleanup.policy", "retention.ms", "min.insync.replicas", "segment.bytes"}
+    assert (topic.config["cleanup.policy"], topic.config["min.insync.replicas"]) == ("compact", "1")
+    assert topic_configs(kafka.admin(), [repartition])[repartition]["retention.ms"] == "-1"
+
+
+def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
+    """A changelog that is deleted is missing; one of its name that is created afterwards has another id."""
+    _, changelog = provision(clusters, app, plan)
+    before = clusters.observe(app, Credentials(), plan).topics[changelog].id
+    clusters.act(app, Credentials(), DeleteTopics((changelog,)))
+    clusters.act(app, Credentials(), DeleteTopics((changelog,)))
+    assert changelog not in clusters.observe(app, Credentials(), plan).topics
+    kafka.create_topics(changelog, partitions=5)
+    after = clusters.observe(app, Credentials(), plan).topics[changelog]
+    assert after.id != before
+    assert (after.partitions, after.config["cleanup.policy"]) == (5, "delete")
+
+
+def test_both_plans_are_looked_at(clusters, app, plan):
+    """Topics that only the stable revision has are seen as well."""
+    provision(clusters, app, plan)
+    wanted = count_plan(source_of(plan), plan.application_id)
+    wanted = wanted.model_copy(update={"subtopologies": wanted.subtopologies[:1]})
+    state = clusters.observe(app, Credentials(), wanted, plan)
+    assert f"{plan.application_id}-c-changelog" in state.topics
+
+
+def test_inputs_by_pattern_are_seen(clusters, kafka, topic_factory):
+    """A topology that reads by a pattern is shown the topics that match, its internal ones left out."""
+    prefix = f"orders-{secrets.token_hex(4)}"
+    names = {topic_factory(f"{prefix}-{place}") for place in ("eu", "us")}
+    plan = count_plan("unused")
+    first = plan.subtopologies[0].model_copy(update={"source_topics": (), "source_patterns": (f"{prefix}-.*",)})
+    plan = plan.model_copy(update={"subtopologies": (first, *plan.subtopologies[1:])})
+    state = clusters.observe(streams_app(kafka.bootstrap_servers, plan.application_id), Credentials(), plan)
+    assert state.topics.keys() == names
+
+
+def test_what_the_brokers_refuse_is_told(clusters, kafka, plan):
+    """More replicas than brokers, and inputs that do not exist, are errors that name the topic; nothing is created."""
+    app = streams_app(
+        kafka.bootstrap_servers, plan.application_id, internalTopics={"replicationFactor": 2, "minInsyncReplicas": 2}
+    )
+    with pytest.raises(StreamsError, match=f"{plan.application_id}-c-.*[Rr]eplication factor"):
+        provision(clusters, app, plan)
+    with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
+        provision(clusters, app, count_plan("no-such-topic", plan.application_id))
+    assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
+
+
+def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_factory):
+    """`min.insync.replicas` of a topic is told with its replication factor, so that the two can be compared."""
+    plan = count_plan(topic_factory("in"), config={"min.insync.replicas": "2"})
+    app = streams_app(kafka.bootstrap_servers, plan.application_id)
+    _, changelog = provision(clusters, app, plan)
+    topic = clusters.observe(app, Credentials(), plan).topics[changelog]
+    assert (topic.replication_factor, topic.config["min.insync.replicas"]) == (1, "2")
+
+
+def test_lag_counts_what_is_not_committed(clusters, kafka, plan, app):
+    """Partitions without a committed offset count from their beginning, the others from there."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(30):
+        producer.produce(source_of(plan), str(number), partition=number % 3)
+    assert producer.flush(30) == 0
+    assert clusters.observe(app, Credentials(), plan).lag == 30
+    settings = ClientSettings(client_config(app, Credentials()), "test")
+    with GroupAdmin(settings) as group:
+        group.commit({TopicPartition(source_of(plan), 0): 10, TopicPartition(source_of(plan), 1): 4})
+    assert clusters.observe(app, Credentials(), plan).lag == 16
+
+
+def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
+    """Each stream thread is a member named after its pod; removing a pod removes its threads, and nobody else."""
+    group = Group(
+        kafka.bootstrap_servers,
+        source_of(plan),
+        3,
+        **{"application.id": plan.application_id, "session.timeout.ms": 30_000},
+    )
+    try:
+        for pod in ("app-0", "app-1", "app-11"):
+            group.join(pod, **{"group.instance.id": pod})
+        group.settle()
+        seen = clusters.observe(app, Credentials(), plan).group
+        assert (seen.state, seen.protocol) == ("Stable", "classic")
+        assert {member.instance_id for member in seen.members} == {"app-0", "app-1", "app-11"}
+        with pytest.raises(ActiveGroupError):
+            clusters.act(app, Credentials(), DeleteGroup())
+    finally:
+        for member in group.members.values():
+            member.close(leave_group=False)
+    for _ in range(2):
+        clusters.act(app, Credentials(), RemoveMembers(("app-1", "gone-0")))
+        seen = clusters.observe(app, Credentials(), plan).group
+        assert {member.instance_id for member in seen.members} == {"app-0", "app-11"}
+    clusters.act(app, Credentials(), RemoveMembers(("app-0", "app-11")))
+    for _ in range(2):
+        clusters.act(app, Credentials(), DeleteGroup())
+    assert clusters.observe(app, Credentials(), plan).group is None
+
+
+def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):
+    """Applications are looked at from many threads at once over one connection, each seeing its own."""
+    plans = [count_plan(topic_factory("in", partitions=number + 1)) for number in range(6)]
+    apps = [streams_app(kafka.bootstrap_servers, p.application_id, uid=p.application_id) for p in plans]
+    with ThreadPoolExecutor(6) as workers:
+        for _ in range(3):
+            states = workers.map(lambda app, plan: clusters.observe(app, Credentials(), plan), apps, plans)
+            partitions = [state.topics[source_of(plan)].partitions for plan, state in zip(plans, states, strict=True)]
+            assert partitions == [1, 2, 3, 4, 5, 6]
+
+
+def observed_in_time(clusters, app, credentials, plan=None):
+    """Observe, within ten seconds."""
+    began = time.monotonic()
+    state = clusters.observe(app, credentials, plan)
+    assert time.monotonic() - began < 10.0
+    return state
+
+
+def test_errors_are_told_by_kind(clusters, own_kafka):
+    """A wrong password, a Secret that is not there and a wrong protocol are told apart; no message shows the password."""
+    kafka = own_kafka(security=SaslPlain({"me": CANARY}))
+    app = streams_app(kafka.sasl_bootstrap_servers, kafka=PLAIN)
+
+    def credentials(password):
+        return Credentials.of(app.spec, {"kafka-user": {"username": b"me", "password": password.encode()}})
+
+    assert observed_in_time(clusters, app, credentials(CANARY)).error is None
+    wrong = observed_in_time(clusters, app, credentials(f"{CANARY}-wrong"))
+    assert wrong.reason == "AuthenticationFailed"
+    assert "kafka-user" in wrong.error
+    assert CANARY not in wrong.error
+    assert observed_in_time(clusters, app, credentials(CANARY)).error is None
+    missing = Credentials.of(app.spec, {})
+    assert observed_in_time(clusters, app, missing).reason == "SecretMissing"
+    with pytest.raises(ConfigError, match="kafka-user"):
+        clusters.act(app, missing, DeleteGroup())
+    plain = streams_app(kafka.sasl_bootstrap_servers)
+    assert observed_in_time(clusters, plain, Credentials()).reason == "AuthenticationFailed"
+    files = streams_app(kafka.bootstrap_servers, kafka={"config": {"ssl.ca.location": "/ca.pem"}})
+    assert observed_in_time(clusters, files, Credentials()).reason == "BadConfiguration"
+
+
+def test_brokers_that_stop_are_told_in_time_and_found_again(clusters, own_kafka):
+    """Brokers that hang, are gone, or come back are seen as they are, without a restart of the operator."""
+    kafka = own_kafka()
+    kafka.create_topics("in")
+    plan = count_plan("in", "app")
+    app = streams_app(kafka.bootstrap_servers)
+    assert observed_in_time(clusters, app, Credentials(), plan).error is None
+    hang(kafka)
+    state = observed_in_time(clusters, app, Credentials(), plan)
+    assert (state.reason, dict(state.topics), state.brokers) == ("Unreachable", {}, 0)
+    kafka.resume()
+    seen_again(clusters, app, plan)
+    kafka.kill()
+    state = observed_in_time(clusters, app, Credentials(), plan)
+    assert state.reason == "Unreachable"
+    assert kafka.bootstrap_servers in state.error
+    kafka.restart_broker()
+    seen_again(clusters, app, plan)
+    delete_topics(kafka.admin(), ["in"])
+    assert clusters.observe(app, Credentials(), plan).topics == {}
+
+
+def seen_again(clusters, app, plan):
+    """Observe until the brokers answer."""
+    deadline = time.monotonic() + 30
+    while (state := observed_in_time(clusters, app, Credentials(), plan)).error is not None:
+        assert time.monotonic() < deadline, state.error
+    assert state.topics.keys() == {"in"}

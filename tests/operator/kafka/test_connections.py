@@ -1,0 +1,146 @@
+"""Which applications share a connection, and when it is opened and closed."""
+
+import threading
+
+import pytest
+from tests.operator.kafka.support import streams_app
+
+from millrace.errors import BrokerUnreachableError
+from millrace_operator.kafka import Credentials
+from millrace_operator.kafka.connections import RETRY_AFTER_S, Connections
+from millrace_operator.kafka.settings import client_config
+
+SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
+
+
+class Opened:
+    """Stands for a connection, and knows whether it is open."""
+
+    def __init__(self):
+        self.open = True
+
+    def close(self):
+        assert self.open, "closed twice"
+        self.open = False
+
+
+class Brokers:
+    """Opens connections, or fails to."""
+
+    def __init__(self):
+        self.opened = []
+        self.attempts = 0
+        self.down = False
+
+    def __call__(self, config):
+        self.attempts += 1
+        if self.down:
+            raise BrokerUnreachableError("No broker answered")
+        self.opened.append(Opened())
+        return self.opened[-1]
+
+
+@pytest.fixture
+def brokers():
+    """Give brokers that count."""
+    return Brokers()
+
+
+@pytest.fixture
+def now():
+    """Give a clock that only the test moves."""
+    return [100.0]
+
+
+@pytest.fixture
+def connections(brokers, now):
+    """Give what is tested."""
+    return Connections(brokers, lambda: now[0])
+
+
+def config(application_id="app", servers="a:1", password=None, **spec):
+    """Return an application's settings."""
+    app = streams_app(servers, application_id, kafka=SCRAM if password else {}, **spec)
+    secret = {"user": {"username": b"me", "password": password}} if password else {}
+    return client_config(app, Credentials.of(app.spec, secret))
+
+
+def use(connections, uid, settings):
+    """Lease a connection and give it back."""
+    with connections.lease(uid, settings) as connection:
+        return connection
+
+
+def test_applications_of_one_cluster_share_a_connection(connections):
+    """Same brokers and credentials are one connection, whatever the application; it closes with the last of them."""
+    first = use(connections, "u-1", config("one", internalTopics={"replicationFactor": 2}))
+    assert use(connections, "u-2", config("two")) is first
+    connections.forget("u-1")
+    assert first.open
+    connections.forget("u-2")
+    assert not first.open
+    assert len(connections) == 0
+
+
+def test_new_credentials_make_a_new_connection(connections):
+    """After a change of the password or the addresses the old connection is closed, and the application keeps one."""
+    connection = use(connections, "u", config(password=b"old"))
+    for changed in (config(password=b"new"), config(password=b"new", servers="b:1"), config()):
+        another = use(connections, "u", changed)
+        assert another is not connection
+        assert not connection.open
+        assert len(connections) == 1
+        connection = another
+
+
+def test_a_connection_in_use_is_closed_when_it_is_given_back(connections):
+    """Neither forgetting the application nor dropping nor closing takes a connection from under another thread's hands."""
+    for end in (lambda _: connections.forget("u"), connections.drop, lambda _: connections.close()):
+        with connections.lease("u", config()) as connection:
+            end(connection)
+            assert connection.open
+            assert len(connections) == 0
+        assert not connection.open
+
+
+def test_a_dropped_connection_is_replaced(connections, brokers):
+    """What no longer serves is not given out again."""
+    connection = use(connections, "u", config())
+    connections.drop(connection)
+    connections.drop(connection)
+    assert use(connections, "u", config()) is not connection
+    assert [item.open for item in brokers.opened] == [False, True]
+
+
+def test_brokers_that_are_down_are_not_tried_again_at_once(connections, brokers, now):
+    """For a few seconds all applications of the cluster get the same error; who must, and other credentials, try at once."""
+    brokers.down = True
+    for uid in ("u-1", "u-2", "u-3"):
+        with pytest.raises(BrokerUnreachableError):
+            use(connections, uid, config())
+    assert brokers.attempts == 1
+    with pytest.raises(BrokerUnreachableError), connections.lease("u-1", config(), patient=True):
+        pass
+    assert brokers.attempts == 2
+    brokers.down = False
+    assert use(connections, "u-4", config(password=b"pw")).open
+    with pytest.raises(BrokerUnreachableError):
+        use(connections, "u-1", config())
+    now[0] += RETRY_AFTER_S
+    assert use(connections, "u-1", config()).open
+
+
+def test_threads_that_come_together_open_one_connection(connections, brokers):
+    """While one thread connects the others wait for it, and use what it has opened."""
+    barrier, seen = threading.Barrier(8), []
+
+    def work(number):
+        barrier.wait()
+        seen.append(use(connections, f"u-{number % 3}", config()))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(set(map(id, seen))), brokers.attempts) == (1, 1)
