@@ -2,14 +2,15 @@
 
 It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets,
 no API token, no state, and no network where policies are enforced. Its output is its log; what it says when it fails is its
-termination message, which falls back to the log's end. It is tried twice, so that a lost node is no failed plan, and has an
-end also if the code hangs. The operator deletes it once the plan is kept.
+termination message, which falls back to the log's end. It is tried twice, unless the program says that trying again is of no
+use; a pod that its node loses does not count. It ends also if the code hangs. The operator deletes it once the plan is kept.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from millrace.manifest.pods import APP_CONTAINER
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.environment import plan_environment
@@ -20,6 +21,15 @@ from millrace_operator.children.volumes import plan_mounts, plan_volumes
 
 DEADLINE_SECONDS: Final = 600
 """How long a plan may take, the pulling of the image included."""
+
+WRONG_INPUT: Final = 2
+"""What `millrace` exits with when the manifest, the entrypoint or the topology is wrong."""
+
+_DISRUPTED: Final = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+_USELESS_TO_REPEAT: Final = {
+    "action": "FailJob",
+    "onExitCodes": {"containerName": APP_CONTAINER, "operator": "In", "values": [WRONG_INPUT]},
+}
 
 
 def plan_job(app: AppRevision) -> dict[str, Any]:
@@ -36,6 +46,7 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
         "spec": {
             "activeDeadlineSeconds": DEADLINE_SECONDS,
             "backoffLimit": 1,
+            "podFailurePolicy": {"rules": [_DISRUPTED, _USELESS_TO_REPEAT]},
             "template": {
                 "metadata": {"labels": {**app.spec.pod_template.metadata.labels, **of_plan}},
                 "spec": {
