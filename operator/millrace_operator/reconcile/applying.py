@@ -1,0 +1,69 @@
+"""Whether a child has to be applied: it is not there, is wanted otherwise than before, or was changed by somebody.
+
+The hash of what was applied last, kept on the child, tells when a field is no longer wanted; that what is wanted is part of what
+is there tells when somebody has changed it. Defaults and other managers' fields are neither, so a healthy application gets no
+writes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from millrace.manifest.fields import quantity_value
+from millrace_operator.model import Object
+from millrace_operator.reconcile.annotations import APPLIED
+
+_QUANTITY_MAPS: Final = frozenset({"requests", "limits", "capacity"})
+_QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
+
+
+def stamped(wanted: Object) -> dict[str, Any]:
+    """Return an object with the hash of itself as its annotation."""
+    canonical = json.dumps(wanted, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    metadata = wanted["metadata"]
+    return {**wanted, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), APPLIED: digest}}}
+
+
+def needs_apply(wanted: Object, seen: Object | None) -> bool:
+    """Return whether a stamped object differs from the one that was seen, in what it says."""
+    return seen is None or not is_part_of(wanted, seen)
+
+
+def is_part_of(wanted: Any, seen: Any, key: str = "", parent: str = "") -> bool:
+    """Return whether all that is wanted is there; quantities are compared by value, named list entries by name."""
+    if isinstance(wanted, Mapping):
+        found = seen if isinstance(seen, Mapping) else {}
+        return all(is_part_of(item, found.get(name), name, key) for name, item in wanted.items())
+    if isinstance(wanted, list | tuple):
+        return _list_is_part_of(wanted, seen or [], key)
+    if wanted == seen:
+        return True
+    if parent in _QUANTITY_MAPS or key in _QUANTITIES or key in _QUANTITY_MAPS:
+        return _same_quantity(wanted, seen)
+    return not wanted and seen is None
+
+
+def _list_is_part_of(wanted: list[Any] | tuple[Any, ...], seen: Any, key: str) -> bool:
+    if not isinstance(seen, list | tuple):
+        return False
+    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
+        by_name = {item["name"]: item for item in seen if isinstance(item, Mapping) and "name" in item}
+        return all(item["name"] in by_name and is_part_of(item, by_name[item["name"]], key) for item in wanted)
+    return len(wanted) == len(seen) and all(is_part_of(a, b, key) for a, b in zip(wanted, seen, strict=True))
+
+
+def _same_quantity(one: Any, other: Any) -> bool:
+    try:
+        return quantity_milli(one) == quantity_milli(other)
+    except (AssertionError, KeyError, TypeError, ValueError):
+        return False
+
+
+def quantity_milli(value: Any) -> int:
+    """Return a quantity in thousandths, rounded up."""
+    text = str(value)
+    return quantity_value(text[:-1]) if text.endswith("m") else quantity_value(text) * 1000

@@ -1,0 +1,141 @@
+"""Deletion: what `deletionPolicy` says, in an order that a crash cannot spoil, and with an end also when Kafka is away.
+
+Pods go first, so that nothing writes any more; then the group's members, topics and offsets; then claims; and last the
+ConfigMaps, which tell what topics there are, and the finalizer. What a policy retains is named by no action here. After a bounded
+time the brokers, and pods that a lost node holds, are not waited for any longer: a Warning tells what was left behind.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from millrace_operator.children import names
+from millrace_operator.model import DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
+from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.topics import internal_topics
+from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.view import is_terminating
+
+KAFKA_PATIENCE_S: Final = 60
+"""How long the brokers are waited for, beyond the pods' grace period."""
+_POD_PATIENCE_S: Final = 120
+_DEFAULT_GRACE_S: Final = 60
+_FIRST: Final = ("Job", "PodDisruptionBudget", "PodMonitor", "Service", "NetworkPolicy")
+_LAST: Final = ("ServiceAccount", "ConfigMap")
+
+Policy = Literal["Retain", "Purge", "Orphan"]
+
+
+def delete(turn: Turn) -> None:
+    """Do the next step of the application's deletion."""
+    turn.lifecycle = "Deleting"
+    turn.settle("False", Reason.DELETING)
+    turn.settle("True", Reason.DELETING_CHILDREN)
+    turn.looks.clear()
+    if policy_of(turn) == "Orphan":
+        turn.events.append(
+            Event("Orphaned", "The application runs on without its StreamsApp (deletionPolicy: Orphan).")
+        )
+        _let_go(turn)
+        return
+    if not _pods_are_gone(turn) or not _kafka_is_done(turn) or not _children_are_gone(turn):
+        turn.look_after(5)
+        return
+    _let_go(turn)
+
+
+def policy_of(turn: Turn) -> Policy:
+    """Return the deletion policy. Of a spec that cannot be read, only the wish to leave everything alone is heeded."""
+    if turn.desired.spec is not None:
+        return turn.desired.spec.deletion_policy
+    return "Orphan" if turn.desired.manifest.get("deletionPolicy") == "Orphan" else "Retain"
+
+
+def _let_go(turn: Turn) -> None:
+    turn.actions.append(SetFinalizer(present=False))
+
+
+def _pods_are_gone(turn: Turn) -> bool:
+    turn.delete("StatefulSet", names.stateful_set(turn.desired.name))
+    stateful_set = turn.view.get("StatefulSet", names.stateful_set(turn.desired.name))
+    if stateful_set is None:
+        for _, pod in sorted(turn.view.pods.items()):  # which a StatefulSet that was deleted as an orphan has left
+            turn.delete("Pod", pod.name)
+    if stateful_set is None and not turn.view.pods:
+        return True
+    if stateful_set is not None or _waited(turn) < _grace(turn) + _POD_PATIENCE_S:
+        return False
+    left = ", ".join(pod.name for pod in turn.view.pods.values())
+    turn.events.append(
+        Event("PodsLeftBehind", f"Pods have not ended in time and are not waited for: {left}.", "Warning")
+    )
+    return True
+
+
+def _grace(turn: Turn) -> int:
+    spec = turn.desired.spec
+    return _DEFAULT_GRACE_S if spec is None else spec.drain.termination_grace_period_seconds
+
+
+def _waited(turn: Turn) -> float:
+    since = turn.desired.deletion_time
+    return 0 if since is None else turn.now - since
+
+
+def _kafka_is_done(turn: Turn) -> bool:
+    """Remove members, and what else is to be deleted at the brokers; return whether that is done, or given up."""
+    if turn.desired.spec is None:
+        return True
+    kafka = turn.observed.kafka
+    if not turn.brokers_answer:
+        if _waited(turn) < KAFKA_PATIENCE_S:
+            turn.look_after(5)
+            return False
+        what = "Internal topics, offsets and group members" if _deletes_topics(turn) else "Group members"
+        turn.events.append(
+            Event("KafkaLeftBehind", f"The brokers do not answer ({kafka.reason}). {what} stay behind.", "Warning")
+        )
+        return True
+    members = kafka.group.members if kafka.group is not None else ()
+    static = tuple(sorted(item.instance_id for item in members if item.instance_id is not None))
+    if static:
+        turn.actions.append(RemoveMembers(static))
+    topics = _topics_to_delete(turn)
+    if topics and not members:
+        turn.actions.append(DeleteTopics(topics))
+    group_goes = policy_of(turn) == "Purge" and kafka.group is not None and kafka.group.state != "Dead"
+    if group_goes and not members:
+        turn.actions.append(DeleteGroup())
+    if static or topics or group_goes:
+        if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S:
+            return False
+        turn.events.append(Event("KafkaLeftBehind", "The group still has members; it is left as it is.", "Warning"))
+    return True
+
+
+def _deletes_topics(turn: Turn) -> bool:
+    return policy_of(turn) == "Purge" or turn.spec.internal_topics.deletion_policy == "Delete"
+
+
+def _topics_to_delete(turn: Turn) -> tuple[str, ...]:
+    """Return the internal topics that exist and are to go; names are checked once more, as nothing brings a topic back."""
+    if not _deletes_topics(turn):
+        return ()
+    names_known = {item.name for item in turn.status.internal_topics}
+    names_known |= {name for plan in turn.view.plans() for name in internal_topics(plan)}
+    prefix = f"{turn.spec.application_id}-"
+    ours = {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
+    return tuple(sorted(ours & turn.observed.kafka.topics.keys()))
+
+
+def _children_are_gone(turn: Turn) -> bool:
+    deletes_claims = policy_of(turn) == "Purge" or _claims_go_with_the_app(turn)
+    kinds = (*_FIRST, *(("PersistentVolumeClaim",) if deletes_claims else ()), *_LAST)
+    left = [key for kind in kinds for key in sorted(turn.view.objects) if key.kind == kind]
+    for key in left:
+        turn.delete(key.kind, key.name)
+    return all(is_terminating(turn.view.objects[key]) for key in left)
+
+
+def _claims_go_with_the_app(turn: Turn) -> bool:
+    return turn.desired.spec is not None and turn.desired.spec.storage.retention.when_deleted == "Delete"

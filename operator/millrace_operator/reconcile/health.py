@@ -1,0 +1,96 @@
+"""What an application is like now: conditions that follow from what was observed alone, whatever is done about it."""
+
+from __future__ import annotations
+
+from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.turn import Turn
+
+_KAFKA_REASONS = {
+    "Unknown": Reason.BROKERS_NOT_ASKED,
+    "Unreachable": Reason.UNREACHABLE,
+    "AuthenticationFailed": Reason.AUTHENTICATION_FAILED,
+    "NotAuthorized": Reason.NOT_AUTHORIZED,
+    "BadConfiguration": Reason.BAD_CONFIGURATION,
+    "SecretMissing": Reason.SECRET_MISSING,
+}
+_NAMES_SHOWN = 3
+
+
+def settle_brokers(turn: Turn) -> None:
+    """Settle BrokersReachable."""
+    kafka = turn.observed.kafka
+    if kafka.error is None:
+        turn.settle("True", Reason.BROKERS_ANSWER)
+        return
+    reason = _KAFKA_REASONS.get(kafka.reason, Reason.UNREACHABLE)
+    turn.settle("Unknown" if reason is Reason.BROKERS_NOT_ASKED else "False", reason, kafka.error)
+    turn.look_after(15)
+
+
+def settle_restoration(turn: Turn) -> None:
+    """Settle StateRestored."""
+    instances = turn.observed.instances
+    restoring = sum(item.restoring for item in instances.values())
+    if restoring:
+        tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
+        turn.settle("False", Reason.RESTORING, f"{tasks} state; the others run.")
+        turn.look_after(15)
+    elif instances or turn.view.replicas == 0:
+        turn.settle("True", Reason.RESTORED)
+    else:
+        turn.settle("Unknown", Reason.RESTORATION_UNKNOWN)
+
+
+def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
+    """Settle Ready.
+
+    Args:
+        turn: The turn.
+        wanted: How many pods there are to be.
+        suspended: Whether the application is suspended.
+    """
+    pods = turn.view.pods
+    failing = [pod for _, pod in sorted(pods.items()) if pod.trouble is not None and not pod.ready]
+    late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
+    if suspended:
+        turn.settle("False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
+    elif failing:
+        first = failing[0]
+        assert first.trouble is not None
+        others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
+        turn.settle("False", Reason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
+    elif not pods:
+        turn.settle("False", Reason.NOTHING_RUNS)
+    elif late or len(pods) < wanted:
+        names = ", ".join(late[:_NAMES_SHOWN]) + (" …" if len(late) > _NAMES_SHOWN else "")
+        missing = f"{wanted - len(pods)} not there yet" if len(pods) < wanted else ""
+        turn.settle(
+            "False",
+            Reason.PODS_NOT_READY,
+            "Pods that are not ready: " + ", ".join(filter(None, (names, missing))) + ".",
+        )
+        turn.look_after(15)
+    else:
+        turn.settle("True", Reason.ALL_TASKS_RUN)
+
+
+def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:
+    """Settle ScalingAllowed.
+
+    Args:
+        turn: The turn.
+        busy: What else changes pods just now.
+    """
+    state = turn.observed.kafka.group.state if turn.observed.kafka.group is not None else ""
+    if not turn.brokers_answer:
+        turn.settle("False", Reason.BROKERS_AWAY)
+    elif not any(pod.ready for pod in turn.view.pods.values()):
+        turn.settle("False", Reason.NOT_RUNNING)
+    elif busy is not None:
+        turn.settle("False", busy)
+    elif any(item.restoring for item in turn.observed.instances.values()):
+        turn.settle("False", Reason.STATE_IS_RESTORED)
+    elif state != "Stable":
+        turn.settle("False", Reason.TASKS_MOVE)
+    else:
+        turn.settle("True", Reason.SCALING_POSSIBLE)

@@ -1,0 +1,97 @@
+"""Revisions: the part of a spec that pods depend on, under the hash of it.
+
+What only the operator acts on is left out, so that scaling, suspending or another upgrade policy starts no upgrade. Defaults are
+left out too, whether written or not: an operator that knows more fields does not thereby make all applications roll.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+from pydantic import ValidationError
+
+from millrace.manifest import StreamsAppSpec
+from millrace_operator.children import MANIFEST_KEY
+from millrace_operator.model import Object
+
+_NOT_OF_PODS: Final = (
+    ("replicas",),
+    ("state",),
+    ("upgrade",),
+    ("autoscaling",),
+    ("deletionPolicy",),
+    ("internalTopics", "deletionPolicy"),
+    ("internalTopics", "management"),
+    ("storage", "size"),
+    ("storage", "storageClassName"),
+    ("storage", "retention"),
+    ("podDisruptionBudget",),
+    ("networkPolicy",),
+    ("observability", "metrics", "podMonitor"),
+)
+
+
+def pods_part(spec: StreamsAppSpec) -> dict[str, Any]:
+    """Return what pods depend on, in the manifest's names, without defaults."""
+    content = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for path in _NOT_OF_PODS:
+        _remove(content, path)
+    return content
+
+
+def _remove(content: dict[str, Any], path: tuple[str, ...]) -> None:
+    head, *rest = path
+    if not rest:
+        content.pop(head, None)
+        return
+    inner = content.get(head)
+    if isinstance(inner, dict):
+        _remove(inner, tuple(rest))
+        if not inner:
+            del content[head]
+
+
+def revision_of(spec: StreamsAppSpec) -> str:
+    """Return the revision of a spec: ten hexadecimal digits."""
+    canonical = json.dumps(pods_part(spec), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:10]
+
+
+def spec_of(config_map: Object) -> StreamsAppSpec | None:
+    """Return the spec that a revision's ConfigMap holds; None if there is none that this operator can read."""
+    try:
+        manifest = yaml.safe_load(config_map["data"][MANIFEST_KEY])
+        return StreamsAppSpec.model_validate(manifest["spec"])
+    except (KeyError, TypeError, yaml.YAMLError, ValidationError):
+        return None
+
+
+def as_of_revision(revision_spec: StreamsAppSpec, newest: StreamsAppSpec) -> StreamsAppSpec:
+    """Return a revision's spec with all that is not of pods taken from the newest spec.
+
+    Args:
+        revision_spec: What its pods were given.
+        newest: The spec as it stands now.
+    """
+    content = pods_part(revision_spec)
+    current = newest.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    for path in _NOT_OF_PODS:
+        _copy(current, content, path)
+    return StreamsAppSpec.model_validate(content)
+
+
+def _copy(source: Mapping[str, Any], target: dict[str, Any], path: tuple[str, ...]) -> None:
+    head, *rest = path
+    if head not in source:
+        return
+    if rest:
+        inner = target.setdefault(head, {})
+        _copy(source[head], inner, tuple(rest))
+        if not inner:
+            del target[head]
+    else:
+        target[head] = source[head]

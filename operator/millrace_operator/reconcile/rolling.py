@@ -1,0 +1,166 @@
+"""Rolling: bringing pods to the target revision one at a time, and seeing that a new revision does not do.
+
+The StatefulSet replaces nothing by itself: a pod is replaced by deleting it, under its uid, so that the same decision taken twice
+deletes once. The highest ordinal comes first. While every other pod is as it should be the gate decides; a pod that is broken
+anyway is replaced first and needs no gate, as it cannot be waited for.
+
+Whether a revision failed is remembered on its ConfigMap: it is then not the target again, so a roll never swings back and forth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from millrace.manifest.fields import duration_ms
+from millrace_operator.model import Delete, Key
+from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.view import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a revision does not do."""
+
+    reason: Reason
+    message: str
+
+    def to_text(self) -> str:
+        """Return it as the value of an annotation."""
+        return f"{self.reason}: {self.message}"
+
+    @classmethod
+    def from_text(cls, text: str) -> Failure:
+        """Read what `to_text` wrote."""
+        reason, _, message = text.partition(": ")
+        try:
+            return cls(Reason(reason), message)
+        except ValueError:
+            return cls(Reason.POD_CRASHED, text)
+
+
+def failure_of(turn: Turn, revision: str) -> Failure | None:
+    """Return why the pods of a revision show that it does not do; None while they may come up yet."""
+    for pod in _of_revision(turn, revision):
+        failure = _pod_failure(turn, pod)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _of_revision(turn: Turn, revision: str) -> Sequence[Pod]:
+    return [pod for _, pod in sorted(turn.view.pods.items()) if pod.revision == revision and not pod.terminating]
+
+
+def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
+    if pod.ready:
+        return None
+    trouble = pod.trouble
+    if trouble is not None and trouble.is_image:
+        return Failure(Reason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
+    if not turn.brokers_answer:  # which may be the only reason that it does not come up
+        return None
+    if trouble is not None and trouble.is_crash:
+        return Failure(Reason.POD_CRASHED, f"Pod {pod.name} crashes: {trouble.message}".rstrip(": "))
+    limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
+    left = pod.created + limit - turn.now
+    if left > 0:
+        turn.look_after(left)
+        return None
+    why = f" ({trouble.reason}: {trouble.message})" if trouble is not None else ""
+    limit_text = turn.spec.upgrade.gate.ready_timeout
+    return Failure(Reason.READY_TIMEOUT, f"Pod {pod.name} was not ready within {limit_text}{why}.")
+
+
+def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> bool:
+    """Replace what is not of the target revision as far as may be done now, and return whether all are.
+
+    Args:
+        turn: The turn; the StatefulSet has the target's template already.
+        target: The revision that pods are brought to.
+        replicas: How many there are to be.
+        may_start: Whether brokers and topics are such that a new pod could run.
+    """
+    there = [pod for index, pod in sorted(turn.view.pods.items()) if index < replicas]
+    outdated = [pod for pod in reversed(there) if pod.revision != target]
+    if not outdated:
+        return True
+    if not turn.view.pods_follow:
+        turn.look_after(1)
+    elif not may_start:  # a pod without an image is of no use with or without brokers
+        _delete(turn, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
+    elif turn.spec.upgrade.strategy == "Recreate":
+        _delete(turn, outdated)
+    else:
+        _replace_one(turn, target, replicas, there, outdated)
+    return False
+
+
+def _replace_one(turn: Turn, target: str, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
+    absent = len(there) < replicas or any(pod.terminating for pod in there)
+    coming = [pod for pod in there if pod.revision == target and not pod.ready]
+    if absent or coming:
+        return
+    broken = [pod for pod in outdated if _is_broken(turn, pod)]
+    if broken:
+        _delete(turn, broken[:1])
+    elif all(pod.ready for pod in there):
+        closed = _gate(turn, there)
+        if closed is None:
+            _delete(turn, outdated[:1])
+        else:
+            turn.settle("True", Reason.WAITING_FOR_GATE, closed)
+    else:
+        turn.settle("True", Reason.WAITING_FOR_GATE, "A pod of the running revision is not ready; it may come up.")
+        turn.look_after(10)
+
+
+def _is_broken(turn: Turn, pod: Pod) -> bool:
+    limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
+    return not pod.ready and (pod.trouble is not None or turn.now - pod.created > limit)
+
+
+def _delete(turn: Turn, pods: Sequence[Pod]) -> None:
+    turn.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
+
+
+def _gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
+    """Return what the next replacement has to wait for; None if for nothing. All pods are ready."""
+    gate = turn.spec.upgrade.gate
+    settled = settled_since(pods)
+    left = settled + duration_ms(gate.min_stable) / 1000 - turn.now
+    if not turn.group_is_stable:
+        turn.look_after(5)
+        return "The consumer group is not stable."
+    if any(instance.restoring for instance in turn.observed.instances.values()):
+        turn.look_after(5)
+        return "Tasks restore their state."
+    if left > 0:
+        turn.look_after(left)
+        return f"The group has to be stable for {gate.min_stable}."
+    if gate.max_lag is None:
+        return None
+    lag = turn.observed.kafka.lag
+    if lag is None or lag > gate.max_lag:
+        turn.look_after(10)
+        return f"The lag has to be at most {gate.max_lag} (upgrade.gate.maxLag)."
+    return None
+
+
+def settled_since(pods: Sequence[Pod]) -> float:
+    """Return since when all of some ready pods have been ready."""
+    return max((pod.ready_since or 0 for pod in pods), default=0)
+
+
+def has_settled(turn: Turn, target: str, replicas: int) -> bool:
+    """Return whether the revision has run well for as long as the gate asks."""
+    pods = [turn.view.pods.get(index) for index in range(replicas)]
+    there = [pod for pod in pods if pod is not None and pod.ready and pod.revision == target]
+    if not replicas or len(there) < replicas:
+        return False
+    left = settled_since(there) + duration_ms(turn.spec.upgrade.gate.min_stable) / 1000 - turn.now
+    if left > 0:
+        turn.look_after(left)
+        return False
+    return True

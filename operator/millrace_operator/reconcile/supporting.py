@@ -1,0 +1,50 @@
+"""The children beside the pods: service, account, policies, budget, monitor. They follow the newest spec, not a revision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace_operator.children import (
+    AppRevision,
+    disruption_budget,
+    headless_service,
+    names,
+    network_policy,
+    plan_network_policy,
+    pod_monitor,
+    service_account,
+)
+from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.turn import Turn
+
+
+def keep_supporting(turn: Turn) -> None:
+    """Apply those that are wanted and delete those that are not."""
+    name = turn.desired.name
+    app = AppRevision(turn.desired.namespace, name, revision_of(turn.spec), turn.spec)
+    _keep(turn, "ServiceAccount", names.service_account(name), service_account(app))
+    _keep(turn, "NetworkPolicy", names.network_policy(name), network_policy(app))
+    _keep(turn, "NetworkPolicy", names.plan_network_policy(name), plan_network_policy(app))
+    _keep(turn, "Service", names.service(name), headless_service(app))
+    _keep(turn, "PodDisruptionBudget", names.disruption_budget(name), disruption_budget(app))
+    if turn.observed.pod_monitors:
+        _keep(turn, "PodMonitor", names.pod_monitor(name), pod_monitor(app))
+
+
+def _keep(turn: Turn, kind: str, name: str, wanted: Mapping[str, Any] | None) -> None:
+    if wanted is None:
+        turn.delete(kind, name)
+    else:
+        turn.apply(wanted)
+
+
+def collect_garbage(turn: Turn) -> None:
+    """Delete what is kept of revisions that nobody runs, wants, or may go back to."""
+    name = turn.desired.name
+    used = {revision_of(turn.spec), turn.target, turn.stable, turn.status.stable_revision, turn.view.running_revision}
+    used |= {pod.revision for pod in turn.view.pods.values()}
+    for revision in sorted(turn.view.revisions() - used):
+        turn.delete("Job", names.plan_job(name, revision))
+        turn.delete("ConfigMap", names.plan_config_map(name, revision))
+        turn.delete("ConfigMap", names.revision_config_map(name, revision))

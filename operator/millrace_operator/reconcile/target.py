@@ -1,0 +1,182 @@
+"""Which revision pods are brought to: the wanted one, unless it failed, is not planned, or cannot go on from the state there is.
+
+Until the wanted revision may run, what runs stays the target: scaling and healing go on with it, and no pod is touched for the
+sake of the new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millrace.manifest import StreamsAppSpec
+from millrace.topology.plan import TopologyPlan
+from millrace.topology.plan_diff import diff_plans
+from millrace_operator.children import AppRevision, revision_config_map
+from millrace_operator.model import Event, ProvisionTopics
+from millrace_operator.reconcile import planning, rolling, topics
+from millrace_operator.reconcile.annotations import ACCEPT_LOSS, FAILED
+from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
+from millrace_operator.reconcile.rolling import Failure
+from millrace_operator.reconcile.storage import with_possible_storage
+from millrace_operator.reconcile.topics import Topics
+from millrace_operator.reconcile.turn import Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What pods are brought to."""
+
+    revision: str
+    spec: StreamsAppSpec
+    may_start: bool
+    """Whether brokers and topics are such that pods may be started or replaced."""
+
+
+def choose(turn: Turn) -> Target | None:
+    """Return the target and settle what follows from the choice; None if there is nothing that may run yet."""
+    spec = turn.spec
+    wanted = revision_of(spec)
+    stable = turn.status.stable_revision
+    turn.stable = stable if turn.view.revision_config_map(stable) is not None else None
+    running = turn.view.running_revision or turn.stable
+    failure = _failure(turn, wanted)
+    _keep_revision(turn, wanted, failure)
+    if failure is not None and turn.stable is not None and turn.stable != wanted:
+        _settle_rolled_back(turn, wanted, failure)
+        turn.settle("Unknown", Reason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again.")
+        return _with_topics(turn, turn.stable)
+    turn.settle("False", Reason.NOT_ROLLED_BACK)
+    plan = planning.planned(turn, wanted, spec)
+    if plan.plan is None:
+        _settle_unplanned(turn, wanted, running, plan)
+        return None if running is None else _with_topics(turn, running)
+    if not _is_compatible(turn, plan.plan) and running not in {None, wanted}:
+        turn.settle("True", Reason.TOPOLOGY_HELD_BACK)
+        return _with_topics(turn, running)
+    target = _with_topics(turn, wanted)
+    if target.may_start or running in {None, wanted}:
+        return target
+    return _of(turn, running, may_start=False)
+
+
+def _failure(turn: Turn, wanted: str) -> Failure | None:
+    """Return why the wanted revision failed: as remembered, or as its pods show just now."""
+    kept = turn.view.revision_config_map(wanted)
+    text = {} if kept is None else kept["metadata"].get("annotations") or {}
+    if FAILED in text:
+        return Failure.from_text(text[FAILED])
+    upgrade = turn.stable is not None and wanted != turn.stable and turn.view.running_revision == wanted
+    if upgrade and turn.spec.upgrade.rollback.enabled and turn.spec.state == "running":
+        return rolling.failure_of(turn, wanted)
+    return None
+
+
+def _keep_revision(turn: Turn, wanted: str, failure: Failure | None) -> None:
+    app = AppRevision(turn.desired.namespace, turn.desired.name, wanted, turn.spec)
+    item = revision_config_map(app, pods_part(turn.spec))
+    if failure is not None:
+        item["metadata"]["annotations"] = {FAILED: failure.to_text()}
+        if turn.status.stable_revision and not _is_remembered(turn, wanted):
+            message = f"Revision {wanted} is rolled back to {turn.stable}. {failure.message}"
+            turn.events.append(Event("RolledBack", message, "Warning"))
+    turn.apply(item)
+
+
+def _is_remembered(turn: Turn, revision: str) -> bool:
+    kept = turn.view.revision_config_map(revision)
+    return kept is not None and FAILED in (kept["metadata"].get("annotations") or {})
+
+
+def _settle_rolled_back(turn: Turn, wanted: str, failure: Failure) -> None:
+    turn.settle(
+        "True",
+        failure.reason,
+        f"Revision {wanted} was rolled back to {turn.stable}. {failure.message} It is not tried again: change the spec.",
+    )
+    turn.settle("True", Reason.UPGRADE_FAILED, f"Revision {wanted} failed and was rolled back. {failure.message}")
+
+
+def _settle_unplanned(turn: Turn, wanted: str, running: str | None, plan: planning.Planned) -> None:
+    turn.settle("Unknown", Reason.PLAN_PENDING)
+    if plan.failure is None:
+        turn.settle("True", Reason.PLANNING, plan.message)
+        turn.lifecycle = "Planning"
+        return
+    turn.settle("True", plan.failure, plan.message)
+    if running is not None and running != wanted:
+        message = f"Revision {wanted} was not begun; revision {running} runs on. {plan.message}"
+        turn.settle("True", Reason.UPGRADE_NOT_BEGUN, message)
+
+
+def _is_compatible(turn: Turn, plan: TopologyPlan) -> bool:
+    """Return whether a plan may replace the stable one, and settle TopologyCompatible."""
+    old = turn.view.plan(turn.stable)
+    reasons = [] if old is None else [item for item in diff_plans(old, plan).reasons if item.needs_reset]
+    if not reasons:
+        turn.settle("True", Reason.COMPATIBLE)
+        return True
+    listed = "\n".join(f"- {item}" for item in reasons)
+    if turn.spec.upgrade.topology_policy == "Warn":
+        turn.settle(
+            "False", Reason.NEEDS_RESET_IGNORED, f"{listed}\nIt runs all the same: upgrade.topologyPolicy is Warn."
+        )
+        return True
+    remedy = "Take the change back, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
+    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}")
+    return False
+
+
+def _of(turn: Turn, revision: str | None, *, may_start: bool) -> Target:
+    assert revision is not None
+    turn.target, turn.plan = revision, turn.view.plan(revision)
+    kept = turn.view.revision_config_map(revision)
+    old = None if kept is None else spec_of(kept)
+    spec = turn.spec if old is None else as_of_revision(old, turn.spec)
+    return Target(revision, with_possible_storage(turn, spec), may_start)
+
+
+def _with_topics(turn: Turn, revision: str | None) -> Target:
+    """Return a revision as target, with its topics examined and, where they never were, created."""
+    target = _of(turn, revision, may_start=False)
+    if turn.plan is None:
+        turn.settle("Unknown", Reason.TOPICS_UNKNOWN)
+        may_start = turn.brokers_answer
+    elif not turn.brokers_answer:
+        turn.settle("Unknown", Reason.TOPICS_UNKNOWN, "The brokers do not answer.")
+        may_start = False
+    else:
+        may_start = _examine(turn, target.spec, turn.plan)
+    return Target(target.revision, target.spec, may_start)
+
+
+def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
+    known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
+    accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
+    found = topics.examine(plan, spec, turn.observed.kafka, known, accepted)
+    turn.topics, turn.tasks = found.statuses, found.tasks
+    _settle_topics(turn, found)
+    if found.create and turn.spec.state == "running":
+        replicas = spec.internal_topics.replication_factor
+        turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
+        turn.look_after(2)
+    return found.ready
+
+
+def _settle_topics(turn: Turn, found: Topics) -> None:
+    if found.findings:
+        turn.settle("False", found.findings[0].reason, "\n".join(item.message for item in found.findings))
+        if any(item.is_unfit for item in found.findings):
+            turn.settle("True", Reason.TOPICS_UNFIT, found.findings[0].message)
+    elif found.create:
+        turn.settle("False", Reason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}.")
+    else:
+        turn.settle("True", Reason.TOPICS_FIT)
+    if found.ready:
+        return
+    if found.create:
+        turn.settle("True", Reason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}.")
+        turn.lifecycle = "Provisioning"
+    else:
+        turn.settle("True", Reason.WAITING_FOR_TOPICS, found.findings[0].message)
+        turn.look_after(10)

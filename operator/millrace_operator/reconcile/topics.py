@@ -1,0 +1,281 @@
+"""Topics: whether those that a plan needs exist and are as it needs them, and which of them are to be created.
+
+The operator creates internal topics that never were, and changes none that are. One whose id it has remembered and that is gone,
+or has another id now, held records that no one can bring back: that is told, and never mended silently. Deviations that make
+results wrong or writes impossible hold back what would be started; others are only told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import TopologyError
+from millrace.kafka.partition_counts import (
+    PartitionCounts,
+    external_source_topics,
+    repartition_topics,
+    resolve_partition_counts,
+)
+from millrace.manifest import StreamsAppSpec
+from millrace.manifest.status import InternalTopicStatus
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.model import KafkaState, Topic
+from millrace_operator.reconcile.annotations import ACCEPT_LOSS
+from millrace_operator.reconcile.reasons import Reason
+
+_DELETE: Final = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be."""
+
+    topic: str
+    reason: Reason
+    message: str
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing may be started before it is mended."""
+        return self.reason is not Reason.TOPIC_DIFFERS
+
+    @property
+    def is_unfit(self) -> bool:
+        """Whether somebody has to do something about a topic that the operator does not touch."""
+        return self.reason in {Reason.TOPIC_MISCONFIGURED, Reason.CHANGELOG_LOST, Reason.REPARTITION_TOPIC_LOST}
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a plan's topics are like."""
+
+    findings: tuple[Finding, ...] = ()
+    """The most important first."""
+    create: tuple[str, ...] = ()
+    statuses: tuple[InternalTopicStatus, ...] = ()
+    tasks: int | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether pods may be started on them."""
+        return not self.create and not any(item.blocks for item in self.findings)
+
+
+_ORDER: Final = (
+    Reason.CHANGELOG_LOST,
+    Reason.REPARTITION_TOPIC_LOST,
+    Reason.TOPIC_MISCONFIGURED,
+    Reason.INPUT_TOPIC_MISSING,
+    Reason.PARTITIONS_DISAGREE,
+    Reason.INTERNAL_TOPIC_MISSING,
+    Reason.TOO_FEW_BROKERS,
+    Reason.TOPIC_DIFFERS,
+)
+
+
+def internal_topics(plan: TopologyPlan) -> dict[str, Mapping[str, str]]:
+    """Return the wanted settings of a plan's internal topics, by name."""
+    changelogs = {topic.name: topic.config for item in plan.subtopologies for topic in item.changelog_topics}
+    return {**{name: topic.config for name, topic in repartition_topics(plan).items()}, **changelogs}
+
+
+def examine(
+    plan: TopologyPlan, spec: StreamsAppSpec, kafka: KafkaState, known: Mapping[str, str], accepted: frozenset[str]
+) -> Topics:
+    """Compare topics with what a plan needs.
+
+    Args:
+        plan: The plan.
+        spec: The spec of the plan's revision.
+        kafka: What the brokers say; they must have answered.
+        known: Ids of internal topics that were seen before, by name.
+        accepted: Ids of topics whose loss the user has accepted.
+    """
+    existing = {name: topic.partitions for name, topic in kafka.topics.items()}
+    missing = sorted(external_source_topics(plan) - existing.keys())
+    if missing:
+        return Topics((_missing_inputs(missing),), statuses=_unexamined(plan, kafka, known))
+    try:
+        counts = resolve_partition_counts(plan, existing)
+    except TopologyError as error:
+        return Topics((Finding("", Reason.PARTITIONS_DISAGREE, str(error)),), statuses=_unexamined(plan, kafka, known))
+    return _Examination(plan, spec, kafka, known, accepted, counts).result()
+
+
+def _missing_inputs(missing: list[str]) -> Finding:
+    topics = f"Input topic {missing[0]} does" if len(missing) == 1 else f"Input topics {', '.join(missing)} do"
+    return Finding(
+        missing[0], Reason.INPUT_TOPIC_MISSING, f"{topics} not exist. Create what is missing, or correct its name."
+    )
+
+
+def _unexamined(plan: TopologyPlan, kafka: KafkaState, known: Mapping[str, str]) -> tuple[InternalTopicStatus, ...]:
+    return tuple(
+        InternalTopicStatus(name=name, topic_id=known.get(name), ok=False, message="Not examined yet.")
+        if (topic := kafka.topics.get(name)) is None
+        else _status(name, topic, known.get(name, topic.id), None)
+        for name in sorted(internal_topics(plan))
+    )
+
+
+def _status(name: str, topic: Topic, topic_id: str, message: str | None) -> InternalTopicStatus:
+    return InternalTopicStatus(
+        name=name,
+        topic_id=topic_id,
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        ok=message is None,
+        message=message,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Examination:
+    plan: TopologyPlan
+    spec: StreamsAppSpec
+    kafka: KafkaState
+    known: Mapping[str, str]
+    accepted: frozenset[str]
+    counts: PartitionCounts
+
+    def result(self) -> Topics:
+        wanted_counts = {
+            **self.counts.changelogs,
+            **{n: self.counts.topics.get(n, 0) for n in repartition_topics(self.plan)},
+        }
+        findings: list[Finding] = []
+        statuses: list[InternalTopicStatus] = []
+        create: list[str] = []
+        for name, config in sorted(internal_topics(self.plan).items()):
+            if not wanted_counts.get(name):
+                continue
+            found = [*self._of(name, wanted_counts[name], config)]
+            topic = self.kafka.topics.get(name)
+            if topic is None and not found:
+                create.append(name)
+                continue
+            findings += found
+            message = " ".join(item.message for item in found)[:1024] or None
+            if topic is None:
+                statuses.append(InternalTopicStatus(name=name, topic_id=self._known(name), ok=False, message=message))
+            else:
+                statuses.append(_status(name, topic, self._known(name) or topic.id, message))
+        if create and (few := self._too_few_brokers()):
+            findings.append(few)
+            create = []
+        findings.sort(key=lambda item: _ORDER.index(item.reason))
+        return Topics(tuple(findings), tuple(create), tuple(statuses), sum(self.counts.tasks.values()))
+
+    def _known(self, name: str) -> str | None:
+        known = self.known.get(name)
+        return None if known in self.accepted else known
+
+    def _of(self, name: str, partitions: int, config: Mapping[str, str]) -> Iterator[Finding]:
+        topic, known = self.kafka.topics.get(name), self._known(name)
+        if known is not None and (topic is None or topic.id != known):
+            yield self._lost(name, known, topic)
+        elif topic is not None:
+            yield from self._unfit(name, topic, partitions, config)
+            yield from self._differing(name, topic, config)
+        elif self.spec.internal_topics.management == "VerifyOnly":
+            settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items()))
+            yield Finding(
+                name,
+                Reason.INTERNAL_TOPIC_MISSING,
+                f"Internal topic {name} does not exist. Create it with {partitions} partitions and {settings}.",
+            )
+
+    def _lost(self, name: str, known: str, topic: Topic | None) -> Finding:
+        is_repartition = name in repartition_topics(self.plan)
+        what = "Repartition topic" if is_repartition else "Changelog"
+        fate = (
+            f"is gone (its id was {known})" if topic is None else f"was made anew: its id was {known} and is {topic.id}"
+        )
+        loss = "records on their way" if is_repartition else "state that is not on volumes"
+        return Finding(
+            name,
+            Reason.REPARTITION_TOPIC_LOST if is_repartition else Reason.CHANGELOG_LOST,
+            f"{what} {name} {fate}; with it {loss} may be lost. Reset the application with a StreamsReset, or accept the loss: "
+            f"kubectl annotate streamsapp NAME --overwrite {ACCEPT_LOSS}={known}",
+        )
+
+    def _unfit(self, name: str, topic: Topic, partitions: int, config: Mapping[str, str]) -> Iterator[Finding]:
+        if topic.partitions != partitions:
+            yield Finding(
+                name,
+                Reason.TOPIC_MISCONFIGURED,
+                f"Internal topic {name} has {topic.partitions} partitions but needs {partitions}. Was an input topic given more "
+                "partitions? Use an input with as many as before, or reset the application with a StreamsReset.",
+            )
+        needs, has = _policies(config.get("cleanup.policy", _DELETE)), _policies(topic.config.get("cleanup.policy"))
+        if has and has != needs:
+            consequence = "records that are still needed would be removed" if has - needs else "it would grow for ever"
+            yield Finding(
+                name,
+                Reason.TOPIC_MISCONFIGURED,
+                f"Internal topic {name} has cleanup.policy={','.join(sorted(has))} but needs {','.join(sorted(needs))}: "
+                f"{consequence}. Alter it with kafka-configs.",
+            )
+        least = _number(topic.config.get("min.insync.replicas"))
+        if least is not None and topic.replication_factor < least:
+            yield Finding(
+                name,
+                Reason.TOPIC_MISCONFIGURED,
+                f"Internal topic {name} has {topic.replication_factor} replicas but min.insync.replicas={least}: nothing can be "
+                "written to it. Add replicas with kafka-reassign-partitions, or lower the setting with kafka-configs.",
+            )
+
+    def _differing(self, name: str, topic: Topic, config: Mapping[str, str]) -> Iterator[Finding]:
+        wanted = self.spec.internal_topics.replication_factor
+        if wanted is not None and topic.replication_factor < wanted:
+            yield Finding(
+                name,
+                Reason.TOPIC_DIFFERS,
+                f"Internal topic {name} has {topic.replication_factor} replicas, {wanted} are wanted: "
+                "add some with kafka-reassign-partitions.",
+            )
+        least, has = self.spec.internal_topics.min_insync_replicas, _number(topic.config.get("min.insync.replicas"))
+        if least is not None and has is not None and least != has:
+            yield Finding(
+                name,
+                Reason.TOPIC_DIFFERS,
+                f"Internal topic {name} has min.insync.replicas={has}, {least} is wanted: alter it with kafka-configs.",
+            )
+        retention, kept = _number(config.get("retention.ms")), _number(topic.config.get("retention.ms"))
+        if (
+            _DELETE in _policies(topic.config.get("cleanup.policy"))
+            and retention is not None
+            and kept not in {None, -1}
+        ):
+            assert kept is not None
+            if retention == -1 or kept < retention:
+                yield Finding(
+                    name,
+                    Reason.TOPIC_DIFFERS,
+                    f"Internal topic {name} keeps records for retention.ms={kept}, {retention} is needed: records may be lost. "
+                    "Alter it with kafka-configs.",
+                )
+
+    def _too_few_brokers(self) -> Finding | None:
+        wanted, brokers = self.spec.internal_topics.replication_factor, self.kafka.brokers
+        if wanted is None or not brokers or wanted <= brokers:
+            return None
+        return Finding(
+            "",
+            Reason.TOO_FEW_BROKERS,
+            f"internalTopics.replicationFactor is {wanted}, but there are {brokers} brokers: internal topics cannot be created. "
+            "Add brokers, or lower it.",
+        )
+
+
+def _policies(text: str | None) -> frozenset[str]:
+    return frozenset(part.strip() for part in (text or "").strip("[]").split(",") if part.strip())
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

@@ -1,0 +1,121 @@
+"""One turn of reconciliation: what it has seen, and what it comes to as its steps add to it.
+
+Steps are functions over a turn. They read what is wanted and seen, add actions in the order in which they are to be done, and
+settle conditions; none of them looks at what another has added, so their order is the order of actions and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from millrace.manifest import StreamsAppSpec, StreamsAppStatus
+from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, InternalTopicStatus, LifecycleState
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed
+from millrace_operator.reconcile.applying import needs_apply, stamped
+from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.reconcile.view import View, is_terminating
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class Verdict(NamedTuple):
+    """What a turn says of a condition."""
+
+    status: ConditionStatus
+    reason: Reason
+    message: str
+
+
+@dataclass(slots=True)
+class Turn:
+    """What one call of `reconcile` works on."""
+
+    desired: Desired
+    observed: Observed
+    view: View
+    actions: list[Action] = field(default_factory=list)
+    verdicts: dict[ConditionType, Verdict] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    looks: list[float] = field(default_factory=list)
+    """After how many seconds to look again."""
+    lifecycle: LifecycleState = "Running"
+    target: str | None = None
+    """The revision that pods are brought to."""
+    stable: str | None = None
+    """The revision that ran well last."""
+    plan: TopologyPlan | None = None
+    """The target's plan."""
+    tasks: int | None = None
+    topics: tuple[InternalTopicStatus, ...] | None = None
+    """None keeps what the status says."""
+    autoscaling: AutoscalingStatus | None = None
+
+    @property
+    def status(self) -> StreamsAppStatus:
+        """The status written last."""
+        return self.desired.status or StreamsAppStatus()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.observed.now
+
+    @property
+    def spec(self) -> StreamsAppSpec:
+        """The spec, which has no problems when this is asked."""
+        assert self.desired.spec is not None
+        return self.desired.spec
+
+    @property
+    def brokers_answer(self) -> bool:
+        """Whether the brokers could be asked."""
+        return self.observed.kafka.error is None
+
+    @property
+    def group_is_stable(self) -> bool:
+        """Whether the group has settled on who has which tasks."""
+        group = self.observed.kafka.group
+        return self.brokers_answer and group is not None and group.state == "Stable"
+
+    def settle(self, status: ConditionStatus, reason: Reason, message: str = "") -> None:
+        """Settle the condition that a reason belongs to; the reason's meaning stands in for a message."""
+        explanation = REASONS[reason]
+        self.verdicts[explanation.condition] = Verdict(status, reason, message or explanation.meaning)
+
+    def apply(self, wanted: Mapping[str, Any] | None) -> bool:
+        """Have an object applied if it is not as wanted, and return whether it is as wanted already."""
+        if wanted is None:
+            return True
+        item = stamped(wanted)
+        seen = self.view.get(item["kind"], item["metadata"]["name"])
+        if seen is not None and is_terminating(seen):
+            self.look_after(2)
+            return False
+        if not needs_apply(item, seen):
+            return True
+        self.actions.append(Apply(item))
+        return False
+
+    def delete(self, kind: str, name: str, *, orphan: bool = False) -> bool:
+        """Have a child deleted, and return whether it is gone already."""
+        seen = self.view.get(kind, name)
+        if seen is None:
+            return True
+        if not is_terminating(seen):
+            self.actions.append(Delete(Key(kind, name), seen["metadata"]["uid"], orphan))
+        return False
+
+    def look_after(self, seconds: float) -> None:
+        """Look again after some seconds, if nothing happens before."""
+        self.looks.append(max(1.0, seconds))
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return a condition as it was written last."""
+        return next((item for item in self.status.conditions if item.type == kind), None)
+
+    def is_true(self, kind: ConditionType) -> bool:
+        """Return whether this turn has settled a condition as true."""
+        return kind in self.verdicts and self.verdicts[kind].status == "True"

@@ -1,0 +1,239 @@
+"""The children of an application as facts: its pods by ordinal, claims, revisions and plans, read from what the API gave."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.children import COMPONENT, PLAN_KEY, REVISION, names
+from millrace_operator.model import Desired, Key, Object, Observed
+
+_IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
+_START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_CRASHING: Final = "CrashLoopBackOff"
+
+
+class Trouble(NamedTuple):
+    """Why a pod does not come up by itself."""
+
+    reason: str
+    """Kubernetes' own word, for example `CrashLoopBackOff`."""
+    message: str
+    is_image: bool = False
+    is_crash: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The trouble in words that stay the same while it does."""
+        if self.is_image:
+            return "its image cannot be pulled."
+        what = "it crashes" if self.is_crash else f"{self.reason}"
+        return f"{what}: {self.message}" if self.message else f"{what}."
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of the application."""
+
+    name: str
+    index: int
+    uid: str
+    revision: str | None
+    created: float
+    terminating: bool = False
+    ready_since: float | None = None
+    """None while it is not ready."""
+    trouble: Trouble | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs all its tasks, and is to stay."""
+        return self.ready_since is not None and not self.terminating
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim of a pod's volume."""
+
+    name: str
+    index: int
+    uid: str
+    asked: str
+    """The size that was asked for."""
+    bound: bool = True
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """All children of one application."""
+
+    app: str
+    objects: Mapping[Key, Object]
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    claims: Mapping[int, Claim] = field(default_factory=dict)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """Return a child, or None."""
+        return self.objects.get(Key(kind, name))
+
+    @property
+    def stateful_set(self) -> Object | None:
+        """The StatefulSet, if it exists and is not being deleted."""
+        found = self.get("StatefulSet", names.stateful_set(self.app))
+        return None if found is None or is_terminating(found) else found
+
+    @property
+    def running_revision(self) -> str | None:
+        """The revision that new pods get."""
+        found = self.stateful_set
+        return None if found is None else _labels(found["spec"]["template"]).get(REVISION)
+
+    @property
+    def replicas(self) -> int | None:
+        """How many pods the StatefulSet is to have."""
+        return None if self.stateful_set is None else int(self.stateful_set["spec"].get("replicas", 1))
+
+    @property
+    def pods_follow(self) -> bool:
+        """Whether the StatefulSet's controller has seen the newest template, so that a deleted pod comes back by it."""
+        found = self.stateful_set
+        if found is None:
+            return False
+        seen = found.get("status", {}).get("observedGeneration", 0)
+        return bool(seen >= found["metadata"].get("generation", 0))
+
+    def revision_config_map(self, revision: str | None) -> Object | None:
+        """Return the ConfigMap with a revision's manifest."""
+        return None if revision is None else self.get("ConfigMap", names.revision_config_map(self.app, revision))
+
+    def plan_text(self, revision: str | None) -> str | None:
+        """Return the JSON of a revision's plan."""
+        found = None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+        return None if found is None or is_terminating(found) else found.get("data", {}).get(PLAN_KEY)
+
+    def plan(self, revision: str | None) -> TopologyPlan | None:
+        """Return a revision's plan; None if it is not kept or cannot be read."""
+        text = self.plan_text(revision)
+        return None if text is None else read_plan(text)
+
+    def plans(self) -> list[TopologyPlan]:
+        """Return all plans that are kept."""
+        texts = [
+            item["data"][PLAN_KEY]
+            for key, item in self.objects.items()
+            if key.kind == "ConfigMap" and PLAN_KEY in item.get("data", {})
+        ]
+        return [plan for plan in map(read_plan, texts) if plan is not None]
+
+    def revisions(self) -> set[str]:
+        """Return the revisions of which ConfigMaps or Jobs exist."""
+        kinds = {"ConfigMap", "Job"}
+        return {
+            _labels(item)[REVISION]
+            for key, item in self.objects.items()
+            if key.kind in kinds and _labels(item).get(REVISION)
+        }
+
+
+def view_of(desired: Desired, observed: Observed) -> View:
+    """Return what the children say."""
+    app = desired.name
+    pods, claims = {}, {}
+    pod_name, claim_name = (
+        re.compile(rf"{re.escape(app)}-(\d+)"),
+        re.compile(rf"{re.escape(names.claim(app, 0)[:-1])}(\d+)"),
+    )
+    for key, item in observed.objects.items():
+        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name)):
+            pods[int(match[1])] = _pod(item, int(match[1]))
+        elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
+            claims[int(match[1])] = _claim(item, int(match[1]))
+    return View(app, observed.objects, pods, claims)
+
+
+def read_plan(text: str) -> TopologyPlan | None:
+    """Return a plan from its JSON; None if it is none."""
+    try:
+        return TopologyPlan.from_json(text)
+    except ValidationError:
+        return None
+
+
+def is_terminating(item: Object) -> bool:
+    """Return whether an object is being deleted."""
+    return item["metadata"].get("deletionTimestamp") is not None
+
+
+def seconds(timestamp: str) -> float:
+    """Return a Kubernetes timestamp in seconds since the epoch."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def trouble_of(pod: Object) -> Trouble | None:
+    """Return why a pod does not come up: an image that is not there, a container that crashes or cannot be made."""
+    status = pod.get("status", {})
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason in _IMAGE_TROUBLE:
+            return Trouble(reason, waiting.get("message", ""), is_image=True)
+        if reason == _CRASHING:
+            return Trouble(reason, _last_words(container), is_crash=True)
+        if reason in _START_TROUBLE:
+            return Trouble(reason, waiting.get("message", ""))
+    if status.get("phase") == "Failed":
+        return Trouble(status.get("reason", "Failed"), status.get("message", ""), is_crash=True)
+    return None
+
+
+def _last_words(container: Mapping[str, Any]) -> str:
+    ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get("terminated") or {}
+    words = ended.get("message", "").strip()
+    code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
+    cause = ended.get("reason", "")
+    first = ", ".join(part for part in (code, cause if cause not in {"", "Error"} else "") if part)
+    lines = " | ".join(line.strip() for line in words.splitlines()[-5:] if line.strip())
+    return ": ".join(part for part in (first, lines[-600:]) if part)
+
+
+def _pod(item: Object, index: int) -> Pod:
+    metadata = item["metadata"]
+    return Pod(
+        name=metadata["name"],
+        index=index,
+        uid=metadata["uid"],
+        revision=_labels(item).get(REVISION),
+        created=seconds(metadata["creationTimestamp"]),
+        terminating=is_terminating(item),
+        ready_since=_ready_since(item),
+        trouble=trouble_of(item),
+    )
+
+
+def _ready_since(item: Object) -> float | None:
+    for condition in item.get("status", {}).get("conditions", ()):
+        if condition["type"] == "Ready" and condition["status"] == "True":
+            return seconds(condition.get("lastTransitionTime") or item["metadata"]["creationTimestamp"])
+    return None
+
+
+def _claim(item: Object, index: int) -> Claim:
+    return Claim(
+        name=item["metadata"]["name"],
+        index=index,
+        uid=item["metadata"]["uid"],
+        asked=str(item["spec"]["resources"]["requests"]["storage"]),
+        bound=item.get("status", {}).get("phase", "Bound") == "Bound",
+        terminating=is_terminating(item),
+    )
+
+
+def _labels(item: Object) -> Mapping[str, str]:
+    return item.get("metadata", {}).get("labels") or {}

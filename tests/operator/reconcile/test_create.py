@@ -1,0 +1,49 @@
+"""From a new StreamsApp to an application that runs."""
+
+from tests.operator.reconcile.world import APP, World
+
+from millrace_operator import model
+from millrace_operator.model import Key
+
+
+def test_the_finalizer_comes_first():
+    """The first action of all puts the finalizer on, so that nothing is ever made that deletion would not find."""
+    world = World()
+    assert world.turn().actions[0] == model.SetFinalizer(present=True)
+
+
+def test_an_application_becomes_ready():
+    """A plan is made, topics are created, pods start, and Ready says so; the plan Job is gone again."""
+    world = World()
+    world.change(replicas=2)
+    world.run()
+    assert world.condition("Ready") == ("True", "AllTasksRun")
+    assert world.names("Job") == []
+    assert world.topics["words-v1-counts-changelog"].partitions == 4
+    assert world.status.ready_replicas == 2
+    assert world.status.lifecycle_state == "Running"
+    assert world.status.stable_revision == world.status.current_revision == world.revisions()[0]
+
+
+def test_a_healthy_application_is_left_alone():
+    """A turn at rest has no actions, no events, and nothing to write to the status."""
+    world = World()
+    world.run()
+    decision = world.turn()
+    assert decision.actions == ()
+    assert decision.status == world.status
+    assert decision.events == ()
+
+
+def test_no_pod_starts_before_its_topics_are_there():
+    """The StatefulSet is made only when all internal topics exist."""
+    world = World()
+    for _ in range(20):
+        world.turn()
+        if Key("StatefulSet", APP) in world.objects:
+            break
+        assert not world.pods()
+        world.settle()
+        world.tick(1)
+    assert "words-v1-counts-changelog" in world.topics
+    assert Key("StatefulSet", APP) in world.objects
