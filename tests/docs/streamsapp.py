@@ -13,7 +13,7 @@ from tests.manifest import wrong
 
 from millrace.manifest import KINDS
 from millrace.manifest.crd import schema_of
-from millrace.manifest.fields import DURATION_PATTERN, QUANTITY_PATTERN, SOME_TIME_PATTERN
+from millrace.manifest.fields import DURATION_PATTERN, OBJECT_NAME_PATTERN, QUANTITY_PATTERN
 from millrace.manifest.model import VALIDATIONS
 
 PAGE: Final = ROOT / "docs" / "streamsapp.md"
@@ -27,7 +27,7 @@ streamsapp.spec` tells the same.
 * A manifest is checked in full before anything is done, alike by `millrace dev up`, by `kubectl apply` and by the operator. An
   unknown field is an error.
 * Durations are numbers with a unit, such as `100ms`, `30s`, `1m30s` or `2h`. Quantities are Kubernetes' own, such as `500m` or
-  `10Gi`.
+  `10Gi`. Names of objects are in lower case, with digits, `-` and `.`
 * Secrets, ConfigMaps and applications are always of the resource's own namespace. Secrets are only named, never written into a
   manifest: pods get them as files, which follow the Secret when it changes.
 * YAML reads `Off`, `on`, `yes` and `no` as booleans: put them in quotes where a text is meant.
@@ -39,8 +39,8 @@ _SAMPLES: Final = {
 }
 _TYPES: Final = {
     DURATION_PATTERN: "duration",
-    SOME_TIME_PATTERN: "duration",
     QUANTITY_PATTERN: "quantity",
+    OBJECT_NAME_PATTERN: "name",
 }
 
 
@@ -91,13 +91,11 @@ def _rules(schema: dict[str, Any]) -> Iterator[str]:
     """Yield what must hold of the fields of a mapping, beside their types."""
     yield from (rule["message"] for rule in schema.get(VALIDATIONS, ()))
     for name, item in schema["properties"].items():
+        known = item.get("pattern") in _TYPES
         for rule in () if item.get("properties") else item.get(VALIDATIONS, ()):
-            message = rule["message"]
-            yield (
-                message
-                if message.startswith((name, f"kafka.{name}", f"internalTopics.{name}"))
-                else f"{name} {message}"
-            )
+            if known and item["pattern"] in rule["rule"]:
+                continue
+            yield f"{name} {rule['message']}"
 
 
 def _row(name: str, schema: dict[str, Any], title: str, *, required: bool) -> str:

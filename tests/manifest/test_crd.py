@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel
 
 from millrace.manifest import StreamsApp, crd
+from millrace.manifest.fields import DURATION_PATTERN
 from millrace.manifest.kafka import OWNED_SETTINGS
 from millrace.manifest.structural import structural, violations
 
@@ -68,7 +69,7 @@ def test_schema_carries_the_rules(spec):
     }  # fmt: skip
     assert spec["processing"]["properties"]["guarantee"]["enum"] == ["at_least_once", "exactly_once_v2"]
     assert spec["processing"]["default"]["guarantee"] == "at_least_once"
-    assert spec["processing"]["properties"]["commitInterval"]["format"] == "duration"
+    assert spec["processing"]["properties"]["commitInterval"]["pattern"] == DURATION_PATTERN
     assert spec["storage"]["properties"]["size"]["x-kubernetes-int-or-string"] is True
     assert spec["app"]["properties"]["config"]["x-kubernetes-preserve-unknown-fields"] is True
     assert spec["kafka"]["properties"]["config"]["maxProperties"] == 256
@@ -77,17 +78,44 @@ def test_schema_carries_the_rules(spec):
 
 def test_rules_in_cel(version, spec):
     """What a schema cannot say is a CEL rule with a message: immutability, the entrypoint, settings that are not the user's."""
-    assert spec["applicationId"]["x-kubernetes-validations"][0]["rule"] == "self == oldSelf"
-    entrypoint = spec["app"]["properties"]["entrypoint"]["x-kubernetes-validations"][0]
-    pattern = re.fullmatch(r"self\.matches\(r'(.*)'\)", entrypoint["rule"])
+
+    def rules(schema: dict) -> dict[str, str]:
+        return {rule["rule"]: rule["message"] for rule in schema["x-kubernetes-validations"]}
+
+    assert rules(spec["applicationId"])["self == oldSelf"].startswith("is immutable")
+    assert "volumes can only grow" in str(rules(spec["storage"]).values())
+    entrypoint, message = rules(spec["app"]["properties"]["entrypoint"]).popitem()
+    pattern = re.fullmatch(r"self\.matches\(r'(.*)'\)", entrypoint)
     assert pattern
+    assert "package.module:callable" in message
     assert re.match(pattern[1], "package.module:callable")
     assert not re.match(pattern[1], "module.py")
     owned = spec["kafka"]["properties"]["config"]["x-kubernetes-validations"][0]
-    assert all(f"'{key}'" in owned["rule"] and key in owned["message"] for key in OWNED_SETTINGS)
+    assert all(f"'{key}'" in owned["rule"] for key in OWNED_SETTINGS)
+    assert all(owner in owned["message"] for owner in OWNED_SETTINGS.values())
     assert (
         "size(self.metadata.name) <= 52" in version["schema"]["openAPIV3Schema"]["x-kubernetes-validations"][0]["rule"]
     )
+
+
+def test_rules_of_a_field_and_of_its_use_add_up():
+    """A reference to a model keeps the model's own rules beside those of the field that uses it."""
+    model = {"type": "object", "properties": {}, "x-kubernetes-validations": [{"rule": "a"}]}
+    used = {"$defs": {"M": model}, "$ref": "#/$defs/M", "x-kubernetes-validations": [{"rule": "b"}]}
+    assert structural(used)["x-kubernetes-validations"] == [{"rule": "a"}, {"rule": "b"}]
+
+
+def test_nothing_is_written_into_resources_that_says_nothing(version):
+    """Defaults that are empty are left out: the API server would put them into every resource and every status."""
+
+    def defaults(schema):
+        yield schema.get("default")
+        for item in schema.get("properties", {}).values():
+            yield from defaults(item)
+
+    schema = version["schema"]["openAPIV3Schema"]["properties"]
+    assert [value for value in defaults(schema["spec"]) if value in ({}, [], "")] == []
+    assert [value for value in defaults(schema["status"]) if value is not None] == []
 
 
 def test_subresources_and_columns_point_at_fields(version):

@@ -102,3 +102,24 @@ def test_what_was_written_can_be_read_back(kind):
     again = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert check(again, KINDS[kind]) == (model, [])
     assert set(paths_in(again["spec"], "spec")) == set(paths_in(data["spec"], "spec"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("config", {"sasl.password": "hunter2"}),
+        ("config", {"producer.sasl.jaas.config": 'Plain required password="hunter2";'}),
+        ("schemaRegistry", {"url": "https://user:hunter2@registry.example"}),
+        ("auth", {"type": "plain", "secretRef": {"name": "a"}, "password": "hunter2"}),
+        ("auth", {"type": "plain", "password": "hunter2"}),
+        ("tls", {"caSecretRef": {"name": "a", "keys": {"ca.crt": "ca", "hunter2": "b"}}, "auth": "hunter2"}),
+    ],
+)
+def test_what_may_be_a_secret_is_not_repeated(field, value):
+    """Messages end up in logs and conditions: a password that was written where none belongs is not in them."""
+    manifest = wrong.good("minimal")["StreamsApp"]
+    manifest["spec"]["kafka"][field] = value
+    model, problems = check(manifest)
+    assert model is None
+    assert problems
+    assert "hunter2" not in "".join(map(str, problems))

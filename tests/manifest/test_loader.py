@@ -182,7 +182,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/processing/commitInterval", "30", "spec.processing.commitInterval: must be a duration, for example `100ms`"),
     ("spec/processing/commitInterval", 30, "spec.processing.commitInterval: must be a string (got 30)"),
     ("spec/processing/garantee", "x", "spec.processing.garantee: unknown field; did you mean `guarantee`?"),
-    ("spec/storage/size", "10 GB", "spec.storage.size: must be a quantity, for example 500Mi or 10Gi (got '10 GB')"),
+    ("spec/storage/size", "10 GB", "spec.storage.size: must be a quantity, for example 500m, 2 or 10Gi (got '10 GB')"),
     ("spec/storage/size", "0", "spec.storage.size: must be more than nothing"),
     ("spec/storage/size", [], "spec.storage.size: must be a quantity, for example 10Gi (got [])"),
     ("spec/storage/storageClassName", "", "spec.storage.storageClassName: must not be empty"),

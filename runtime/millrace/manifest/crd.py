@@ -16,7 +16,7 @@ import yaml
 from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
 from millrace.manifest.group import GROUP, VERSION
 from millrace.manifest.kinds import Resource
-from millrace.manifest.model import cel
+from millrace.manifest.model import with_rules
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural import structural, violations
@@ -123,7 +123,7 @@ def schema_of(model: type[Resource]) -> dict[str, Any]:
         properties[name] = {"type": "string", "description": properties[name]["description"]}
     properties["metadata"] = {"type": "object"}
     schema["required"] = ["spec"]
-    schema |= cel((_NAME_CEL, _NAME_RULE))
+    schema = with_rules(schema, [{"rule": _NAME_CEL, "message": _NAME_RULE}])
     problems = list(violations(schema))
     if problems:
         raise ValueError(f"The models have no structural schema: {'; '.join(problems)}")

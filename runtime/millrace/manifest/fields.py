@@ -1,20 +1,23 @@
 """The kinds of scalar values that manifests are made of: names, addresses, quantities, durations, entrypoints.
 
-Each is a plain string (or number) with a rule. The rule stands twice in its type, as a check with a message a person can use
-and as the schema the API server evaluates, both from the same regular expression (which Go's RE2 and Python read alike).
+Each is a plain string (or number) with rules, and each rule holds in Python and in the API server, with the same message for
+people: regular expressions are those that Go's RE2 and Python read alike.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
-from millrace.manifest.model import broken, cel
+from millrace.manifest.model import Change, Rule, broken
 
 ENTRYPOINT_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -26,16 +29,14 @@ SERVER_PATTERN = r"^([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]
 IMAGE_PATTERN = r"^[^\s]+$"
 _PORT = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 SERVER_WITH_PORT_PATTERN = SERVER_PATTERN.replace("[0-9]{1,5}", _PORT)
-URL_PATTERN = r"^https?://[^\s/@]+(/[^\s@]*)?$"
+URL_PATTERN = r"^https?://[^\s/]+(/[^\s]*)?$"
 QUANTITY_PATTERN = r"^([0-9]+(\.[0-9]+)?)(([KMGTPE]i)|[numkMGTPE]|([eE][+-]?[0-9]+))?$"
-DURATION_PATTERN = r"^([0-9]+(ms|s|m|h))+$"
-SOME_TIME_PATTERN = r"^([0-9]+(ms|s|m|h))*[0-9]*[1-9][0-9]*(ms|s|m|h)([0-9]+(ms|s|m|h))*$"
+DURATION_PATTERN = r"^([0-9]{1,9}(ms|s|m|h))+$"
 LABEL_KEY_PATTERN = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 
 RESOURCE_NAME_LENGTH = 52
 """A StatefulSet's pods carry its name and a revision hash in a label, which may have 63 characters."""
-OBJECT_NAME_LENGTH = 253
 
 _DURATION_PART = re.compile(r"([0-9]+)(ms|s|m|h)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}
@@ -69,27 +70,50 @@ def quantity_value(text: str) -> int:
     return math.ceil(Decimal(number.group()) * factor)
 
 
-def matches(pattern: str, rule: str) -> AfterValidator:
-    """Return the check of a text against a regular expression; `rule` is what its author is told."""
-    compiled = re.compile(pattern)
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """A regular expression that a text has to match, as an annotation of a field."""
 
-    def check(value: str) -> str:
-        if not compiled.match(value) or value.endswith("\n"):
-            raise broken(rule)
-        return value
+    pattern: str
+    message: str
+    """What the author is told, worded so that it reads after the field's path: `must be …`."""
+    explained: bool = True
+    """Whether the API server tells the message, too. It cannot for values that may be integers."""
 
-    return AfterValidator(check)
+    @property
+    def rule(self) -> Rule:
+        """The same as a rule."""
+        compiled = re.compile(self.pattern)
+        return Rule(
+            lambda value: compiled.match(value) is not None and not value.endswith("\n"),
+            f"self.matches(r'{self.pattern}')" if self.explained else None,
+            self.message,
+        )
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check values of the type that is annotated."""
+        return self.rule.__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the expression for tools, and with a message for people, to the schema of that type."""
+        return {**self.rule.__get_pydantic_json_schema__(schema, handler), "pattern": self.pattern}
 
 
-def demands(holds: Callable[[Any], bool], rule: str) -> AfterValidator:
-    """Return the check of a value against a predicate; `rule` is what its author is told."""
+def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
+    """Return the rule that a mapping sets none of certain keys; `owned` says what sets each."""
+    keys = f"[{', '.join(repr(key) for key in owned)}]"
+    return Rule(
+        lambda settings: not settings.keys() & owned.keys(),
+        f"{keys}.all(key, !(key in self))",
+        message,
+        lambda settings: "; ".join(f"`{key}` is set by {owned[key]}" for key in owned if key in settings),
+        ", ".join(f"{key} ({owner})" for key, owner in owned.items()),
+    )
 
-    def check(value: Any) -> Any:
-        if not holds(value):
-            raise broken(rule)
-        return value
 
-    return AfterValidator(check)
+def text(pattern: str, message: str, *, most: int, least: int | None = None) -> tuple[Any, ...]:
+    """Return what makes a string one of a certain form, to be unpacked into `Annotated`."""
+    return Field(min_length=least, max_length=most), Matches(pattern, message)
 
 
 def _quantity(value: Any) -> Any:
@@ -98,136 +122,124 @@ def _quantity(value: Any) -> Any:
     return str(value)
 
 
-_ENTRYPOINT_RULE = "must be `package.module:callable`, for example `wordcount:topology`"
 Entrypoint = Annotated[
-    str,
-    Field(max_length=253, json_schema_extra=cel((f"self.matches(r'{ENTRYPOINT_PATTERN}')", _ENTRYPOINT_RULE))),
-    matches(ENTRYPOINT_PATTERN, _ENTRYPOINT_RULE),
+    str, *text(ENTRYPOINT_PATTERN, "must be `package.module:callable`, for example `wordcount:topology`", most=253)
 ]
 """Where the topology is: `package.module:callable`."""
 
-_NOT_DOTS = "must not be `.` or `..`, which Kafka does not take in topic names"
 ApplicationId = Annotated[
     str,
-    Field(
-        min_length=1,
-        max_length=200,
-        json_schema_extra={
-            "pattern": APPLICATION_ID_PATTERN,
-            **cel(
-                ("self == oldSelf", "applicationId is immutable: the application's offsets, topics and state carry it"),
-                ("!(self in ['.', '..'])", f"applicationId {_NOT_DOTS}"),
-            ),
-        },
+    *text(
+        APPLICATION_ID_PATTERN,
+        "must consist of letters, digits, `.`, `_` and `-`, as Kafka's topic names do",
+        least=1,
+        most=200,
     ),
-    matches(APPLICATION_ID_PATTERN, "must consist of letters, digits, `.`, `_` and `-`, as Kafka's topic names do"),
-    demands(lambda value: value not in {".", ".."}, _NOT_DOTS),
+    Rule(
+        lambda value: value not in {".", ".."},
+        "!(self in ['.', '..'])",
+        "must not be `.` or `..`, which Kafka does not take in topic names",
+    ),
+    Change("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
 ]
 """Kafka's `application.id`: at most 200 characters, so that internal topics keep within Kafka's 249."""
 
 TopicName = Annotated[
     str,
-    Field(min_length=1, max_length=249, json_schema_extra={"pattern": APPLICATION_ID_PATTERN}),
-    matches(APPLICATION_ID_PATTERN, "must be the name of a topic: letters, digits, `.`, `_` and `-`"),
+    *text(APPLICATION_ID_PATTERN, "must be the name of a topic: letters, digits, `.`, `_` and `-`", least=1, most=249),
 ]
 """A topic of Kafka."""
 
 ResourceName = Annotated[
     str,
-    Field(min_length=1, max_length=RESOURCE_NAME_LENGTH, json_schema_extra={"pattern": RESOURCE_NAME_PATTERN}),
-    matches(
+    *text(
         RESOURCE_NAME_PATTERN,
         "must consist of lower-case letters, digits and `-`, start with a letter and not end with `-`",
+        least=1,
+        most=RESOURCE_NAME_LENGTH,
     ),
 ]
 """The name of a resource of Millrace's, which pods are named after."""
 
 ObjectName = Annotated[
     str,
-    Field(min_length=1, max_length=OBJECT_NAME_LENGTH, json_schema_extra={"pattern": OBJECT_NAME_PATTERN}),
-    matches(OBJECT_NAME_PATTERN, "must be a name in Kubernetes: lower-case letters, digits, `-` and `.`"),
+    *text(
+        OBJECT_NAME_PATTERN,
+        "must be a name in Kubernetes: lower-case letters, digits, `-` and `.`",
+        least=1,
+        most=253,
+    ),
 ]
 """The name of an object of Kubernetes'."""
 
 LabelValue = Annotated[
-    str,
-    Field(max_length=63, json_schema_extra={"pattern": LABEL_VALUE_PATTERN}),
-    matches(LABEL_VALUE_PATTERN, "must be a label's value: letters, digits, `-`, `_` and `.`"),
+    str, *text(LABEL_VALUE_PATTERN, "must be a label's value: letters, digits, `-`, `_` and `.`", most=63)
 ]
-
-_KEYS_RULE = "must have keys such as `team` or `example.com/team`"
-KEYS_CEL = (f"self.all(key, size(key) <= 317 && key.matches(r'{LABEL_KEY_PATTERN}'))", _KEYS_RULE)
 _KEY = re.compile(LABEL_KEY_PATTERN)
-label_keys = demands(lambda labels: all(len(key) <= 317 and _KEY.match(key) for key in labels), _KEYS_RULE)
-"""The check of a mapping whose keys are those of labels or annotations."""
-
-Labels = Annotated[dict[str, LabelValue], label_keys, Field(max_length=64, json_schema_extra=cel(KEYS_CEL))]
-Annotations = Annotated[dict[str, str], label_keys, Field(max_length=64, json_schema_extra=cel(KEYS_CEL))]
+LABEL_KEYS = Rule(
+    lambda labels: all(len(key) <= 317 and _KEY.match(key) for key in labels),
+    f"self.all(key, size(key) <= 317 && key.matches(r'{LABEL_KEY_PATTERN}'))",
+    "must have keys such as `team` or `example.com/team`",
+)
+"""The keys of a mapping are those of labels or annotations."""
+Labels = Annotated[dict[str, LabelValue], Field(max_length=64), LABEL_KEYS]
+Annotations = Annotated[dict[str, str], Field(max_length=64), LABEL_KEYS]
 
 BootstrapServer = Annotated[
     str,
-    Field(max_length=262, json_schema_extra={"pattern": SERVER_WITH_PORT_PATTERN}),
-    matches(SERVER_PATTERN, "must be host:port, for example `kafka:9092`"),
-    matches(SERVER_WITH_PORT_PATTERN, "must have a port between 1 and 65535"),
+    Field(max_length=262),
+    Matches(SERVER_PATTERN, "must be host:port, for example `kafka:9092`"),
+    Matches(SERVER_WITH_PORT_PATTERN, "must have a port between 1 and 65535"),
 ]
 
-Image = Annotated[
-    str,
-    Field(min_length=1, max_length=512, json_schema_extra={"pattern": IMAGE_PATTERN}),
-    matches(IMAGE_PATTERN, "must be the name of a container image, without blanks"),
-]
+Image = Annotated[str, *text(IMAGE_PATTERN, "must be the name of a container image, without blanks", least=1, most=512)]
 
 Url = Annotated[
     str,
-    Field(max_length=2048, json_schema_extra={"pattern": URL_PATTERN}),
-    matches(URL_PATTERN, "must be a URL that starts with http:// or https:// and has no user or password in it"),
-]
-
-_SOME_QUANTITY = "must be more than nothing, for example 10Gi"
-Quantity = Annotated[
-    str,
-    BeforeValidator(_quantity),
-    matches(QUANTITY_PATTERN, "must be a quantity, for example 500Mi or 10Gi"),
-    demands(lambda value: quantity_value(value) > 0, _SOME_QUANTITY),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 32,
-            "pattern": QUANTITY_PATTERN,
-            **cel(("quantity(string(self)).isGreaterThan(quantity('0'))", _SOME_QUANTITY)),
-        }
+    *text(URL_PATTERN, "must be a URL that starts with http:// or https://", most=2048),
+    Rule(
+        lambda value: "@" not in value,
+        "!self.contains('@')",
+        "must have no user or password in it: they belong into a Secret",
     ),
 ]
-"""A number of bytes in Kubernetes' notation; `quantity_value` reads it."""
 
+_INT_OR_STRING = WithJsonSchema(
+    {
+        "anyOf": [{"type": "integer"}, {"type": "string"}],
+        "x-kubernetes-int-or-string": True,
+        "maxLength": 32,
+        "minimum": 0,
+    }
+)
 Amount = Annotated[
     str,
     BeforeValidator(_quantity),
-    matches(QUANTITY_PATTERN, "must be a quantity, for example 500m, 2 or 1Gi"),
-    WithJsonSchema(
-        {
-            "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "x-kubernetes-int-or-string": True,
-            "maxLength": 32,
-            "pattern": QUANTITY_PATTERN,
-        }
+    _INT_OR_STRING,
+    Matches(QUANTITY_PATTERN, "must be a quantity, for example 500m, 2 or 10Gi", explained=False),
+]
+"""How much of a resource, such as a CPU or memory, in Kubernetes' notation."""
+
+Quantity = Annotated[
+    Amount,
+    Rule(
+        lambda value: quantity_value(value) > 0,
+        "quantity(string(self)).isGreaterThan(quantity('0'))",
+        "must be more than nothing, for example 10Gi",
     ),
 ]
-"""How much of a resource, such as a CPU or memory."""
+"""A number of bytes; `quantity_value` reads it."""
 
-Duration = Annotated[
-    str,
-    Field(max_length=64, json_schema_extra={"format": "duration", "pattern": DURATION_PATTERN}),
-    matches(DURATION_PATTERN, "must be a duration, for example `100ms`, `30s` or `1m30s`"),
-]
+Duration = Annotated[str, *text(DURATION_PATTERN, "must be a duration, for example `100ms`, `30s` or `1m30s`", most=64)]
 """A length of time; `duration_ms` reads it."""
 
 SomeTime = Annotated[
-    str,
-    Field(max_length=64, json_schema_extra={"format": "duration", "pattern": SOME_TIME_PATTERN}),
-    matches(DURATION_PATTERN, "must be a duration, for example `100ms`, `30s` or `1m30s`"),
-    demands(lambda value: duration_ms(value) > 0, "must be more than no time, for example `30s`"),
+    Duration,
+    Rule(
+        lambda value: duration_ms(value) > 0,
+        "duration(self) > duration('0s')",
+        "must be more than no time, for example `30s`",
+    ),
 ]
 """A length of time that is not zero."""
 

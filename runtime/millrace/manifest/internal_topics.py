@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
+from millrace.manifest.fields import sets_none_of
 from millrace.manifest.kafka import SettingValue
-from millrace.manifest.model import ManifestModel, Rule, broken, cel
+from millrace.manifest.model import ManifestModel, Rule
 
 OWNED_TOPIC_SETTINGS = {
     "cleanup.policy": "the topology, for each topic",
@@ -17,27 +18,10 @@ OWNED_TOPIC_SETTINGS = {
 """Settings of topics that `spec.internalTopics.config` may not set, and what sets each."""
 
 
-def _topic_config(value: dict[str, Any]) -> dict[str, Any]:
-    owned = [key for key in value if key in OWNED_TOPIC_SETTINGS]
-    if owned:
-        reasons = "; ".join(f"`{key}` is set by {OWNED_TOPIC_SETTINGS[key]}" for key in owned)
-        raise broken(f"must not set what other fields or the topology set: {reasons}")
-    return value
-
-
 TopicConfig = Annotated[
     dict[str, SettingValue],
-    AfterValidator(_topic_config),
-    Field(
-        max_length=64,
-        json_schema_extra=cel(
-            (
-                f"[{', '.join(repr(key) for key in OWNED_TOPIC_SETTINGS)}].all(key, !(key in self))",
-                "internalTopics.config must not set what other fields or the topology set: "
-                + ", ".join(OWNED_TOPIC_SETTINGS),
-            )
-        ),
-    ),
+    Field(max_length=64),
+    sets_none_of(OWNED_TOPIC_SETTINGS, "must not set what other fields or the topology set"),
 ]
 """Settings of topics under Kafka's names, such as `segment.bytes`."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
-from millrace.manifest.fields import BootstrapServer, Url
+from millrace.manifest.fields import BootstrapServer, Url, sets_none_of
 from millrace.manifest.lists import in_order
-from millrace.manifest.model import ManifestModel, Rule, broken, cel
+from millrace.manifest.model import ManifestModel, Rule, broken
 from millrace.manifest.references import SecretReference, of_keys
 
 OWNED_SETTINGS = {
@@ -85,25 +85,10 @@ def _setting_value(value: Any) -> Any:
     return value
 
 
-def _kafka_config(value: dict[str, Any]) -> dict[str, Any]:
-    owned = [key for key in value if key in OWNED_SETTINGS]
-    if owned:
-        reasons = "; ".join(f"`{key}` is set by {OWNED_SETTINGS[key]}" for key in owned)
-        raise broken(f"must not set what the manifest or the operator sets: {reasons}")
-    secret = [key for key in value if key.endswith(SECRET_SETTINGS)]
-    if secret:
-        raise broken(f"{_NO_SECRETS}; this is one: {', '.join(secret)}")
-    return value
-
-
 def _list(texts: tuple[str, ...]) -> str:
     return f"[{', '.join(repr(text) for text in texts)}]"
 
 
-_NO_SECRETS = (
-    "must not carry secrets: put them into a Secret that spec.kafka.auth.secretRef, spec.kafka.tls or "
-    "spec.kafka.schemaRegistry.secretRef names"
-)
 SettingValue = Annotated[
     Any,
     BeforeValidator(_setting_value),
@@ -111,20 +96,14 @@ SettingValue = Annotated[
 ]
 KafkaConfig = Annotated[
     dict[str, SettingValue],
-    AfterValidator(_kafka_config),
-    Field(
-        max_length=256,
-        json_schema_extra=cel(
-            (
-                f"{_list(tuple(sorted(OWNED_SETTINGS)))}.all(key, !(key in self))",
-                "kafka.config must not set what the manifest or the operator sets: "
-                + ", ".join(sorted(OWNED_SETTINGS)),
-            ),
-            (
-                f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)))",
-                f"kafka.config {_NO_SECRETS}; secrets are: {', '.join(SECRET_SETTINGS)}",
-            ),
-        ),
+    Field(max_length=256),
+    sets_none_of(OWNED_SETTINGS, "must not set what the manifest or the operator sets"),
+    Rule(
+        lambda config: not any(key.endswith(SECRET_SETTINGS) for key in config),
+        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)))",
+        "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef",
+        lambda config: ", ".join(key for key in config if key.endswith(SECRET_SETTINGS)),
+        ", ".join(SECRET_SETTINGS),
     ),
 ]
 """Kafka's dotted keys, for Kafka Streams or its clients; values are strings or integers, as the API server accepts them."""
@@ -133,10 +112,13 @@ KafkaConfig = Annotated[
 class Tls(ManifestModel):
     """Encrypted connections to the brokers. Written as `{}`, the certificate authorities of the image are trusted."""
 
-    ca_secret_ref: Annotated[SecretReference | None, *of_keys("ca.crt")] = None
+    ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
     """The Secret with the certificate authority of the brokers, in PEM: key `ca.crt`."""
-    client_cert_secret_ref: Annotated[SecretReference | None, *of_keys("tls.crt", "tls.key")] = None
+    client_cert_secret_ref: Annotated[SecretReference, of_keys("tls.crt", "tls.key")] | None = None
     """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`."""
+
+
+Credentials = Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")]
 
 
 class Auth(ManifestModel):
@@ -144,9 +126,9 @@ class Auth(ManifestModel):
 
     type: Literal["scram-sha-512", "scram-sha-256", "plain", "oauthbearer", "mtls"]
     """The mechanism. `mtls` is the client certificate of `tls.clientCertSecretRef`."""
-    secret_ref: Annotated[
-        SecretReference | None, *of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")
-    ] = None
+    secret_ref: (
+        Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")] | None
+    ) = None
     """The Secret with the credentials: keys `username` and `password`; for `oauthbearer` `clientId`, `clientSecret` and
     `tokenEndpoint`. Not for `mtls`."""
 
@@ -164,7 +146,7 @@ class SchemaRegistry(ManifestModel):
 
     url: Url
     """Its URL."""
-    secret_ref: Annotated[SecretReference | None, *of_keys("username", "password")] = None
+    secret_ref: Annotated[SecretReference, of_keys("username", "password")] | None = None
     """The Secret with the credentials for it: keys `username` and `password`."""
 
 

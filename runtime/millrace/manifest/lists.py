@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from millrace.manifest.fields import demands
+from millrace.manifest.model import Rule
 
 
 def in_order(most: int, *, least: int | None = None) -> tuple[Any, ...]:
@@ -24,7 +24,7 @@ def distinct(most: int) -> tuple[Any, ...]:
     """Return what makes a list a set of scalars."""
     return (
         Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
-        demands(lambda items: len(set(items)) == len(items), "must not have the same entry twice"),
+        Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
     )
 
 
@@ -42,5 +42,5 @@ def by_key(most: int, key: str = "name") -> tuple[Any, ...]:
             max_length=most,
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
         ),
-        demands(holds, f"must not have two entries with the same {key}"),
+        Rule(holds, None, f"must not have two entries with the same {key}"),
     )

@@ -1,35 +1,82 @@
-"""What every model of a resource has in common: strict types, no unknown fields, camelCase names, descriptions.
+"""What every model of a resource has in common: strict types, no unknown fields, camelCase names, descriptions, rules.
 
 The models are the one source of the CRDs (`millrace.manifest.crd`) and of local validation (`millrace.manifest.loader`), so
-that a manifest is judged alike by `millrace dev up`, the operator and the API server. A rule that the API server is to check
-with CEL stands beside its field with `cel`, or, when it is about several fields, in its model's `rules`, where the same rule in
-Python stands next to it.
+that a manifest is judged alike by `millrace dev up`, the operator and the API server. A `Rule` says the same in Python and in
+CEL, which the API server checks; it stands in a field's `Annotated`, or in its model's `rules` when it is about several fields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 VALIDATIONS = "x-kubernetes-validations"
+Validation = dict[str, str]
+"""A rule in CEL, with its message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule over several fields of a model, in both languages."""
+    """A rule over a value, in both languages: an annotation of a field, or one of a model's `rules`."""
 
     holds: Callable[[Any], bool]
-    """Whether a model keeps it."""
-    cel: str
-    """The same over `self`, for the API server."""
+    """Whether a value keeps it."""
+    cel: str | None
+    """The same over `self`, for the API server; None where the schema says it already."""
     message: str
-    """What the author is told; it names the fields and begins so that it reads after the mapping's path."""
+    """What the author is told, worded so that it reads after the field's path: `must be …`."""
+    offenders: Callable[[Any], str] | None = None
+    """What of a value breaks the rule; told after the message and a colon."""
+    candidates: str = ""
+    """What the API server, which cannot tell that, says there instead."""
+
+    def check(self, value: Any) -> Any:
+        """Return the value.
+
+        Raises:
+            PydanticCustomError: It breaks the rule.
+        """
+        if not self.holds(value):
+            raise broken(f"{self.message}: {self.offenders(value)}" if self.offenders else self.message)
+        return value
+
+    def validations(self) -> list[Validation]:
+        """Return the rule as the API server takes it."""
+        if self.cel is None:
+            return []
+        return [{"rule": self.cel, "message": ": ".join(filter(None, (self.message, self.candidates)))}]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check values of the type that is annotated."""
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the rule to the schema of that type."""
+        return with_rules(handler(schema), self.validations())
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A rule about changes of a value, which only the API server can check; stands where a `Rule` can."""
+
+    cel: str
+    """CEL over `self` and `oldSelf`."""
+    message: str
+    """What the author is told."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Add the rule to the schema of the type that is annotated."""
+        return with_rules(handler(schema), self.validations())
+
+    def validations(self) -> list[Validation]:
+        """Return the rule as the API server takes it."""
+        return [{"rule": self.cel, "message": self.message}]
 
 
 class ManifestModel(BaseModel):
@@ -47,24 +94,25 @@ class ManifestModel(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """What its fields demand of each other."""
-    transitions: ClassVar[dict[str, str]] = {}
-    """Rules about changes, which only the API server can check: CEL over `self` and `oldSelf`, and what the user is told."""
+    changes: ClassVar[tuple[Change, ...]] = ()
+    """What must hold when they change."""
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:
         for rule in self.rules:
-            if not rule.holds(self):
-                raise broken(rule.message)
+            rule.check(self)
         return self
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Add the rules to the schema."""
-        schema = handler(core_schema)
-        pairs = [*((rule.cel, rule.message) for rule in cls.rules), *cls.transitions.items()]
-        if pairs:
-            handler.resolve_ref_schema(schema).update(cel(*pairs))
-        return schema
+        outer = handler(schema)
+        own = handler.resolve_ref_schema(outer)
+        rules = [validation for rule in cls.rules for validation in rule.validations()]
+        own.update(
+            with_rules(own, [*rules, *(validation for change in cls.changes for validation in change.validations())])
+        )
+        return outer
 
 
 class StatusModel(ManifestModel):
@@ -79,14 +127,9 @@ class PassedOn(ManifestModel):
     model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
 
-def cel(*rules: tuple[str, str]) -> dict[str, Any]:
-    """Return the schema extension that has the API server check rules.
-
-    Args:
-        rules: CEL expressions over `self` (and `oldSelf`, for a rule about changes), each with what the user is told when it
-            is false.
-    """
-    return {VALIDATIONS: [{"rule": rule, "message": message} for rule, message in rules]}
+def with_rules(schema: JsonSchemaValue, rules: Sequence[Validation]) -> JsonSchemaValue:
+    """Return a schema with rules for the API server to check, beside those it has; the one handed in is not changed."""
+    return {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, ()), *rules]} if rules else schema
 
 
 def broken(rule: str) -> PydanticCustomError:

@@ -42,7 +42,7 @@ class Otlp(ManifestModel):
 
     endpoint: Url
     """Its URL, for OTLP over HTTP."""
-    headers_secret_ref: Annotated[SecretReference | None, *of_keys("headers")] = None
+    headers_secret_ref: Annotated[SecretReference, of_keys("headers")] | None = None
     """The Secret with the headers for it, as `OTEL_EXPORTER_OTLP_HEADERS` writes them: key `headers`."""
     sampler: Sampler = Sampler()
     """Which traces are kept."""

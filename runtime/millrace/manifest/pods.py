@@ -11,20 +11,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from millrace.manifest.fields import (
-    KEYS_CEL,
-    Amount,
-    Annotations,
-    Image,
-    Labels,
-    LabelValue,
-    ObjectName,
-    demands,
-    label_keys,
-    matches,
-)
+from millrace.manifest.fields import Amount, Annotations, Image, Labels, ObjectName, text
 from millrace.manifest.lists import by_key, in_order
-from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken, cel
+from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
@@ -36,7 +25,7 @@ OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
 _OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
-_CONTAINER_NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
@@ -44,17 +33,12 @@ def _list(texts: tuple[str, ...] | list[str]) -> str:
     return f"[{', '.join(repr(text) for text in texts)}]"
 
 
-_LABELS_RULE = f"must not have keys that begin with {' or '.join(_OWN_LABELS)}, which are the operator's"
-_PodLabels = Annotated[
-    dict[str, LabelValue],
-    label_keys,
-    demands(lambda labels: not any(key.startswith(_OWN_LABELS) for key in labels), _LABELS_RULE),
-    Field(
-        max_length=64,
-        json_schema_extra=cel(
-            KEYS_CEL,
-            (f"self.all(key, !{_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))", f"labels {_LABELS_RULE}"),
-        ),
+PodLabels = Annotated[
+    Labels,
+    Rule(
+        lambda labels: not any(key.startswith(_OWN_LABELS) for key in labels),
+        f"self.all(key, !{_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))",
+        f"must not have keys that begin with {' or '.join(_OWN_LABELS)}, which are the operator's",
     ),
 ]
 
@@ -62,7 +46,7 @@ _PodLabels = Annotated[
 class PodMetadata(ManifestModel):
     """Labels and annotations of the pods."""
 
-    labels: _PodLabels = Field(default_factory=dict)
+    labels: PodLabels = Field(default_factory=dict)
     """Labels beside the operator's."""
     annotations: Annotations = Field(default_factory=dict)
     """Annotations."""
@@ -126,25 +110,21 @@ class EnvSource(ManifestModel):
         return value
 
 
-_ENV_RULE = f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's"
+EnvName = Annotated[
+    str,
+    *text(ENV_NAME_PATTERN, "must be the name of an environment variable", least=1, most=253),
+    Rule(
+        lambda name: not name.startswith(_OWN_ENV_PREFIXES),
+        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
+    ),
+]
 
 
 class EnvVariable(ManifestModel):
     """An environment variable of the program."""
 
-    name: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=253,
-            json_schema_extra={
-                "pattern": ENV_NAME_PATTERN,
-                **cel((f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))", f"name {_ENV_RULE}")),
-            },
-        ),
-        matches(ENV_NAME_PATTERN, "must be the name of an environment variable"),
-        demands(lambda name: not name.startswith(_OWN_ENV_PREFIXES), _ENV_RULE),
-    ]
+    name: EnvName
     """Its name."""
     value: Annotated[str, Field(max_length=32_768)] | None = None
     """Its value, which everybody who may read pods can see: not for secrets."""
@@ -191,33 +171,37 @@ class Affinity(PassedOn):
     """A Kubernetes Affinity. It takes the place of the operator's own, which spreads replicas over nodes where it can."""
 
 
-_VOLUME_RULE = f"must not be one of the operator's volumes: {', '.join(sorted(OWN_VOLUMES))}"
+VolumeName = Annotated[
+    str,
+    *text(_NAME_PATTERN, "must consist of lower-case letters, digits and `-`", least=1, most=63),
+    Rule(
+        lambda name: name not in OWN_VOLUMES,
+        f"!(self in {_list(sorted(OWN_VOLUMES))})",
+        f"must not be one of the operator's volumes: {', '.join(sorted(OWN_VOLUMES))}",
+    ),
+]
 
 
 class Volume(PassedOn):
     """A Kubernetes Volume, such as a Secret, a ConfigMap or an emptyDir."""
 
-    name: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=63,
-            json_schema_extra={
-                "pattern": _CONTAINER_NAME_PATTERN,
-                **cel((f"!(self in {_list(sorted(OWN_VOLUMES))})", f"name {_VOLUME_RULE}")),
-            },
-        ),
-        matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
-        demands(lambda name: name not in OWN_VOLUMES, _VOLUME_RULE),
-    ]
+    name: VolumeName
     """Its name."""
-
-
-_PATH_RULE = f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's"
 
 
 def _is_own(path: str) -> bool:
     return any(f"{path}/".startswith(f"{own}/") for own in OWN_PATHS)
+
+
+MountPath = Annotated[
+    str,
+    *text(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`", least=1, most=1024),
+    Rule(
+        lambda path: not _is_own(path),
+        f"!{_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
+        f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's",
+    ),
+]
 
 
 class VolumeMount(PassedOn):
@@ -225,46 +209,25 @@ class VolumeMount(PassedOn):
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     """The volume's name."""
-    mount_path: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=1024,
-            json_schema_extra={
-                "pattern": _ABSOLUTE_PATTERN,
-                **cel(
-                    (
-                        f"!{_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
-                        f"mountPath {_PATH_RULE}",
-                    )
-                ),
-            },
-        ),
-        matches(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`"),
-        demands(lambda path: not _is_own(path), _PATH_RULE),
-    ]
+    mount_path: MountPath
     """Where it is mounted."""
 
 
-_CONTAINER_RULE = f"must not be `{APP_CONTAINER}`, which is the program's container"
+ContainerName = Annotated[
+    str,
+    *text(_NAME_PATTERN, "must consist of lower-case letters, digits and `-`", least=1, most=63),
+    Rule(
+        lambda name: name != APP_CONTAINER,
+        f"self != '{APP_CONTAINER}'",
+        f"must not be `{APP_CONTAINER}`, which is the program's container",
+    ),
+]
 
 
 class Container(PassedOn):
     """A Kubernetes Container beside the program's. What it does not say of its security context is set as Restricted demands."""
 
-    name: Annotated[
-        str,
-        Field(
-            min_length=1,
-            max_length=63,
-            json_schema_extra={
-                "pattern": _CONTAINER_NAME_PATTERN,
-                **cel((f"self != '{APP_CONTAINER}'", f"name {_CONTAINER_RULE}")),
-            },
-        ),
-        matches(_CONTAINER_NAME_PATTERN, "must consist of lower-case letters, digits and `-`"),
-        demands(lambda name: name != APP_CONTAINER, _CONTAINER_RULE),
-    ]
+    name: ContainerName
     """Its name."""
     image: Image
     """Its image."""

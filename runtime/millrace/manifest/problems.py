@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +67,16 @@ class Problem:
 def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
     """Return the problem that one of pydantic's errors about a model stands for."""
     path = _field_path(item["loc"])
-    text, value = _rule(item, path, root), shown(item["input"])
-    if item["type"] in {"missing", "extra_forbidden"}:
+    text = _rule(item, path, root)
+    if item["type"] in {"missing", "extra_forbidden"} or _may_hold_secrets(item):
         return Problem(path, text)
-    return Problem(path, text, value)
+    return Problem(path, text, shown(item["input"]))
+
+
+def _may_hold_secrets(item: ErrorDetails) -> bool:
+    """Return whether the value is to be kept out of messages, which end up in logs and conditions."""
+    value = item["input"]
+    return isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
 
 
 def _rule(item: ErrorDetails, path: Path, root: type[BaseModel]) -> str:

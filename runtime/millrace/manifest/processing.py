@@ -7,37 +7,14 @@ from typing import Annotated
 from pydantic import Field
 
 from millrace.config import ProcessingGuarantee
-from millrace.manifest.fields import (
-    ENTRYPOINT_PATTERN,
-    Duration,
-    Int32,
-    Int64,
-    SomeTime,
-    TopicName,
-    demands,
-    duration_ms,
-    matches,
-)
-from millrace.manifest.model import ManifestModel, cel
+from millrace.manifest.fields import ENTRYPOINT_PATTERN, Duration, Int32, Int64, TopicName, duration_ms, text
+from millrace.manifest.model import ManifestModel, Rule
 
-_ITSELF = "or a handler of your own as `package.module:name`"
-_DECISION_RULE = f"must be Fail, Continue {_ITSELF}"
-_DECISION_PATTERN = f"^(Fail|Continue|{ENTRYPOINT_PATTERN.removeprefix('^').removesuffix('$')})$"
-_PRODUCTION_RULE = f"must be Fail {_ITSELF}"
-_PRODUCTION_PATTERN = _DECISION_PATTERN.replace("|Continue", "")
-
-Decision = Annotated[
-    str,
-    Field(max_length=253, json_schema_extra=cel((f"self.matches(r'{_DECISION_PATTERN}')", _DECISION_RULE))),
-    matches(_DECISION_PATTERN, _DECISION_RULE),
-]
+_HANDLER = ENTRYPOINT_PATTERN.removeprefix("^").removesuffix("$")
+_OF_YOUR_OWN = "or a handler of your own as `package.module:name`"
+Decision = Annotated[str, *text(f"^(Fail|Continue|{_HANDLER})$", f"must be Fail, Continue {_OF_YOUR_OWN}", most=253)]
 """What becomes of a record that failed."""
-
-ProductionDecision = Annotated[
-    str,
-    Field(max_length=253, json_schema_extra=cel((f"self.matches(r'{_PRODUCTION_PATTERN}')", _PRODUCTION_RULE))),
-    matches(_PRODUCTION_PATTERN, _PRODUCTION_RULE),
-]
+ProductionDecision = Annotated[str, *text(f"^(Fail|{_HANDLER})$", f"must be Fail {_OF_YOUR_OWN}", most=253)]
 
 
 class ErrorPolicy(ManifestModel):
@@ -76,7 +53,14 @@ class Standby(ManifestModel):
     """How many records a copy may lack and still take over at once."""
 
 
-_SESSION_RULE = "must be between 6s and 30m, which brokers admit"
+SessionTimeout = Annotated[
+    Duration,
+    Rule(
+        lambda value: 6_000 <= duration_ms(value) <= 1_800_000,
+        "duration(self) >= duration('6s') && duration(self) <= duration('30m')",
+        "must be between 6s and 30m, as brokers demand",
+    ),
+]
 
 
 class Membership(ManifestModel):
@@ -84,17 +68,6 @@ class Membership(ManifestModel):
 
     static: bool = True
     """Whether a replica keeps its place in the group, and so its tasks, while its pod restarts."""
-    session_timeout: (
-        Annotated[
-            SomeTime,
-            demands(lambda value: 6_000 <= duration_ms(value) <= 1_800_000, _SESSION_RULE),
-            Field(
-                json_schema_extra=cel(
-                    ("self >= duration('6s') && self <= duration('30m')", f"sessionTimeout {_SESSION_RULE}")
-                )
-            ),
-        ]
-        | None
-    ) = None
+    session_timeout: SessionTimeout | None = None
     """How long a replica may be silent before its tasks go to others; 45s by default. With static membership this is also how
     long a pod may take to restart and keep them."""

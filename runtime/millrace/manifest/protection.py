@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, WithJsonSchema
 
-from millrace.manifest.fields import matches
+from millrace.manifest.fields import Matches
 from millrace.manifest.lists import in_order
 from millrace.manifest.model import ManifestModel, PassedOn, broken
 
@@ -23,16 +23,15 @@ def _share(value: Any) -> Any:
 Share = Annotated[
     str,
     BeforeValidator(_share),
-    matches(SHARE_PATTERN, _SHARE_RULE),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
             "x-kubernetes-int-or-string": True,
             "maxLength": 8,
             "minimum": 1,
-            "pattern": SHARE_PATTERN,
         }
     ),
+    Matches(SHARE_PATTERN, _SHARE_RULE, explained=False),
 ]
 """A number of pods or a percentage of them."""
 

@@ -5,19 +5,18 @@ A Secret is named, never copied: pods get it as a directory of files, so that a 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
-from millrace.manifest.fields import ObjectName, demands, matches
-from millrace.manifest.model import ManifestModel, cel
+from millrace.manifest.fields import ObjectName, text
+from millrace.manifest.model import ManifestModel, Rule
 
 SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 (no secret, but what the name of one looks like)
 
 SecretKey = Annotated[
     str,
-    Field(min_length=1, max_length=253, json_schema_extra={"pattern": SECRET_KEY_PATTERN}),
-    matches(SECRET_KEY_PATTERN, "must be a key of a Secret: letters, digits, `-`, `_` and `.`"),
+    *text(SECRET_KEY_PATTERN, "must be a key of a Secret: letters, digits, `-`, `_` and `.`", least=1, most=253),
 ]
 
 
@@ -45,12 +44,12 @@ class SecretReference(ManifestModel):
         return self.keys.get(expected, expected)
 
 
-def of_keys(*expected: str) -> tuple[Any, ...]:
-    """Return what makes a `SecretReference` one to a Secret with certain keys, to be unpacked into `Annotated`."""
-    listed = ", ".join(f"`{key}`" for key in expected)
-    rule = f"may rename only the keys that are expected here: {listed}"
+def of_keys(*expected: str) -> Rule:
+    """Return what makes a `SecretReference` one to a Secret with certain keys."""
     names = ", ".join(f"'{key}'" for key in expected)
-    return (
-        demands(lambda reference: set(reference.keys) <= set(expected), f"keys {rule}"),
-        Field(json_schema_extra=cel((f"!has(self.keys) || self.keys.all(key, key in [{names}])", f"keys {rule}"))),
+    listed = ", ".join(f"`{key}`" for key in expected)
+    return Rule(
+        lambda reference: set(reference.keys) <= set(expected),
+        f"!has(self.keys) || self.keys.all(key, key in [{names}])",
+        f"keys may rename only the keys that are expected here: {listed}",
     )

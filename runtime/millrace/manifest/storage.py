@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from millrace.manifest.fields import ObjectName, Quantity
-from millrace.manifest.model import ManifestModel
+from millrace.manifest.model import Change, ManifestModel
 
 
 class Retention(ManifestModel):
@@ -31,12 +31,14 @@ class Storage(ManifestModel):
     memory_fraction: Annotated[float, Field(ge=0.05, le=0.9)] | None = None
     """The part of the container's memory that RocksDB may use for its caches and write buffers."""
 
-    transitions: ClassVar[dict[str, str]] = {
-        "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0": (
-            "size must not shrink: volumes can only grow"
+    changes: ClassVar[tuple[Change, ...]] = (
+        Change(
+            "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            "size must not shrink: volumes can only grow",
         ),
-        "has(self.storageClassName) == has(oldSelf.storageClassName) && "
-        "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)": (
-            "storageClassName is immutable: volumes cannot move to another class"
+        Change(
+            "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "storageClassName is immutable: volumes cannot move to another class",
         ),
-    }
+    )

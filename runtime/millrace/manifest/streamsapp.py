@@ -120,7 +120,7 @@ class StreamsAppSpec(ManifestModel):
         Rule(
             _commits_within_transaction,
             "self.processing.guarantee == 'at_least_once' || !has(self.processing.commitInterval) || "
-            f"self.processing.commitInterval < duration('{_TRANSACTION_TIMEOUT}') || "
+            f"duration(self.processing.commitInterval) < duration('{_TRANSACTION_TIMEOUT}') || "
             f"(has(self.kafka.config) && {list(_TRANSACTION_SETTINGS)!r}.exists(key, key in self.kafka.config))",
             f"processing.commitInterval must be less than {_TRANSACTION_TIMEOUT} with processing.guarantee exactly_once_v2: the "
             f"brokers abort transactions that are open longer (kafka.config {_TRANSACTION_SETTINGS[0]} lets them live longer)",

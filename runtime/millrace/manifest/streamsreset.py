@@ -12,11 +12,11 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from millrace.kafka.reset import OffsetTarget, Start
-from millrace.manifest.fields import Int64, ResourceName, TopicName, demands, matches
+from millrace.manifest.fields import Int64, ResourceName, TopicName, text
 from millrace.manifest.group import API_VERSION, ApiVersion
 from millrace.manifest.lists import distinct, in_order
 from millrace.manifest.metadata import Metadata
-from millrace.manifest.model import ManifestModel, Rule, StatusModel, cel
+from millrace.manifest.model import Change, ManifestModel, Rule, StatusModel
 from millrace.manifest.status import Conditions
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -43,18 +43,12 @@ def _is_a_time(target: str) -> bool:
 
 Target = Annotated[
     str,
-    Field(
-        max_length=64,
-        json_schema_extra=cel(
-            (f"self.matches('{TARGET_PATTERN}')", f"toOffset {_TARGET_RULE}"),
-            (
-                "!self.startsWith('timestamp:') || timestamp(self.substring(10)) >= timestamp('1970-01-01T00:00:00Z')",
-                "toOffset must name a time since 1970",
-            ),
-        ),
+    *text(TARGET_PATTERN, _TARGET_RULE, most=64),
+    Rule(
+        _is_a_time,
+        "!self.startsWith('timestamp:') || timestamp(self.substring(10)) >= timestamp('1970-01-01T00:00:00Z')",
+        "must name a time since 1970",
     ),
-    matches(TARGET_PATTERN, _TARGET_RULE),
-    demands(_is_a_time, "must name a time since 1970"),
 ]
 
 
@@ -94,9 +88,9 @@ class StreamsResetSpec(ManifestModel):
             "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not fit the new topics",
         ),
     )
-    transitions: ClassVar[dict[str, str]] = {
-        "self == oldSelf": "spec is immutable: a reset is done once; for another one create another StreamsReset"
-    }
+    changes: ClassVar[tuple[Change, ...]] = (
+        Change("self == oldSelf", "is immutable: a reset is done once; for another one create another StreamsReset"),
+    )
 
     def target(self) -> OffsetTarget:
         """Return `toOffset` as the reset takes it.
