@@ -1,0 +1,215 @@
+"""The cluster's programs, built from pinned Go modules once and kept in the user's cache directory.
+
+What is kept is known by a hash of everything it is made of. The sources and the compiler's own cache, three gigabytes, are
+removed once the programs are there. The list of modules and versions, with the hash of each, is in `go/*/go.mod` and `go.sum`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import say
+from e2e.cluster.schemas import write_schemas
+from millrace.dev.jars import cache_directory
+
+_SOURCES = Path(__file__).with_name("go")
+_REPORT_EVERY_S = 15.0
+_OLDEST_GO = (1, 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A directory of `go/` and the programs made from it."""
+
+    name: str
+    programs: Mapping[str, str]
+    """Program to Go package."""
+    about: str
+    """What it costs."""
+
+
+MODULES = {
+    "pause": Module("pause", {"pause": "."}, "seconds"),
+    "kubernetes": Module("kubernetes", {"kubernetes": "."}, "about ten minutes of one processor"),
+    "tools": Module(
+        "tools",
+        {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
+        "about two minutes of one processor",
+    ),
+    "coredns": Module("coredns", {"coredns": "."}, "about two minutes of one processor"),
+}
+
+
+def e2e_cache() -> Path:
+    """Return where everything built for the tests is kept."""
+    return cache_directory() / "e2e"
+
+
+def provide(name: str) -> Path:
+    """Return the directory with a module's programs, building them if they are not there.
+
+    Raises:
+        ClusterError: There is no Go, or the build failed.
+    """
+    module = MODULES[name]
+    target = e2e_cache() / f"{name}-{_key(module)}"
+    if not target.exists():
+        with _lock():
+            if not target.exists():
+                _build(module, target)
+    return target
+
+
+def provide_all() -> None:
+    """Build whatever is missing, then remove the sources and the compiler's cache."""
+    for name in MODULES:
+        provide(name)
+    with _lock():
+        drop_go_caches()
+
+
+def drop_go_caches() -> None:
+    """Remove what only builds need."""
+    go = e2e_cache() / "go"
+    if (go / "mod").exists():
+        _go(["clean", "-modcache"], _SOURCES / "pause")
+    shutil.rmtree(go, ignore_errors=True)
+
+
+def _build(module: Module, target: Path) -> None:
+    _check_go()
+    source, part = _SOURCES / module.name, target.with_suffix(f".{os.getpid()}.part")
+    part.mkdir(parents=True)
+    try:
+        for program, package in module.programs.items():
+            say(f"Building {program} ({module.about}, once)")
+            started = time.monotonic()
+            total = len(_go(["list", "-deps", package], source).splitlines())
+            flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(source, package)}"]
+            _compile(["build", *flags, "-o", str(part / program), package], source, program, total)
+            say(f"Built {program} in {time.monotonic() - started:.0f} s")
+        if module.name == "kubernetes":
+            directory = _go(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"], source).strip()
+            write_schemas(Path(directory) / "api/openapi-spec/swagger.json", part / "schemas")
+        part.replace(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _compile(arguments: list[str], source: Path, program: str, total: int) -> None:
+    """Run the compiler and say from time to time how far it is: it names each package that it has done."""
+    process = subprocess.Popen(
+        ["go", *arguments], cwd=source, env=_environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    )
+    assert process.stderr is not None
+    lines: list[str] = []
+    done = threading.Event()
+
+    def report() -> None:
+        while not done.wait(_REPORT_EVERY_S):
+            packages = sum(1 for line in lines if not line.startswith("go: "))
+            say(f"  {program}: {packages} of up to {total} packages")
+
+    reporter = threading.Thread(target=report, daemon=True)
+    reporter.start()
+    try:
+        lines.extend(process.stderr)
+    except BaseException:
+        process.terminate()
+        raise
+    finally:
+        process.wait()
+        process.stderr.close()
+        done.set()
+        reporter.join()
+    if process.returncode:
+        raise ClusterError(f"Building {program} failed:\n{''.join(lines[-30:])}")
+
+
+def _link_flags(source: Path, package: str) -> str:
+    flags = ["-s", "-w"]
+    requirements = (source / "go.mod").read_text()
+    if found := re.search(r"k8s\.io/kubernetes v(\d+)\.(\d+)\.(\d+)", requirements):
+        major, minor, patch = found.groups()
+        values = {
+            "gitVersion": f"v{major}.{minor}.{patch}",
+            "gitMajor": major,
+            "gitMinor": minor,
+            "gitTreeState": "clean",
+            "gitCommit": "0" * 40,
+            "buildDate": "2026-01-01T00:00:00Z",
+        }
+        places = ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version")
+        flags += [f"-X {place}.{key}={value}" for place in places for key, value in values.items()]
+    if package.startswith("helm.sh/") and (found := re.search(r"helm\.sh/helm/v3 (v\S+)", requirements)):
+        flags.append(f"-X helm.sh/helm/v3/internal/version.version={found[1]}")
+    return " ".join(flags)
+
+
+def _go(arguments: list[str], source: Path) -> str:
+    result = subprocess.run(
+        ["go", *arguments], cwd=source, env=_environment(), capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise ClusterError(f"`go {' '.join(arguments)}` failed in {source}: {result.stderr.strip()[-2000:]}")
+    return result.stdout
+
+
+def _check_go() -> None:
+    if shutil.which("go") is None:
+        raise ClusterError(f"The cluster is built with Go: install {_dotted(_OLDEST_GO)} or newer")
+    found = re.match(r"go(\d+)\.(\d+)", _go(["env", "GOVERSION"], _SOURCES / "pause"))
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST_GO:
+        version = found[0] if found else "something older"
+        raise ClusterError(f"The cluster is built with Go {_dotted(_OLDEST_GO)} or newer; this is {version}")
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _environment() -> dict[str, str]:
+    go = e2e_cache() / "go"
+    return {
+        **os.environ,
+        "GOMODCACHE": str(go / "mod"),
+        "GOCACHE": str(go / "build"),
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "CGO_ENABLED": "0",
+    }
+
+
+def _jobs() -> int:
+    """Return how many packages are compiled at a time: `P_JOBS`, or one per processor."""
+    return int(os.environ.get("P_JOBS", os.cpu_count() or 1))
+
+
+def _key(module: Module) -> str:
+    digest = hashlib.sha256()
+    files = sorted(path for path in (_SOURCES / module.name).iterdir() if path.is_file())
+    for file in files if module.name != "kubernetes" else [*files, Path(__file__).with_name("schemas.py")]:
+        content = file.read_bytes()
+        digest.update(f"{file.name} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def _lock() -> Iterator[None]:
+    """Let one process build at a time."""
+    e2e_cache().mkdir(parents=True, exist_ok=True)
+    with (e2e_cache() / "build.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

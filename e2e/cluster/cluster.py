@@ -1,0 +1,231 @@
+"""A whole cluster: a machine, a control plane and, unless only the API is wanted, a node with its name server and volumes.
+
+Everything is in one directory and one machine. A directory whose cluster was killed is cleaned by the next start in it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Self
+
+from kubernetes import client, config
+
+from e2e.cluster import control_plane, dns, tools, volumes
+from e2e.cluster.build import provide_all
+from e2e.cluster.component import Component
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.machine import Machine
+from e2e.cluster.node import NODE_NAME, PAUSE_IMAGE, Node
+from e2e.cluster.packages import provide_packages
+from e2e.cluster.pki import write_cluster_pki
+from e2e.cluster.waiting import wait_for
+from e2e.images.archive import write_archive
+
+_ROOT = Path(__file__).parents[2]
+_LONGEST_DIRECTORY = 60
+
+
+class Cluster:
+    """A running cluster.
+
+    Example::
+
+        with Cluster.start(Path("/tmp/my-cluster")) as cluster:
+            print(cluster.kubectl("get", "nodes"))
+    """
+
+    def __init__(self, directory: Path, machine: Machine, *, with_node: bool) -> None:
+        self.directory = directory
+        self.machine = machine
+        self.node = Node(machine, directory) if with_node else None
+        self._etcd = control_plane.etcd(machine, directory)
+        self.api_server = control_plane.api_server(machine, directory)
+        self._controllers = control_plane.controller_manager(machine, directory)
+        self._scheduler = control_plane.scheduler(machine, directory)
+
+    @classmethod
+    def start(cls, directory: Path, *, with_node: bool = True, owned: bool = True) -> Self:
+        """Start a cluster and wait until it takes pods; packages and programs must be there, see `prepare`.
+
+        Args:
+            directory: For its data, logs and keys; what a dead cluster left there is removed.
+            with_node: Whether there is a node, or only the API with its controllers.
+            owned: Whether the cluster ends with this thread, even if that is killed.
+
+        Raises:
+            ClusterError: It does not start; the message has the end of the log of what failed.
+        """
+        directory = directory.absolute()
+        if len(str(directory)) > _LONGEST_DIRECTORY:
+            raise ClusterError(f"{directory} is too long a name for the sockets in it: {_LONGEST_DIRECTORY} at most")
+        if cls.find(directory):
+            raise ClusterError(f"A cluster runs in {directory}: stop it, or take another directory")
+        shutil.rmtree(directory, ignore_errors=True)
+        (directory / "logs").mkdir(parents=True)
+        machine = Machine.start(directory / "logs/machine.log", owned=owned)
+        try:
+            machine.save(_machine_file(directory))
+            _options_file(directory).write_text(json.dumps({"with_node": with_node}))
+            cluster = cls(directory, machine, with_node=with_node)
+            cluster._start_control_plane()
+            if cluster.node:
+                cluster._start_node(cluster.node)
+        except BaseException:
+            machine.stop()
+            raise
+        return cluster
+
+    @classmethod
+    def find(cls, directory: Path) -> Self | None:
+        """Return the cluster that runs in a directory, whoever started it."""
+        directory = directory.absolute()
+        machine = Machine.load(_machine_file(directory))
+        if machine is None:
+            return None
+        return cls(directory, machine, **json.loads(_options_file(directory).read_text()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def stop(self, *, keep_logs: bool = False) -> None:
+        """End everything at once and remove the directory; no pod is asked first."""
+        self.machine.stop()
+        if not keep_logs:
+            shutil.rmtree(self.directory)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's; it works on the host and inside the machine."""
+        return self.directory / "pki/admin.kubeconfig"
+
+    @functools.cached_property
+    def client(self) -> client.ApiClient:
+        """Kubernetes' client, as administrator."""
+        return config.new_client_from_config(str(self.kubeconfig))
+
+    @property
+    def host_address(self) -> str:
+        """Where pods reach a server that runs on the host."""
+        return self.machine.addresses.host
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120.0) -> str:
+        """Run kubectl as administrator and return its standard output.
+
+        Raises:
+            ClusterError: It failed, and `check` was asked for.
+        """
+        result = subprocess.run(
+            [*tools.kubernetes("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and result.returncode:
+            raise ClusterError(f"`kubectl {' '.join(arguments)}` failed: {result.stderr.strip()}")
+        return result.stdout
+
+    def apply(self, *objects: dict[str, object]) -> None:
+        """Apply manifests."""
+        self.kubectl("apply", "--server-side", "--filename", "-", stdin=json.dumps(_list_of(objects)))
+
+    def import_image(self, archive: Path) -> None:
+        """Load a Docker archive into the node.
+
+        Raises:
+            ClusterError: There is no node, or the archive is damaged.
+        """
+        if self.node is None:
+            raise ClusterError("This cluster has a control plane only")
+        self.node.import_image(archive)
+
+    def restart_api_server(self) -> None:
+        """Kill the API server and start it again: clients lose their watches."""
+        self.api_server.kill()
+        self.api_server.start()
+        self._wait_for_api()
+
+    def _start_control_plane(self) -> None:
+        addresses = self.machine.addresses
+        write_cluster_pki(
+            self.directory / "pki",
+            server=f"https://{addresses.node}:{control_plane.API_PORT}",
+            node_name=NODE_NAME,
+            node_address=addresses.node,
+            service_address=addresses.service(1),
+        )
+        for component in (self._etcd, self.api_server):
+            component.start()
+        self._wait_for_api()
+        for component in (self._controllers, self._scheduler):
+            component.start()
+        wait_for(
+            "the default service account",
+            lambda: self.kubectl("--namespace=default", "get", "serviceaccount", "default", check=False),
+            timeout_s=90,
+            tail=self._controllers.tail,
+        )
+
+    def _start_node(self, node: Node) -> None:
+        node.configure()
+        node.start_containerd()
+        archive = self.directory / "pause.tar"
+        write_archive(archive, PAUSE_IMAGE, tools.path("pause"))
+        node.import_image(archive)
+        node.start_kubelet()
+        node.proxy.start()
+        name_server = dns.name_server(self.machine, self.directory)
+        name_server.start()
+        provisioner = Component(
+            "volumes",
+            [sys.executable, "-m", "e2e.cluster.volumes", str(self.kubeconfig), str(self.directory / "volumes")],
+            self.machine,
+            self.directory / "logs",
+            {"PYTHONPATH": str(_ROOT)},
+        )
+        provisioner.start()
+        self.apply(*dns.service(self.machine), *volumes.storage_classes())
+        wait_for("the node to register", self._node_ready, timeout_s=120, tail=node.kubelet.tail)
+
+    def _node_ready(self) -> bool:
+        query = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
+        return self.kubectl("get", "node", NODE_NAME, "--output", query, check=False) == "True"
+
+    def _wait_for_api(self) -> None:
+        wait_for(
+            "the API server",
+            lambda: self.kubectl("get", "--raw", "/readyz", check=False),
+            timeout_s=180,
+            tail=self.api_server.tail,
+        )
+
+
+def prepare() -> None:
+    """Provide all that a cluster needs: packages and programs; what is there already costs nothing.
+
+    Raises:
+        ClusterError: Something cannot be provided; says what.
+    """
+    provide_packages()
+    provide_all()
+
+
+def _list_of(objects: tuple[dict[str, object], ...]) -> dict[str, object]:
+    return {"apiVersion": "v1", "kind": "List", "items": list(objects)}
+
+
+def _machine_file(directory: Path) -> Path:
+    return directory / "machine.json"
+
+
+def _options_file(directory: Path) -> Path:
+    return directory / "options.json"

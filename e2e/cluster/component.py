@@ -1,0 +1,91 @@
+"""One program of the cluster: its command line, its log, and its process inside the machine.
+
+The process this one starts waits outside for the real one inside; signals go to that. Both are found again through a file, so
+that another process than the starter can stop or kill a component.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.machine import Machine
+from e2e.cluster.waiting import wait_for
+
+_TAIL_LINES = 30
+_STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(slots=True)
+class Component:
+    """A program that can be started, stopped and killed."""
+
+    name: str
+    command: Sequence[str]
+    machine: Machine
+    directory: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    _process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> Path:
+        """What it has said in all its lives."""
+        return self.directory / f"{self.name}.log"
+
+    def start(self) -> None:
+        """Start it; it may not serve yet."""
+        self._process = self.machine.spawn(self.command, self.log, self.environment)
+        self._pid_file.write_text(str(self._process.pid))
+
+    def stop(self) -> None:
+        """Ask it to end (SIGTERM), kill it if it takes too long, and wait."""
+        pid = self._pid_inside()
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        wait_for(f"{self.name} to stop", lambda: self._gone(pid) or None, timeout_s=_STOP_TIMEOUT_S, tail=self.tail)
+        self._forget()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL), and wait."""
+        pid = self._pid_inside()
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+            wait_for(f"{self.name} to die", lambda: self._gone(pid) or None, timeout_s=_STOP_TIMEOUT_S)
+        self._forget()
+
+    @property
+    def running(self) -> bool:
+        """Whether its process has not ended."""
+        return self._pid_inside() is not None
+
+    def tail(self) -> str:
+        """Return the last lines of its log."""
+        lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if self.log.exists() else []
+        return "\n".join([f"The end of {self.log}:", *lines])
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.directory / f"{self.name}.pid"
+
+    def _pid_inside(self) -> int | None:
+        """Return the process itself, by the host's count: the only child of the one that waits outside."""
+        try:
+            waiting = int(self._pid_file.read_text())
+            children = Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(children[0]) if children else None
+
+    def _gone(self, pid: int) -> bool:
+        return self._pid_inside() != pid
+
+    def _forget(self) -> None:
+        if self._process:
+            self._process.wait()
+            self._process = None
+        self._pid_file.unlink(missing_ok=True)

@@ -1,0 +1,104 @@
+"""etcd, the API server, the controller manager and the scheduler: what they are told.
+
+etcd does not sync its writes to disk, for nothing here outlives the machine. The API server listens on the node's address,
+which both the host and the pods reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from e2e.cluster import tools
+from e2e.cluster.component import Component
+from e2e.cluster.machine import Machine
+
+API_PORT = 6443
+_ETCD = "http://127.0.0.1:2379"
+_ETCD_PEER = "http://127.0.0.1:2380"
+
+
+def etcd(machine: Machine, directory: Path) -> Component:
+    """Return the store of the API server."""
+    options = {
+        "name": "e2e",
+        "data-dir": directory / "etcd",
+        "unsafe-no-fsync": "true",
+        "log-level": "warn",
+        "listen-client-urls": _ETCD,
+        "advertise-client-urls": _ETCD,
+        "listen-peer-urls": _ETCD_PEER,
+        "initial-advertise-peer-urls": _ETCD_PEER,
+        "initial-cluster": f"e2e={_ETCD_PEER}",
+    }
+    return _component("etcd", machine, directory, options)
+
+
+def api_server(machine: Machine, directory: Path) -> Component:
+    """Return the API server."""
+    pki = directory / "pki"
+    options = {
+        "etcd-servers": _ETCD,
+        "secure-port": API_PORT,
+        "advertise-address": machine.addresses.node,
+        "tls-cert-file": pki / "apiserver.crt",
+        "tls-private-key-file": pki / "apiserver.key",
+        "client-ca-file": pki / "ca.crt",
+        "kubelet-client-certificate": pki / "apiserver-kubelet.crt",
+        "kubelet-client-key": pki / "apiserver-kubelet.key",
+        "kubelet-certificate-authority": pki / "ca.crt",
+        "kubelet-preferred-address-types": "InternalIP,Hostname",
+        "service-account-issuer": "https://kubernetes.default.svc",
+        "service-account-key-file": pki / "sa.pub",
+        "service-account-signing-key-file": pki / "sa.key",
+        "service-cluster-ip-range": machine.addresses.services,
+        "authorization-mode": "Node,RBAC",
+        "enable-admission-plugins": "NodeRestriction",
+        "allow-privileged": "true",
+        "requestheader-client-ca-file": pki / "ca.crt",
+        "requestheader-allowed-names": "front-proxy",
+        "requestheader-username-headers": "X-Remote-User",
+        "requestheader-group-headers": "X-Remote-Group",
+        "requestheader-extra-headers-prefix": "X-Remote-Extra-",
+        "proxy-client-cert-file": pki / "front-proxy.crt",
+        "proxy-client-key-file": pki / "front-proxy.key",
+    }
+    return _component("kube-apiserver", machine, directory, options)
+
+
+def controller_manager(machine: Machine, directory: Path) -> Component:
+    """Return the controllers of Kubernetes' own kinds."""
+    pki = directory / "pki"
+    options = {
+        **_identity(pki / "controller-manager.kubeconfig"),
+        "service-account-private-key-file": pki / "sa.key",
+        "root-ca-file": pki / "ca.crt",
+        "use-service-account-credentials": "true",
+        "cluster-signing-cert-file": pki / "ca.crt",
+        "cluster-signing-key-file": pki / "ca.key",
+        "service-cluster-ip-range": machine.addresses.services,
+    }
+    return _component("kube-controller-manager", machine, directory, options)
+
+
+def scheduler(machine: Machine, directory: Path) -> Component:
+    """Return what chooses a node for a pod."""
+    return _component("kube-scheduler", machine, directory, _identity(directory / "pki/scheduler.kubeconfig"))
+
+
+def _identity(kubeconfig: Path) -> dict[str, object]:
+    return {
+        "kubeconfig": kubeconfig,
+        "authentication-kubeconfig": kubeconfig,
+        "authorization-kubeconfig": kubeconfig,
+        "leader-elect": "false",
+        "bind-address": "127.0.0.1",
+    }
+
+
+def _component(name: str, machine: Machine, directory: Path, options: dict[str, object]) -> Component:
+    return Component(name, [*tools.kubernetes(name), *_flags(options)], machine, directory / "logs")
+
+
+def _flags(options: dict[str, object]) -> Iterator[str]:
+    return (f"--{name}={value}" for name, value in options.items())

@@ -1,0 +1,214 @@
+"""containerd, the kubelet and kube-proxy: what they are told, and what can be done to a node.
+
+The settings are those a machine without systemd, with hybrid cgroups and without the right to lower a process's oom_score_adj
+demands. No pod is evicted for a full disk: the machine's disk is not the node's to keep free.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from e2e.cluster import tools
+from e2e.cluster.component import Component
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.machine import Machine
+from e2e.cluster.waiting import wait_for
+
+NODE_NAME = "node"
+PAUSE_IMAGE = "localhost/pause:1"
+DNS_SERVICE_NUMBER = 10
+
+_CONTAINERD = """version = 2
+root = "{directory}/containerd"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{pause}"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  netns_mounts_under_state_dir = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    default_runtime_name = "runc"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+      runtime_type = "io.containerd.runc.v2"
+      [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+        SystemdCgroup = false
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "{directory}/cni"
+"""
+
+
+class Node:
+    """The cluster's only node: a real one, whose parts can be killed and started again."""
+
+    def __init__(self, machine: Machine, directory: Path) -> None:
+        self._machine = machine
+        self._directory = directory
+        logs = directory / "logs"
+        pki = directory / "pki"
+        self.containerd = Component(
+            "containerd", ["containerd", "--config", str(directory / "containerd.toml")], machine, logs
+        )
+        self.kubelet = Component(
+            "kubelet",
+            [
+                *tools.kubernetes("kubelet"),
+                f"--config={directory / 'kubelet.yaml'}",
+                f"--kubeconfig={pki / 'kubelet.kubeconfig'}",
+                f"--root-dir={directory / 'kubelet'}",
+                f"--cert-dir={directory / 'kubelet/pki'}",
+                f"--hostname-override={NODE_NAME}",
+                f"--node-ip={machine.addresses.node}",
+                "--v=2",
+            ],
+            machine,
+            logs,
+        )
+        self.proxy = Component(
+            "kube-proxy", [*tools.kubernetes("kube-proxy"), f"--config={directory / 'proxy.yaml'}"], machine, logs
+        )
+
+    def configure(self) -> None:
+        """Write the configuration files."""
+        directory = self._directory
+        for name in ("cni", "kubelet", "containerd", "pod-logs"):
+            (directory / name).mkdir(exist_ok=True)
+        (directory / "containerd.toml").write_text(_CONTAINERD.format(directory=directory, pause=PAUSE_IMAGE))
+        (directory / "cni/10-e2e.conflist").write_text(json.dumps(self._network()))
+        (directory / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+        (directory / "proxy.yaml").write_text(yaml.safe_dump(self._proxy_configuration()))
+
+    def start_containerd(self) -> None:
+        """Start what runs containers, and wait until it answers."""
+        self.containerd.start()
+        wait_for(
+            "containerd",
+            lambda: self._machine.run("ctr", "version", check=False),
+            timeout_s=60,
+            tail=self.containerd.tail,
+        )
+
+    def kill_kubelet(self) -> None:
+        """Kill the kubelet: pods run on, and nobody restarts, probes or reports them."""
+        self.kubelet.kill()
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet (again)."""
+        self.kubelet.start()
+
+    def import_image(self, archive: Path) -> None:
+        """Load a Docker archive into the node's image store."""
+        self._machine.run("ctr", "--namespace", "k8s.io", "images", "import", str(archive), timeout_s=300)
+
+    def kill_container(self, container_id: str) -> None:
+        """Kill a container's first process as the kernel would (SIGKILL).
+
+        Args:
+            container_id: `status.containerStatuses[].containerID` of the pod, with or without its scheme.
+        """
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", container_id.rpartition("/")[2])
+
+    def pause_container(self, container_id: str) -> None:
+        """Keep all processes of a container from running (the freezer), as a machine that hangs would."""
+        self._ctr("tasks", "pause", container_id.rpartition("/")[2])
+
+    def resume_container(self, container_id: str) -> None:
+        """Let a paused container run again."""
+        self._ctr("tasks", "resume", container_id.rpartition("/")[2])
+
+    def block(self, pod_address: str, port: int) -> None:
+        """Drop what a pod sends to a port anywhere beyond the node, as a network partition would."""
+        self._machine.run("iptables", "--insert", *_drop(pod_address, port))
+
+    def unblock(self, pod_address: str, port: int) -> None:
+        """Take back `block`."""
+        self._machine.run("iptables", "--delete", *_drop(pod_address, port))
+
+    def reboot(self) -> None:
+        """Kill the kubelet, every container and containerd, as a power cut would, and start the node again."""
+        self.kubelet.kill()
+        for task in self._ctr("tasks", "list", "--quiet").split():
+            self._ctr("tasks", "kill", "--signal", "SIGKILL", task, check=False)
+        self.containerd.kill()
+        self.start_containerd()
+        self.kubelet.start()
+
+    def _ctr(self, *arguments: str, check: bool = True) -> str:
+        try:
+            return self._machine.run("ctr", "--namespace", "k8s.io", *arguments, check=check)
+        except ClusterError as error:
+            raise ClusterError(f"containerd refused: {error}") from None
+
+    def _network(self) -> dict[str, object]:
+        bridge = {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": True,
+            "ipMasq": True,
+            "hairpinMode": True,
+            "ipam": {
+                "type": "host-local",
+                "ranges": [[{"subnet": self._machine.addresses.pods}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+                "dataDir": str(self._directory / "cni-addresses"),
+            },
+        }
+        ports = {"type": "portmap", "capabilities": {"portMappings": True}}
+        return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [bridge, ports]}
+
+    def _kubelet_configuration(self) -> dict[str, object]:
+        pki = self._directory / "pki"
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": False},
+                "x509": {"clientCAFile": str(pki / "ca.crt")},
+            },
+            "authorization": {"mode": "AlwaysAllow"},
+            "tlsCertFile": str(pki / "kubelet-server.crt"),
+            "tlsPrivateKeyFile": str(pki / "kubelet-server.key"),
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self._machine.addresses.name}",
+            "failSwapOn": False,
+            "failCgroupV1": False,
+            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+            "clusterDNS": [self._machine.addresses.service(DNS_SERVICE_NUMBER)],
+            "clusterDomain": "cluster.local",
+            "resolvConf": "",
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "evictionHard": {
+                "imagefs.available": "0%",
+                "nodefs.available": "0%",
+                "nodefs.inodesFree": "0%",
+                "memory.available": "100Mi",
+            },
+            "enforceNodeAllocatable": ["pods"],
+            "makeIPTablesUtilChains": False,
+            "shutdownGracePeriod": "0s",
+            "volumePluginDir": str(self._directory / "kubelet/volumeplugins"),
+            "podLogsDir": str(self._directory / "pod-logs"),
+            # Changed Secrets and ConfigMaps reach pods within seconds, so that tests of rotation need not wait a minute.
+            "syncFrequency": "10s",
+            "fileCheckFrequency": "10s",
+            "nodeStatusUpdateFrequency": "4s",
+        }
+
+    def _proxy_configuration(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "clientConnection": {"kubeconfig": str(self._directory / "pki/proxy.kubeconfig")},
+            "mode": "iptables",
+            "clusterCIDR": self._machine.addresses.pods,
+            "hostnameOverride": NODE_NAME,
+            "conntrack": {"maxPerCore": 0, "min": 0},
+        }
+
+
+def _drop(pod_address: str, port: int) -> list[str]:
+    return ["FORWARD", "--source", pod_address, "--protocol", "tcp", "--dport", str(port), "--jump", "DROP"]

@@ -1,0 +1,31 @@
+"""The programs the set-up built, by name, for tests and for people."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from e2e.cluster.build import MODULES, provide
+from e2e.cluster.errors import ClusterError
+
+
+def path(program: str) -> Path:
+    """Return the path of `helm`, `kubeconform`, `coredns`, `kubernetes` or `pause`, building it first if it is missing.
+
+    Raises:
+        ClusterError: There is no such program, or it cannot be built.
+    """
+    for module in MODULES.values():
+        if program in module.programs:
+            return provide(module.name) / program
+    known = ", ".join(sorted(name for module in MODULES.values() for name in module.programs))
+    raise ClusterError(f"There is no program {program}; there are {known}")
+
+
+def kubernetes(component: str) -> list[str]:
+    """Return the command line of a part of Kubernetes: `kubectl`, `kubelet`, `etcd`."""
+    return [str(path("kubernetes")), component]
+
+
+def schemas() -> str:
+    """Return the `-schema-location` of kubeconform for Kubernetes' own resources."""
+    return f"{provide('kubernetes') / 'schemas'}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"

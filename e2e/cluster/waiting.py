@@ -1,0 +1,36 @@
+"""Waiting for a condition with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from e2e.cluster.errors import ClusterError
+
+Found = TypeVar("Found")
+
+
+def wait_for(
+    what: str, look: Callable[[], Found], *, timeout_s: float, poll_s: float = 0.2, tail: Callable[[], str] = str
+) -> Found:
+    """Return the first true value of `look`.
+
+    Args:
+        what: What is awaited, for the error.
+        look: Is asked until it returns something true.
+        timeout_s: How long it may take.
+        poll_s: The pause between two looks.
+        tail: Says more about the state of things, for the error.
+
+    Raises:
+        ClusterError: It took too long.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise ClusterError(f"Waited {timeout_s:.0f} s in vain for {what}. {tail()}".rstrip())
+        time.sleep(poll_s)

@@ -1,0 +1,1 @@
+"""The images the tests run, built on this machine."""
