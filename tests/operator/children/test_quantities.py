@@ -1,6 +1,9 @@
 """Quantities in the API server's notation."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kubernetes.utils.quantity import parse_quantity
 
 from millrace_operator.children import canonical_quantity
 
@@ -29,6 +32,21 @@ from millrace_operator.children import canonical_quantity
 def test_quantities_are_written_as_the_server_keeps_them(written, kept):
     """A quantity is given in its shortest form without a fraction."""
     assert canonical_quantity(written) == kept
+
+
+NUMBERS = st.decimals(0, 10**9, places=3, allow_nan=False).map(lambda number: f"{number:f}") | st.integers(
+    0, 10**9
+).map(str)
+SUFFIXES = st.sampled_from(("", "Ki", "Mi", "Gi", "m", "k", "M", "G", "u"))
+
+
+@given(NUMBERS, SUFFIXES)
+def test_the_amount_stays_the_same(number, suffix):
+    """The new text is of the same amount, by another reader of quantities, has no fraction, and stays as it is."""
+    kept = canonical_quantity(number + suffix)
+    assert parse_quantity(kept) == parse_quantity(number + suffix)
+    assert "." not in kept
+    assert canonical_quantity(kept) == kept
 
 
 def test_what_is_no_quantity_is_refused():
