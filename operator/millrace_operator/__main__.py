@@ -1,0 +1,37 @@
+"""`python -m millrace_operator`: runs the operator; docs/operator.md tells of its settings."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import sys
+
+from kubernetes.config import ConfigException
+
+from millrace_operator.app.logs import configure_logs
+from millrace_operator.app.operator import Operator, api_client
+from millrace_operator.app.settings import SettingsError, settings_from
+from millrace_operator.cluster.requests import ApiError
+
+log = logging.getLogger("millrace_operator")
+
+
+def main() -> int:
+    """Run the operator and return its exit status."""
+    try:
+        settings = settings_from(os.environ)
+    except SettingsError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - logging is not set up without settings
+        return 2
+    configure_logs(settings)
+    try:
+        reconcile = importlib.import_module("millrace_operator.reconcile").reconcile
+        return Operator(settings, reconcile, api_client(settings.workers)).run()
+    except (ApiError, ConfigException) as error:
+        log.error("%s", error)  # noqa: TRY400 - the message says it all
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""kopf's watches: each event goes into a cache and its application's key into the queue; nothing else happens here.
+
+Only `on.event` handlers are used: of these kopf keeps no record in annotations or finalizers, so it writes nothing. What kopf's
+watches cannot tell (an object that was deleted while a watch was interrupted) `relist` finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import kopf
+
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.queue import WorkQueue
+from millrace_operator.app.refs import Ref
+from millrace_operator.cluster.cache import Cache, app_of
+from millrace_operator.cluster.kinds import APPS, CHILDREN, GROUP, PODS, RESETS, Kind
+from millrace_operator.model import Object
+
+log = logging.getLogger(__name__)
+
+SELECTOR: Final = "app.kubernetes.io/managed-by=millrace-operator"
+PREFIX: Final = GROUP
+_TOGETHER_SECONDS: Final = 0.1
+"""Changes of children come in flocks: those of so long are one reason for a pass."""
+
+
+class Handlers:
+    """Takes what watches see.
+
+    Args:
+        resources: The cache of StreamsApps and StreamsResets.
+        children: The cache of their children.
+        queue: The keys to be worked on.
+        metrics: Told of every event.
+    """
+
+    def __init__(self, resources: Cache, children: Cache, queue: WorkQueue[Ref], metrics: Metrics) -> None:
+        self._resources = resources
+        self._children = children
+        self._queue = queue
+        self._metrics = metrics
+
+    def registry(self) -> kopf.OperatorRegistry:
+        """Return kopf's registry with a watch of every kind."""
+        registry = kopf.OperatorRegistry()
+        for kind in (APPS, RESETS):
+            self._watch(registry, kind, self.on_resource)
+        for kind in CHILDREN:
+            self._watch(registry, kind, self.on_child)
+        return registry
+
+    def on_resource(self, kind: Kind, event_type: str | None, obj: Object) -> None:
+        """Take an event of a StreamsApp or a StreamsReset."""
+        ref = Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        if event_type == "DELETED":
+            self._resources.remove(kind, obj)
+            self._queue.add(ref)
+            return
+        known = self._resources.get(kind, ref.namespace, ref.name)
+        if self._resources.put(kind, obj):
+            # Only what a user has done makes haste: the operator's own status writes come back here as well.
+            asked = known is None or _asked(known) != _asked(obj)
+            if asked:
+                self._queue.add(ref, urgent=True)
+
+    def on_child(self, kind: Kind, event_type: str | None, obj: Object) -> None:
+        """Take an event of a child."""
+        if event_type == "DELETED":
+            self._children.remove(kind, obj)
+        elif not self._children.put(kind, obj):
+            return
+        self._queue.add(Ref(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
+
+    def _watch(self, registry: kopf.OperatorRegistry, kind: Kind, take: Any) -> None:
+        async def handle(event: Mapping[str, Any], **_: Any) -> None:
+            self._metrics.event(kind.plural)
+            try:
+                take(kind, event["type"], event["object"])
+            except Exception:
+                log.exception("an event of %s could not be taken", kind.plural)
+            await asyncio.sleep(0)
+
+        kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"on-{kind.plural}")(handle)
+
+
+def _asked(obj: Object) -> tuple[Any, ...]:
+    """Return what of a resource its user decides."""
+    metadata = obj["metadata"]
+    annotations = metadata.get("annotations") or {}
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), annotations
+
+
+def configure(settings: kopf.OperatorSettings) -> None:
+    """Set kopf up to watch and nothing else."""
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.persistence.finalizer = f"{PREFIX}/kopf"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=PREFIX)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=PREFIX)
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 330
+    settings.watching.connect_timeout = 10
+    settings.watching.inactivity_timeout = 75
+    settings.watching.reconnect_backoff = 1.0
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.queueing.idle_timeout = 1.0
+    settings.process.ultimate_exiting_timeout = 20
+    for kind in CHILDREN:
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = SELECTOR
+
+
+__all__ = ["PODS", "PREFIX", "SELECTOR", "Handlers", "configure"]

@@ -1,0 +1,175 @@
+"""Joins the hands on Kafka to the cluster: which plan is looked for, and where an application's credentials come from.
+
+Secrets are read by name, never listed, and kept in memory for a while: clients read what rotates anew when brokers refuse it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from millrace.manifest import StreamsApp, check
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.app.refs import Ref
+from millrace_operator.children import PLAN_KEY, names
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.kafka import Credentials, KafkaClusters, needed_secrets
+from millrace_operator.model import (
+    DeleteGroup,
+    DeleteTopics,
+    Desired,
+    KafkaState,
+    Key,
+    Object,
+    ProvisionTopics,
+    RemoveMembers,
+)
+
+_SECRETS_KEPT_SECONDS: Final = 600.0
+_RETRY_SECRETS_SECONDS: Final = 15.0
+_DOUBTFUL: Final = frozenset({"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration"})
+"""Reasons that may go away with a Secret's newer content."""
+
+Data = Mapping[str, bytes]
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Kept:
+    credentials: Credentials
+    secrets: tuple[str, ...]
+    read_at: float
+
+
+class KafkaHands:
+    """The hands on Kafka for all applications; safe to use from several threads.
+
+    Args:
+        requests: How to reach the API server.
+        clusters: The brokers.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self, requests: Requests, clusters: KafkaClusters, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._requests = requests
+        self._clusters = clusters
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[Ref, _Kept] = {}
+        self._uids: dict[Ref, str] = {}
+        self._doubtful: set[Ref] = set()
+
+    def observe(self, desired: Desired, objects: Mapping[Key, Object]) -> KafkaState:
+        """Return what an application's brokers say; never raises."""
+        app = app_of(desired)
+        if app is None:
+            return KafkaState(error="the manifest has problems", reason="Unknown")
+        ref = _ref(desired)
+        try:
+            credentials = self._credentials(ref, app)
+        except ApiError as error:
+            return KafkaState(error=f"The credentials could not be read: {error}", reason="SecretMissing")
+        wanted, stable = plans_of(desired, objects)
+        state = self._clusters.observe(app, credentials, wanted, stable)
+        with self._lock:
+            self._uids[ref] = desired.uid
+            (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
+        return state
+
+    def act(self, desired: Desired, action: Any) -> None:
+        """Carry out an action on an application's topics or group.
+
+        Raises:
+            StreamsError: It could not be done.
+            ApiError: The credentials could not be read.
+        """
+        app = app_of(desired)
+        if app is not None:
+            self._clusters.act(app, self._credentials(_ref(desired), app), action)
+
+    def forget(self, ref: Ref) -> None:
+        """Close what was kept for an application that is gone."""
+        with self._lock:
+            self._kept.pop(ref, None)
+            self._doubtful.discard(ref)
+            uid = self._uids.pop(ref, None)
+        if uid is not None:
+            self._clusters.forget(uid)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._clusters.close()
+
+    def _credentials(self, ref: Ref, app: StreamsApp) -> Credentials:
+        secrets = needed_secrets(app.spec)
+        with self._lock:
+            kept = self._kept.get(ref)
+            age = _RETRY_SECRETS_SECONDS if ref in self._doubtful else _SECRETS_KEPT_SECONDS
+        if kept is not None and kept.secrets == secrets and (not secrets or self._clock() - kept.read_at < age):
+            return kept.credentials
+        found = {name: self._secret(ref.namespace, name) for name in secrets}
+        credentials = Credentials.of(app.spec, found)
+        with self._lock:
+            self._kept[ref] = _Kept(credentials, secrets, self._clock())
+        return credentials
+
+    def _secret(self, namespace: str, name: str) -> Data | None:
+        try:
+            secret = self._requests.get(SECRETS, namespace, name)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        return {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
+
+
+def app_of(desired: Desired) -> StreamsApp | None:
+    """Return what is desired as a model, or None if its spec breaks a rule."""
+    metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
+    manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
+    return check(manifest, StreamsApp)[0]
+
+
+def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> tuple[TopologyPlan | None, TopologyPlan | None]:
+    """Return the plans of the newest and of the stable revision, as far as they are known."""
+    status = desired.status
+    stable_name = (
+        names.plan_config_map(desired.name, status.stable_revision) if status and status.stable_revision else None
+    )
+    found = {
+        key.name: (str(obj["metadata"].get("creationTimestamp", "")), plan)
+        for key, obj in objects.items()
+        if key.kind == CONFIG_MAPS.kind and (plan := _plan(obj)) is not None
+    }
+    stable = found.pop(stable_name)[1] if stable_name in found else None
+    newest = max(found.items(), key=lambda item: (item[1][0], item[0]), default=None)
+    return (newest[1][1] if newest else stable), stable
+
+
+def _plan(config_map: Object) -> TopologyPlan | None:
+    text = (config_map.get("data") or {}).get(PLAN_KEY)
+    try:
+        return None if text is None else TopologyPlan.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value)
+    except binascii.Error:
+        return b""
+
+
+def _ref(desired: Desired) -> Ref:
+    return Ref(APPS.kind, desired.namespace, desired.name)

@@ -1,0 +1,174 @@
+"""Which of several operators may write: the holder of a `coordination.k8s.io` Lease.
+
+Others judge a holder by their own clocks: who sees a Lease unchanged for its whole duration takes it. The holder counts the same
+duration from before it *sent* its last renewal, and stops writing a margin earlier: so, however clocks are set, it has stopped
+before another begins. `may_write_seconds` is that time; it is asked before every write and bounds the write's own time-out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from millrace_operator.cluster.kinds import LEASES
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.model import Object
+
+log = logging.getLogger(__name__)
+
+_MARGIN: Final = 1 / 3
+"""Which part of the duration the holder does not use."""
+_RENEW: Final = 1 / 7
+"""Which part of the duration lies between two renewals."""
+
+
+class LeaseApi(Protocol):
+    """The requests that a lease takes; `cluster.requests.Requests` is one."""
+
+    def get(self, kind: Any, namespace: str | None, name: str) -> Any:
+        """Return the Lease."""
+
+    def create(self, kind: Any, namespace: str | None, body: Object) -> Object:
+        """Create it."""
+
+    def update(self, kind: Any, namespace: str | None, name: str, body: Object) -> Object:
+        """Replace the version that was read."""
+
+
+class Leader:
+    """A candidate for the Lease; `step` is its whole logic, `run` calls it until the Lease is lost.
+
+    Args:
+        api: How to reach the API server.
+        namespace: The Lease's namespace.
+        name: The Lease's name.
+        identity: What this candidate is called; no two may share it.
+        seconds: How long the Lease is held without being renewed.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self,
+        api: LeaseApi,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace, self._name = namespace, name
+        self._identity, self._seconds = identity, seconds
+        self._clock = clock
+        self._held_until = float("-inf")
+        self._seen: str | None = None
+        self._seen_at = 0.0
+        self.stepped_at = clock()
+        """When the last attempt ended, successful or not."""
+
+    @property
+    def renew_seconds(self) -> float:
+        """How long to wait between two steps."""
+        return self._seconds * _RENEW
+
+    def may_write_seconds(self) -> float:
+        """Return for how long this candidate may still write; 0 or less if it may not."""
+        return self._held_until - self._clock()
+
+    def step(self) -> bool:
+        """Renew the Lease, or try to get it, and say whether this candidate holds it."""
+        begun = self._clock()
+        try:
+            held = self._try(begun)
+        except ApiError as error:
+            log.warning("lease %s/%s: %s", self._namespace, self._name, error)
+            return self.may_write_seconds() > 0
+        finally:
+            self.stepped_at = self._clock()
+        self._held_until = begun + self._seconds * (1 - _MARGIN) if held else float("-inf")
+        return held
+
+    def release(self) -> None:
+        """Give the Lease up, so that another need not wait for its end."""
+        if self.may_write_seconds() <= 0:
+            return
+        self._held_until = float("-inf")
+        try:
+            lease = self._api.get(LEASES, self._namespace, self._name)
+            if lease["spec"].get("holderIdentity") == self._identity:
+                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+                self._api.update(LEASES, self._namespace, self._name, {**lease, "spec": spec})
+        except ApiError as error:
+            log.info("the lease could not be given up and will run out: %s", error)
+
+    def run(self, stop: threading.Event, on_held: Callable[[], None]) -> bool:
+        """Try to get the Lease, call `on_held` once when it is got, and renew it.
+
+        Args:
+            stop: Ends the run.
+            on_held: Called once; must return soon.
+
+        Returns:
+            False if the Lease was held and is lost, True if the run was stopped.
+        """
+        leads = False
+        while not stop.is_set():
+            held = self.step()
+            if leads and not held:
+                return False
+            if held and not leads:
+                leads = True
+                log.info("%s holds the lease %s/%s", self._identity, self._namespace, self._name)
+                on_held()
+            stop.wait(self.renew_seconds)
+        return True
+
+    def _try(self, begun: float) -> bool:
+        try:
+            lease = self._api.get(LEASES, self._namespace, self._name)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return self._write(self._api.create, LEASES, self._namespace, self._lease({}))
+        spec = lease.get("spec") or {}
+        version, holder = lease["metadata"].get("resourceVersion"), spec.get("holderIdentity")
+        if version != self._seen:
+            self._seen, self._seen_at = version, begun
+        expired = begun - self._seen_at >= float(spec.get("leaseDurationSeconds") or 0)
+        if holder and holder != self._identity and not expired:
+            return False
+        return self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(lease))
+
+    def _write(self, write: Callable[..., Object], *arguments: Any) -> bool:
+        """Write the Lease; that another candidate was faster is no error."""
+        try:
+            lease = write(*arguments)
+        except ApiError as error:
+            if error.conflict:
+                return False
+            raise
+        self._seen = lease["metadata"].get("resourceVersion")
+        self._seen_at = self._clock()
+        return True
+
+    def _lease(self, known: Object) -> dict[str, Any]:
+        spec = known.get("spec") or {}
+        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = {
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": max(1, round(self._seconds)),
+            "renewTime": now,
+        }
+        if spec.get("holderIdentity") != self._identity:
+            renewed |= {"acquireTime": now, "leaseTransitions": int(spec.get("leaseTransitions") or 0) + bool(known)}
+        return {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {**(known.get("metadata") or {}), "name": self._name, "namespace": self._namespace},
+            "spec": {**spec, **renewed},
+        }

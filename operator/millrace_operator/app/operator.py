@@ -1,0 +1,235 @@
+"""The operator as a whole: puts the parts together, and gives them their order at start and end.
+
+    lists (caches are full) ─► watches ─► the Lease ─► workers
+    SIGTERM ─► watches end ─► passes end ─► the Lease is given up
+
+A replica without the Lease watches all the same, so that it can begin at once. One that loses it ends the process: nothing that a
+thread may still hold from before is worth keeping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from typing import Final
+
+import kopf
+from kubernetes import client
+from kubernetes import config as kubernetes_config
+
+from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.handlers import SELECTOR, Handlers, configure
+from millrace_operator.app.health import HealthServer
+from millrace_operator.app.kafka_hands import KafkaHands
+from millrace_operator.app.leader import Leader
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.passes import Cluster, Passes, Reconcile
+from millrace_operator.app.queue import WorkQueue
+from millrace_operator.app.refs import Ref
+from millrace_operator.app.settings import Settings
+from millrace_operator.app.workers import Workers
+from millrace_operator.cluster.act import Hands, crash_after
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import Recorder
+from millrace_operator.cluster.instances import Instances
+from millrace_operator.cluster.kinds import APPS, RESETS
+from millrace_operator.cluster.observe import Expandable, Outputs
+from millrace_operator.cluster.relist import relist
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.kafka import KafkaClusters
+
+log = logging.getLogger(__name__)
+
+_CRASHED: Final = 1
+_HEARTBEAT_SECONDS: Final = 5.0
+_LONGEST_PAUSE_SECONDS: Final = 60.0
+"""How long the loops of watches and of the Lease may not turn before the liveness probe fails."""
+_LAST_PASSES_SECONDS: Final = 20.0
+_LIST_ATTEMPTS: Final = 30
+_LIST_PAUSE_SECONDS: Final = 2.0
+
+
+class Operator:
+    """One replica of the operator.
+
+    Args:
+        settings: What its environment says.
+        reconcile: What decides; by default Millrace's own.
+        api: The client for the API server.
+    """
+
+    def __init__(self, settings: Settings, reconcile: Reconcile, api: client.ApiClient) -> None:
+        self._settings = settings
+        self._stop = threading.Event()
+        self._synced = False
+        self._leads = False
+        self._beat = time.monotonic()
+        self._metrics = Metrics()
+        self._queue: WorkQueue[Ref] = WorkQueue()
+        self._requests = Requests(api, lambda: self._leader.may_write_seconds(), self._metrics.request)  # noqa: PLW0108
+        self._leader = Leader(
+            self._requests,
+            namespace=settings.pod_namespace,
+            name=settings.lease_name,
+            identity=settings.pod_name,
+            seconds=settings.lease_seconds,
+        )
+        resources, children, instances = Cache(), Cache(), Instances()
+        self._cluster = Cluster(
+            requests=self._requests,
+            resources=resources,
+            children=children,
+            instances=instances,
+            hands=Hands(self._requests, resources, children, instances),
+            outputs=Outputs(self._requests),
+            recorder=Recorder(self._requests, settings.pod_name),
+            expandable=Expandable(self._requests).of,
+        )
+        self._brokers = Brokers(self._queue.add)
+        self._kafka = KafkaHands(self._requests, KafkaClusters())
+        self._passes = Passes(
+            cluster=self._cluster,
+            reconcile=reconcile,
+            kafka=self._kafka,
+            brokers=self._brokers,
+            resync_seconds=settings.resync_seconds,
+            after_action=crash_after(settings.crash_after_actions),
+        )
+        self._workers = Workers(
+            self._queue,
+            {APPS.kind: self._passes.run, RESETS.kind: lambda _ref, _failures: None},
+            count=settings.workers,
+            metrics=self._metrics,
+        )
+        self._metrics.watch(depth=self._queue.depth, leads=lambda: self._leads, apps=lambda: resources.of_kind(APPS))
+
+    def run(self) -> int:
+        """Run until SIGTERM or SIGINT, or until the Lease is lost, and return the process's exit status."""
+        health = HealthServer(
+            self._settings.metrics_port, live=self._not_live, ready=self._not_ready, registry=self._metrics.registry
+        )
+        log.info("listening on port %d", health.port)
+        try:
+            self._first_lists()
+            election = threading.Thread(target=self._lead, name="election", daemon=True)
+            election.start()
+            threading.Thread(target=self._relist_forever, name="relist", daemon=True).start()
+            asyncio.run(self._watch())
+            self._end()
+            election.join(self._settings.lease_seconds)
+            self._leader.release()
+        finally:
+            health.close()
+        return 0
+
+    def _first_lists(self) -> None:
+        """Fill the caches; the API server may be starting too."""
+        for attempt in range(1, _LIST_ATTEMPTS + 1):
+            try:
+                self._relist()
+            except ApiError as error:
+                if attempt == _LIST_ATTEMPTS:
+                    raise
+                log.warning("%s; again in %.0f s", error, _LIST_PAUSE_SECONDS)
+                self._stop.wait(_LIST_PAUSE_SECONDS)
+            else:
+                self._synced = True
+                return
+
+    def _relist(self) -> None:
+        cluster, namespaces = self._cluster, self._settings.namespaces
+        changed, cluster.pod_monitors = relist(
+            self._requests, cluster.resources, cluster.children, namespaces, SELECTOR
+        )
+        for namespace, name in changed:
+            self._queue.add(Ref(APPS.kind, namespace, name))
+
+    def _relist_forever(self) -> None:
+        while not self._stop.wait(self._settings.relist_seconds):
+            try:
+                self._relist()
+            except ApiError as error:
+                log.warning("%s", error)
+
+    async def _watch(self) -> None:
+        """Run kopf, which also takes the signals."""
+        settings = kopf.OperatorSettings()
+        configure(settings)
+        handlers = Handlers(self._cluster.resources, self._cluster.children, self._queue, self._metrics)
+        registry = handlers.registry()
+        kopf.on.login(registry=registry, id="login")(kopf.login_via_client)
+        heart = asyncio.create_task(self._heartbeat())
+        try:
+            await kopf.operator(
+                registry=registry,
+                settings=settings,
+                standalone=True,
+                namespaces=self._settings.namespaces,
+                clusterwide=not self._settings.namespaces,
+                stop_flag=self._stop,
+            )
+        finally:
+            heart.cancel()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+
+    def _lead(self) -> None:
+        try:
+            stopped = self._leader.run(self._stop, self._begin)
+        except Exception:
+            log.exception("the election failed")
+            stopped = False
+        if not stopped:
+            log.error("the lease is lost: the process ends, another operator goes on")
+            logging.shutdown()
+            os._exit(_CRASHED)
+
+    def _begin(self) -> None:
+        self._leads = True
+        for kind in (APPS, RESETS):
+            for obj in self._cluster.resources.of_kind(kind):
+                self._queue.add(Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        self._workers.start()
+
+    def _end(self) -> None:
+        log.info("ending")
+        self._stop.set()
+        self._queue.close()
+        if not self._workers.join(_LAST_PASSES_SECONDS):
+            log.warning("a pass has not ended; the next operator goes on from where it was")
+        self._brokers.close()
+        self._kafka.close()
+        self._cluster.instances.close()
+
+    def _not_live(self) -> list[str]:
+        if not self._synced:
+            return []
+        now = time.monotonic()
+        loops = {"the watches": self._beat, "the election": self._leader.stepped_at}
+        stopped = [f"{name} have stopped" for name, at in loops.items() if now - at > _LONGEST_PAUSE_SECONDS]
+        return stopped + (self._workers.problems(self._settings.stuck_seconds) if self._leads else [])
+
+    def _not_ready(self) -> list[str]:
+        return [] if self._synced else ["the first lists are not complete"]
+
+
+def api_client(workers: int) -> client.ApiClient:
+    """Return a client with the credentials of the pod, or of kubectl's user.
+
+    Args:
+        workers: How many threads will use it.
+    """
+    configuration = client.Configuration()
+    try:
+        kubernetes_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    except kubernetes_config.ConfigException:
+        kubernetes_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    configuration.retries = False
+    configuration.connection_pool_maxsize = workers + 24
+    return client.ApiClient(configuration)

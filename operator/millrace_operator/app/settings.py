@@ -1,0 +1,89 @@
+"""What the operator is told by its environment: variables `MILLRACE_OPERATOR_…`."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+PREFIX: Final = "MILLRACE_OPERATOR_"
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class SettingsError(Exception):
+    """The environment says something that the operator cannot follow."""
+
+
+def _names(value: Any) -> Any:
+    names = tuple(name.strip() for name in value.split(",") if name.strip()) if isinstance(value, str) else value
+    for name in names:
+        if not _NAMESPACE.fullmatch(name):
+            raise ValueError(f"{name!r} is not the name of a namespace; separate several by commas")
+    return names
+
+
+class Settings(BaseModel):
+    """The operator's settings; each is the variable of its name in capitals."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
+    """Namespaces to serve, separated by commas; empty for all."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """What is logged."""
+    log_format: Literal["text", "json"] = "text"
+    """How it is logged."""
+    workers: Annotated[int, Field(ge=1, le=64)] = 4
+    """How many applications are worked on at once."""
+    resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
+    """After how many seconds an application is looked at though nothing was reported."""
+    relist_seconds: Annotated[float, Field(ge=10, le=86400)] = 600
+    """After how many seconds everything is listed anew, to find what a watch has missed."""
+    stuck_seconds: Annotated[float, Field(ge=10, le=86400)] = 300
+    """How long one pass may take, or wait for its turn, before the liveness probe fails."""
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
+    """Port of /healthz, /readyz and /metrics."""
+    pod_name: Annotated[str, Field(min_length=1)] = Field(
+        default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}"
+    )
+    """What this operator is called in the Lease: its pod's name."""
+    pod_namespace: Annotated[str, Field(pattern=_NAMESPACE)] = "default"
+    """The operator's own namespace, where its Lease is."""
+    lease_name: Annotated[str, Field(min_length=1, max_length=253)] = "millrace-operator"
+    """Name of the Lease that one of several operators holds."""
+    lease_seconds: Annotated[float, Field(ge=3, le=600)] = 15
+    """How long the Lease is held without being renewed."""
+    crash_after_actions: Annotated[int, Field(ge=1)] | None = None
+    """For tests only: the process ends at once after so many actions."""
+
+
+def settings_from(environment: Mapping[str, str]) -> Settings:
+    """Read the settings.
+
+    Raises:
+        SettingsError: A variable is unknown or has a value that is not allowed; names every such variable.
+    """
+    given = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX) and value
+    }
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        problems = [
+            f"{PREFIX}{str(item['loc'][0]).upper()}={item['input']!r}: {_rule(item['type'], item['msg'])}"
+            for item in error.errors()
+        ]
+        raise SettingsError("\n".join(problems)) from None
+
+
+def _rule(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        known = ", ".join(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)
+        return f"there is no such setting; there are {known}"
+    return message.removeprefix("Value error, ")

@@ -1,0 +1,131 @@
+"""What the watches have seen last of every object that concerns the operator.
+
+Three sources write here: events of watches, answers to the operator's own writes (so that the next pass sees what this one did),
+and lists, which find what a watch has missed, deletions above all. They come in any order, so the newest version wins.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from millrace_operator.cluster.kinds import Kind
+from millrace_operator.model import Key, Object
+
+APP_LABEL = "streams.millrace.dev/app"
+_Id = tuple[str, str, str]
+
+
+def version_of(obj: Object) -> int:
+    """Return an object's resource version as the number it is, 0 if it has none."""
+    text = str(obj.get("metadata", {}).get("resourceVersion", ""))
+    return int(text) if text.isdigit() else 0
+
+
+class Cache:
+    """Objects of several kinds; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._objects: dict[_Id, Object] = {}
+        self._deleted: dict[_Id, int] = {}
+        """Versions at which objects went, so that an older answer does not bring them back."""
+        self._by_app: defaultdict[tuple[str, str], set[_Id]] = defaultdict(set)
+
+    def put(self, kind: Kind, obj: Object) -> bool:
+        """Keep an object unless a newer version of it is known, and say whether it was kept."""
+        identity, slim = _id(kind, obj), _slim(kind, obj)
+        with self._lock:
+            return self._put(identity, slim)
+
+    def remove(self, kind: Kind, obj: Object) -> None:
+        """Forget an object that was seen to be deleted."""
+        identity, version = _id(kind, obj), version_of(obj)
+        with self._lock:
+            known = self._objects.get(identity)
+            if known is None or version_of(known) <= version:
+                self._drop(identity, version)
+
+    def replace(
+        self, kind: Kind, objects: Iterable[Object], as_of: int, namespace: str | None = None
+    ) -> set[tuple[str, str]]:
+        """Take over a list, and return the apps (namespace, name) whose objects it changed.
+
+        Args:
+            kind: The kind that was listed.
+            objects: Everything that the list has.
+            as_of: The list's resource version; what is newer than it stays.
+            namespace: The namespace that was listed; None for all.
+        """
+        listed = {_id(kind, obj): _slim(kind, obj) for obj in objects}
+        changed: set[tuple[str, str]] = set()
+        with self._lock:
+            for identity, obj in listed.items():
+                if self._put(identity, obj):
+                    changed.add(app_of(obj))
+            for identity, obj in list(self._objects.items()):
+                here = identity[0] == kind.kind and namespace in {None, identity[1]}
+                if here and identity not in listed and version_of(obj) <= as_of:
+                    changed.add(app_of(obj))
+                    self._drop(identity, as_of)
+            self._deleted = {
+                identity: version
+                for identity, version in self._deleted.items()
+                if identity[0] != kind.kind or version >= as_of
+            }
+        return changed
+
+    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return an object, or None."""
+        with self._lock:
+            return self._objects.get((kind.kind, namespace, name))
+
+    def of_kind(self, kind: Kind) -> list[Object]:
+        """Return all objects of a kind."""
+        with self._lock:
+            return [obj for identity, obj in self._objects.items() if identity[0] == kind.kind]
+
+    def of_app(self, namespace: str, app: str) -> dict[Key, Object]:
+        """Return the objects that carry an app's label."""
+        with self._lock:
+            found = self._by_app.get((namespace, app), set())
+            return {Key(kind, name): self._objects[kind, space, name] for kind, space, name in found}
+
+    def _put(self, identity: _Id, obj: Object) -> bool:
+        known, version = self._objects.get(identity), version_of(obj)
+        if version <= self._deleted.get(identity, -1) or (known is not None and version_of(known) >= version):
+            return False
+        if known is not None:
+            self._by_app[app_of(known)].discard(identity)
+        self._objects[identity] = obj
+        self._by_app[app_of(obj)].add(identity)
+        return True
+
+    def _drop(self, identity: _Id, version: int) -> None:
+        self._deleted[identity] = version
+        known = self._objects.pop(identity, None)
+        if known is not None:
+            of_app = self._by_app[app_of(known)]
+            of_app.discard(identity)
+            if not of_app:
+                del self._by_app[app_of(known)]
+
+
+def app_of(obj: Object) -> tuple[str, str]:
+    """Return namespace and name of the app that an object belongs to; it is itself one if it carries no label."""
+    metadata: Mapping[str, Any] = obj["metadata"]
+    labels = metadata.get("labels") or {}
+    return str(metadata.get("namespace", "")), str(labels.get(APP_LABEL) or metadata["name"])
+
+
+def _id(kind: Kind, obj: Object) -> _Id:
+    metadata = obj["metadata"]
+    return kind.kind, str(metadata.get("namespace", "")), str(metadata["name"])
+
+
+def _slim(kind: Kind, obj: Object) -> Object:
+    """Lists leave out what kind their items are; managed fields are half of an object, and nobody here reads them."""
+    metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
+    return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}

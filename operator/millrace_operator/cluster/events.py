@@ -1,0 +1,83 @@
+"""Events for `kubectl describe`: one object per resource, reason and message, whose count grows when it happens again."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from millrace_operator.cluster.kinds import EVENTS
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.model import Event, Object
+
+COMPONENT: Final = "millrace-operator"
+_LONGEST_MESSAGE: Final = 1024
+_MOST_COUNTS: Final = 10_000
+
+
+class Recorder:
+    """Writes Events; an Event that cannot be written is nobody's failure.
+
+    Args:
+        requests: How to reach the API server.
+        identity: Which operator this is.
+    """
+
+    def __init__(self, requests: Requests, identity: str) -> None:
+        self._requests = requests
+        self._identity = identity
+        self._counts: dict[str, int] = {}
+        """So that Events need not be read; after a restart the counting begins anew."""
+
+    def record(self, resource: Object, event: Event) -> None:
+        """Write an event about a resource, or count it once more.
+
+        Raises:
+            ApiError: The API server refused or did not answer.
+        """
+        metadata = resource["metadata"]
+        namespace, name = metadata["namespace"], _name(resource, event)
+        now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            self._requests.create(EVENTS, namespace, self._object(resource, event, name, now))
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            count = self._counts.get(name, 1) + 1
+            self._requests.patch(EVENTS, namespace, name, {"count": count, "lastTimestamp": now})
+            self._remember(name, count)
+
+    def _remember(self, name: str, count: int) -> None:
+        if len(self._counts) >= _MOST_COUNTS:
+            self._counts.clear()
+        self._counts[name] = count
+
+    def _object(self, resource: Object, event: Event, name: str, now: str) -> dict[str, Any]:
+        metadata = resource["metadata"]
+        return {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "apiVersion": resource["apiVersion"],
+                "kind": resource["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "type": event.type,
+            "reason": event.reason,
+            "message": event.message[:_LONGEST_MESSAGE],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": COMPONENT},
+            "reportingComponent": COMPONENT,
+            "reportingInstance": self._identity,
+        }
+
+
+def _name(resource: Object, event: Event) -> str:
+    what = f"{resource['metadata']['uid']}/{event.type}/{event.reason}/{event.message}"
+    return f"{resource['metadata']['name']}.{hashlib.sha256(what.encode()).hexdigest()[:16]}"

@@ -1,0 +1,83 @@
+"""Which kinds of objects the operator handles, and where the API serves them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from millrace_operator.model import Object
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of objects."""
+
+    kind: str
+    group: str
+    """Empty for the core group."""
+    version: str
+    plural: str
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """The group and version as manifests write them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """Return the URL path of an object, of all in a namespace, or of all.
+
+        >>> PODS.path("shop", "orders-0", "log")
+        '/api/v1/namespaces/shop/pods/orders-0/log'
+        """
+        parts = [*(("apis", self.group) if self.group else ("api",)), self.version]
+        parts += ["namespaces", namespace] if namespace and self.namespaced else []
+        parts += [part for part in (self.plural, name, subresource) if part]
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+
+
+GROUP: Final = "streams.millrace.dev"
+APPS: Final = Kind("StreamsApp", GROUP, "v1alpha1", "streamsapps")
+RESETS: Final = Kind("StreamsReset", GROUP, "v1alpha1", "streamsresets")
+
+PODS: Final = Kind("Pod", "", "v1", "pods")
+CONFIG_MAPS: Final = Kind("ConfigMap", "", "v1", "configmaps")
+CLAIMS: Final = Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")
+STATEFUL_SETS: Final = Kind("StatefulSet", "apps", "v1", "statefulsets")
+JOBS: Final = Kind("Job", "batch", "v1", "jobs")
+POD_MONITORS: Final = Kind("PodMonitor", "monitoring.coreos.com", "v1", "podmonitors")
+
+CHILDREN: Final = (
+    STATEFUL_SETS,
+    PODS,
+    CLAIMS,
+    CONFIG_MAPS,
+    JOBS,
+    Kind("Service", "", "v1", "services"),
+    Kind("ServiceAccount", "", "v1", "serviceaccounts"),
+    Kind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
+    Kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
+)
+"""The kinds of children on every cluster; `POD_MONITORS` come to them where the cluster knows the kind."""
+
+SECRETS: Final = Kind("Secret", "", "v1", "secrets")
+EVENTS: Final = Kind("Event", "", "v1", "events")
+LEASES: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
+STORAGE_CLASSES: Final = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
+
+_BY_NAME: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}
+
+
+def kind_of(name: str) -> Kind:
+    """Return the kind of a name.
+
+    Raises:
+        KeyError: The operator does not handle such objects.
+    """
+    return _BY_NAME[name]
+
+
+def kind_of_object(obj: Object) -> Kind:
+    """Return the kind of an object as it stands in its manifest."""
+    return kind_of(str(obj["kind"]))

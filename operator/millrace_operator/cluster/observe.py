@@ -1,0 +1,178 @@
+"""Sees what there is: the resource as it stands in the API, its children, what its pods say and what plan Jobs printed."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from millrace.manifest import StreamsApp, check
+from millrace.manifest.status import StreamsAppStatus
+from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.model import Desired, Key, Object
+
+log = logging.getLogger(__name__)
+
+_LOG_LIMIT_BYTES: Final = 4 << 20
+_FAILURE_TAIL_CHARACTERS: Final = 2000
+_STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
+
+
+def desired_from(body: Object) -> Desired:
+    """Return a `StreamsApp` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
+    metadata: Mapping[str, Any] = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
+    app, problems = check(
+        {
+            "apiVersion": body["apiVersion"],
+            "kind": body["kind"],
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "spec": body.get("spec"),
+        },
+        StreamsApp,
+    )
+    return Desired(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        spec=app.spec if app else None,
+        manifest=body.get("spec") or {},
+        problems=tuple(map(str, problems)),
+        status=_status(body),
+        annotations=metadata.get("annotations") or {},
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
+    )
+
+
+def _status(body: Object) -> StreamsAppStatus | None:
+    """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
+    status = dict(body.get("status") or {})
+    while status:
+        try:
+            return StreamsAppStatus.model_validate(status)
+        except ValidationError as error:
+            unreadable = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & set(status)
+            log.warning("status of %s: cannot read %s", body["metadata"]["name"], ", ".join(sorted(unreadable)))
+            if not unreadable:
+                return None
+            for name in unreadable:
+                del status[name]
+    return None
+
+
+class Outputs:
+    """What plan Jobs printed, each read once: a finished Job's log does not change.
+
+    Args:
+        requests: How to reach the API server.
+    """
+
+    def __init__(self, requests: Requests) -> None:
+        self._requests = requests
+        self._read: dict[str, str] = {}
+
+    def of(self, namespace: str, objects: Mapping[Key, Object]) -> dict[str, str]:
+        """Return the outputs of the finished Jobs among an app's objects, by name of the Job.
+
+        Raises:
+            ApiError: A log could not be read; the next pass tries again.
+        """
+        jobs = [obj for key, obj in objects.items() if key.kind == JOBS.kind]
+        return {job["metadata"]["name"]: self._output(namespace, job, objects) for job in jobs if _result(job)}
+
+    def forget(self, live: set[str]) -> None:
+        """Forget the output of Jobs other than those with these uids."""
+        for uid in set(self._read) - live:
+            self._read.pop(uid, None)
+
+    def _output(self, namespace: str, job: Object, objects: Mapping[Key, Object]) -> str:
+        uid = job["metadata"]["uid"]
+        if uid not in self._read:
+            self._read[uid] = self._ask(namespace, job, objects)
+        return self._read[uid]
+
+    def _ask(self, namespace: str, job: Object, objects: Mapping[Key, Object]) -> str:
+        name, result = job["metadata"]["name"], _result(job)
+        pods = [
+            obj
+            for key, obj in objects.items()
+            if key.kind == PODS.kind and (obj["metadata"].get("labels") or {}).get("job-name") == name
+        ]
+        wanted = "Succeeded" if result == "Complete" else "Failed"
+        pods = sorted(
+            (pod for pod in pods if pod.get("status", {}).get("phase") == wanted),
+            key=lambda pod: str(pod["metadata"].get("creationTimestamp")),
+        )
+        if not pods:
+            return "" if result == "Complete" else _why_failed(job)
+        pod = pods[-1]
+        if result != "Complete" and (message := _termination_message(pod)):
+            return message
+        try:
+            text = self._requests.get(PODS, namespace, pod["metadata"]["name"], "log", limitBytes=str(_LOG_LIMIT_BYTES))
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            return "" if result == "Complete" else _why_failed(job)
+        return str(text) if result == "Complete" else str(text)[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
+
+
+class Expandable:
+    """Whether storage classes let claims grow; asked now and then, as it hardly ever changes.
+
+    Args:
+        requests: How to reach the API server.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(self, requests: Requests, clock: Callable[[], float] = time.monotonic) -> None:
+        self._requests = requests
+        self._clock = clock
+        self._known: dict[str, tuple[float, bool | None]] = {}
+
+    def of(self, objects: Mapping[Key, Object]) -> bool | None:
+        """Return it for the claims among an app's objects; None if there are none or it could not be seen."""
+        claims = [obj for key, obj in objects.items() if key.kind == CLAIMS.kind]
+        names = {claim.get("spec", {}).get("storageClassName") for claim in claims}
+        if len(names) != 1 or not (name := names.pop()):
+            return None
+        asked_at, answer = self._known.get(name, (float("-inf"), None))
+        if self._clock() - asked_at >= _STORAGE_CLASS_KEPT_SECONDS:
+            answer = self._ask(name)
+            self._known[name] = self._clock(), answer
+        return answer
+
+    def _ask(self, name: str) -> bool | None:
+        try:
+            return bool(self._requests.get(STORAGE_CLASSES, None, name).get("allowVolumeExpansion", False))
+        except ApiError:
+            return None
+
+
+def _result(job: Object) -> str | None:
+    for condition in job.get("status", {}).get("conditions") or ():
+        if condition.get("status") == "True" and condition.get("type") in {"Complete", "Failed"}:
+            return str(condition["type"])
+    return None
+
+
+def _why_failed(job: Object) -> str:
+    conditions = job.get("status", {}).get("conditions") or ()
+    messages = [str(c.get("message") or c.get("reason") or "") for c in conditions if c.get("type") == "Failed"]
+    return next(filter(None, messages), "the plan Job failed and left no output")
+
+
+def _termination_message(pod: Object) -> str:
+    for status in pod.get("status", {}).get("containerStatuses") or ():
+        message = (status.get("state", {}).get("terminated") or {}).get("message")
+        if message:
+            return str(message)
+    return ""

@@ -1,0 +1,187 @@
+"""Requests to the API server: each one counted, none without a time-out, and no write that the gate does not let through.
+
+The gate is what makes a second operator harmless: it says how many seconds this one may still write. A write is given no more
+time than that, so that none is on its way when another operator takes over.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import urllib3
+from kubernetes import client
+
+from millrace_operator.cluster.kinds import Kind
+from millrace_operator.model import Object
+
+FIELD_MANAGER: Final = "millrace-operator"
+REQUEST_TIMEOUT_SECONDS: Final = 10.0
+_SHORTEST_WRITE_SECONDS: Final = 0.5
+
+Gate = Callable[[], float]
+"""Returns for how many seconds writing is allowed; 0 or less if it is not."""
+Count = Callable[[str, str, str, float], None]
+"""Takes verb, resource, code and the seconds that a request took."""
+
+
+class NotAllowedToWriteError(Exception):
+    """This operator does not hold the lease, or not for long enough."""
+
+
+class ApiError(Exception):
+    """The API server refused a request or did not answer it."""
+
+    def __init__(self, what: str, status: int, reason: str, message: str) -> None:
+        """Describe the failure.
+
+        Args:
+            what: Verb and path.
+            status: HTTP status; 0 if there was no answer.
+            reason: Kubernetes' one-word reason.
+            message: What the API server said, for people.
+        """
+        super().__init__(f"{what}: {message}" if message else f"{what}: {status} {reason}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def not_found(self) -> bool:
+        """Whether there is no such object."""
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Whether the object is another one, or a newer one, than the request assumed."""
+        return self.status == 409
+
+
+class Requests:
+    """Sends requests; safe to use from several threads.
+
+    Args:
+        api: The client with the cluster's address and credentials.
+        gate: Asked before every write.
+        count: Told of every request.
+    """
+
+    def __init__(self, api: client.ApiClient, gate: Gate, count: Count) -> None:
+        self._api = api
+        self._gate = gate
+        self._count = count
+
+    def check_may_write(self) -> None:
+        """Check that this operator may change things, also those that are not in the API server.
+
+        Raises:
+            NotAllowedToWriteError: It does not hold the lease.
+        """
+        if self._gate() < _SHORTEST_WRITE_SECONDS:
+            raise NotAllowedToWriteError("this operator does not hold the lease")
+
+    def get(self, kind: Kind, namespace: str | None, name: str, subresource: str | None = None, **query: str) -> Any:
+        """Return an object, or the text of a log."""
+        return self._send("get", "GET", kind, namespace, name, subresource, query)
+
+    def list(self, kind: Kind, namespace: str | None, **query: str) -> Mapping[str, Any]:
+        """Return a list as the API gives it, its items without `kind` and `apiVersion`."""
+        found: Mapping[str, Any] = self._send("list", "GET", kind, namespace, None, None, query)
+        return found
+
+    def apply(self, kind: Kind, obj: Object) -> Object:
+        """Create the object or bring it to this state; fields that others own are taken from them."""
+        metadata = obj["metadata"]
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        applied: Object = self._send(
+            "apply",
+            "PATCH",
+            kind,
+            metadata.get("namespace"),
+            metadata["name"],
+            None,
+            query,
+            obj,
+            "application/apply-patch+yaml",
+        )
+        return applied
+
+    def patch(
+        self, kind: Kind, namespace: str | None, name: str, body: Object, subresource: str | None = None
+    ) -> Object:
+        """Merge-patch an object or its subresource, and return the object."""
+        query = {"fieldManager": FIELD_MANAGER}
+        content_type = "application/merge-patch+json"
+        patched: Object = self._send("patch", "PATCH", kind, namespace, name, subresource, query, body, content_type)
+        return patched
+
+    def create(self, kind: Kind, namespace: str | None, body: Object) -> Object:
+        """Create an object."""
+        query = {"fieldManager": FIELD_MANAGER}
+        created: Object = self._send("create", "POST", kind, namespace, None, None, query, body)
+        return created
+
+    def update(self, kind: Kind, namespace: str | None, name: str, body: Object) -> Object:
+        """Replace an object; with a resourceVersion in it only the very one that was read."""
+        query = {"fieldManager": FIELD_MANAGER}
+        updated: Object = self._send("update", "PUT", kind, namespace, name, None, query, body)
+        return updated
+
+    def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str, propagation: str) -> Object:
+        """Delete the object with this uid."""
+        body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
+        deleted: Object = self._send("delete", "DELETE", kind, namespace, name, None, {}, body)
+        return deleted
+
+    def _send(
+        self,
+        verb: str,
+        method: str,
+        kind: Kind,
+        namespace: str | None,
+        name: str | None,
+        subresource: str | None,
+        query: Mapping[str, str],
+        body: Object | None = None,
+        content_type: str = "application/json",
+    ) -> Any:
+        path = kind.path(namespace, name, subresource)
+        resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+        seconds = REQUEST_TIMEOUT_SECONDS
+        if method != "GET" and kind.plural != "leases":
+            seconds = min(seconds, self._gate())
+            if seconds < _SHORTEST_WRITE_SECONDS:
+                raise NotAllowedToWriteError(f"{verb} {path}: this operator does not hold the lease")
+        headers = {"Accept": "application/json", **({"Content-Type": content_type} if body is not None else {})}
+        serialised = self._api.param_serialize(
+            method,
+            path,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+        )
+        begun, status = time.monotonic(), 0
+        try:
+            response = self._api.call_api(*serialised, _request_timeout=seconds)
+            data: bytes = response.read() or b""  # type: ignore[no-untyped-call]
+            status = response.status
+        except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
+            raise ApiError(f"{verb} {path}", 0, "NoAnswer", f"the API server does not answer: {error}") from error
+        finally:
+            self._count(verb, resource, str(status or "none"), time.monotonic() - begun)
+        if subresource == "log" and status == 200:
+            return data.decode(errors="replace")
+        return _parsed(f"{verb} {path}", status, data)
+
+
+def _parsed(what: str, status: int, data: bytes) -> Any:
+    try:
+        value = json.loads(data)
+    except ValueError:
+        value = {"message": data.decode(errors="replace")[:200]}
+    if 200 <= status < 300:
+        return value
+    raise ApiError(what, status, str(value.get("reason", "")), str(value.get("message", "")))
