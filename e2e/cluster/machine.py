@@ -149,7 +149,7 @@ class Machine:
     def spawn(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start a command inside; the returned process is the one outside that waits for it."""
         with log.open("ab") as output:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -157,6 +157,8 @@ class Machine:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
+        _waiting.setdefault(self.holder_pid, []).append(process)
+        return process
 
     def stop(self) -> None:
         """End everything inside and wait until it has gone."""
@@ -165,6 +167,8 @@ class Machine:
         for holder in [process for process in _outliving if process.pid == self.holder_pid]:
             holder.wait()
             _outliving.remove(holder)
+        for process in _waiting.pop(self.holder_pid, ()):
+            process.wait()
         wait_for("the machine's processes to end", lambda: not self.alive, timeout_s=30)
         wait_for("the machine's cable to go", lambda: not _cable_exists(self.addresses.name), timeout_s=30)
         cgroups.remove(self.addresses.name)
@@ -182,6 +186,8 @@ class Machine:
 
 _outliving: list[subprocess.Popen[bytes]] = []
 """Children that may outlive this process, kept so that Python does not warn when they are dropped."""
+_waiting: dict[int, list[subprocess.Popen[bytes]]] = {}
+"""By holder: those that wait for processes inside, to be reaped when the machine ends."""
 
 
 def _plug_in(init: int) -> Addresses:

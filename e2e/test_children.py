@@ -1,0 +1,369 @@
+"""Every object that the operator makes of a StreamsApp, judged by Kubernetes itself.
+
+A real API server takes each one, in a namespace that enforces Restricted pod security, keeps it so that a second look finds
+nothing to apply, and applying it again writes nothing. kubeconform finds no field that Kubernetes does not know.
+"""
+
+import copy
+import json
+import secrets
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client, dynamic
+from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
+
+from e2e.cluster import Cluster, tools
+from e2e.cluster.waiting import wait_for
+from millrace_operator.children import canonical_quantity, names, plan_job, pod_template
+from millrace_operator.reconcile.applying import needs_apply, stamped
+
+MANAGER = "millrace-operator"
+RUN = secrets.token_hex(3)
+"""Keeps the namespaces apart from those of a run before, which may still be going."""
+
+PECULIAR: dict[str, Any] = {
+    "metadata": {"annotations": {"example.com/empty": ""}},
+    "resources": {"limits": {"cpu": "0.250", "memory": "1.5Gi", "example.com/gpu": 1}},
+    "env": [{"name": "NOTHING", "value": ""}, {"name": "OTEL_SERVICE_NAME", "value": "mine"}],
+    "nodeSelector": {"node-role.example.com/streams": ""},
+    "tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}],
+    "affinity": {
+        "podAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "weight": 1,
+                    "podAffinityTerm": {
+                        "topologyKey": "rack",
+                        "labelSelector": {"matchLabels": {"a": ""}, "matchExpressions": []},
+                        "namespaceSelector": {},
+                        "namespaces": [],
+                    },
+                }
+            ]
+        }
+    },
+    "topologySpreadConstraints": [
+        {
+            "maxSkew": 1,
+            "topologyKey": "rack",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "minDomains": 2,
+            "matchLabelKeys": [],
+        }
+    ],
+    "volumes": [
+        {"name": "settings", "configMap": {"name": "settings", "items": [], "optional": False, "defaultMode": 0o400}},
+        {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "0.5Gi"}},
+        {
+            "name": "plugin",
+            "csi": {"driver": "d.example", "readOnly": False, "volumeAttributes": {"a": "", "readOnly": "x"}},
+        },
+        {
+            "name": "bound",
+            "projected": {
+                "sources": [{"serviceAccountToken": {"path": "token", "audience": "", "expirationSeconds": 3600}}]
+            },
+        },
+        {
+            "name": "own",
+            "ephemeral": {
+                "volumeClaimTemplate": {
+                    "metadata": {"labels": {"a": ""}, "annotations": {}},
+                    "spec": {
+                        "accessModes": ["ReadWriteOnce"],
+                        "storageClassName": "",
+                        "resources": {"requests": {"storage": 1073741824}},
+                    },
+                }
+            },
+        },
+    ],
+    "volumeMounts": [{"name": "settings", "mountPath": "/settings", "readOnly": False, "subPath": ""}],
+    "sidecars": [
+        {
+            "name": "sidecar",
+            "image": "registry.example/sidecar:1",
+            "args": [""],
+            "command": [],
+            "tty": False,
+            "stdin": False,
+            "env": [
+                {
+                    "name": "MEMORY",
+                    "valueFrom": {
+                        "resourceFieldRef": {"containerName": "", "resource": "limits.memory", "divisor": "1024Ki"}
+                    },
+                }
+            ],
+            "resources": {"limits": {"cpu": "1000m", "memory": "1000000Ki"}, "requests": {}},
+            "ports": [{"containerPort": 9000, "hostPort": 0, "name": ""}],
+            "livenessProbe": {
+                "tcpSocket": {"port": 9000},
+                "initialDelaySeconds": 0,
+                "periodSeconds": 0,
+                "failureThreshold": 0,
+            },
+            "securityContext": {},
+            "lifecycle": None,
+        }
+    ],
+    "initContainers": [
+        {
+            "name": "beside",
+            "image": "registry.example/beside:1",
+            "restartPolicy": "Always",
+            "securityContext": {"privileged": False, "capabilities": {"drop": ["ALL"], "add": []}},
+        }
+    ],
+}
+"""What users may write and the API server keeps otherwise: empty values, zeros, unusual quantities."""
+
+SPECS: dict[str, dict[str, Any]] = {
+    "small": SMALL,
+    "full": FULL,
+    "a" * 52: FULL,
+    "peculiar": SMALL
+    | {
+        "podTemplate": PECULIAR,
+        "storage": {"size": "1.5Gi"},
+        "networkPolicy": {
+            "enabled": True,
+            "egress": [{"to": [{"ipBlock": {"cidr": "0.0.0.0/0", "except": []}}], "ports": []}],
+            "ingressFrom": [{"namespaceSelector": {}}, {"podSelector": {"matchLabels": {"a": ""}}}],
+        },
+    },
+    "tls": SMALL | {"kafka": {"bootstrapServers": ["kafka:9093"], "tls": {}, "auth": FULL["kafka"]["auth"]}},
+    "quiet": SMALL
+    | {
+        "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": True},
+        "storage": {"storageClassName": "none"},
+    },
+}
+
+POD_MONITOR_CRD: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
+    "spec": {
+        "group": "monitoring.coreos.com",
+        "scope": "Namespaced",
+        "names": {
+            "kind": "PodMonitor",
+            "listKind": "PodMonitorList",
+            "plural": "podmonitors",
+            "singular": "podmonitor",
+        },
+        "versions": [
+            {
+                "name": "v1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}},
+                    }
+                },
+            }
+        ],
+    },
+}
+
+
+class Api:
+    """The API server, as the operator uses it."""
+
+    def __init__(self, api_client: client.ApiClient) -> None:
+        self.client = api_client
+        self._dynamic = dynamic.DynamicClient(api_client)
+
+    def apply(self, wanted: dict[str, Any], **options: Any) -> dict[str, Any]:
+        """Apply an object on the server's side and return what is kept."""
+        kind = self._dynamic.resources.get(api_version=wanted["apiVersion"], kind=wanted["kind"])
+        metadata = wanted["metadata"]
+        kept = self._dynamic.server_side_apply(
+            kind,
+            body=wanted,
+            name=metadata["name"],
+            namespace=metadata.get("namespace"),
+            field_manager=MANAGER,
+            force_conflicts=True,
+            **options,
+        )
+        return dict(kept.to_dict())
+
+    def knows(self, api_version: str, kind: str) -> bool:
+        """Return whether a kind is served."""
+        self._dynamic.resources.invalidate_cache()
+        try:
+            self._dynamic.resources.get(api_version=api_version, kind=kind)
+        except dynamic.exceptions.ResourceNotFoundError:
+            return False
+        return True
+
+    def try_pod(self, namespace: str, spec: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+        """Have a pod judged by everything that admits pods, without creating it, and return what would be kept."""
+        pod = {"metadata": {"name": "tried-0", "labels": labels}, "spec": spec}
+        kept = client.CoreV1Api(self.client).create_namespaced_pod(namespace, pod, dry_run="All")
+        return dict(self.client.sanitize_for_serialization(kept))
+
+
+def namespace_of(name: str) -> str:
+    """Return the namespace in which a spec's children are tried."""
+    return f"{RUN}-{name}"
+
+
+def children_of(name: str) -> list[dict[str, Any]]:
+    """Return the children of a spec, as reconciliation applies them."""
+    app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
+    return [stamped(child) for child in rendered(app, SPECS[name])]
+
+
+def differences(wanted: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Yield where what is kept does not have what was wanted, to the letter."""
+    if isinstance(wanted, dict) and isinstance(kept, dict):
+        for key, value in wanted.items():
+            if key in kept:
+                yield from differences(value, kept[key], f"{path}.{key}")
+            else:
+                yield f"{path}.{key} is gone"
+    elif isinstance(wanted, list) and isinstance(kept, list) and len(wanted) == len(kept):
+        for index, (one, other) in enumerate(zip(wanted, kept, strict=True)):
+            yield from differences(one, other, f"{path}[{index}]")
+    elif wanted != kept:
+        yield f"{path} is {kept!r}, not {wanted!r}"
+
+
+def settled(kept: dict[str, Any]) -> dict[str, Any]:
+    """Return what only a write changes: all but the status and what the server counts and notes."""
+    noise = ("resourceVersion", "managedFields")
+    metadata = {key: value for key, value in kept["metadata"].items() if key not in noise}
+    return {**{key: value for key, value in kept.items() if key != "status"}, "metadata": metadata}
+
+
+@pytest.fixture(scope="module")
+def control_plane() -> Iterator[Cluster]:
+    """Start an API server with its controllers; pods stay unscheduled."""
+    with (
+        tempfile.TemporaryDirectory(prefix="children-") as folder,
+        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
+    ):
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def api(control_plane) -> Api:
+    """Return an API server that knows PodMonitors and the priority class of the specs."""
+    served = Api(control_plane.client)
+    served.apply(POD_MONITOR_CRD)
+    served.apply(
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": FULL["podTemplate"]["priorityClassName"]},
+            "value": 1000,
+        }
+    )
+    wait_for("PodMonitors to be served", lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), timeout_s=30)
+    return served
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def name(request, api) -> Iterator[str]:
+    """Return the name of a spec, whose namespace enforces Restricted and has the user's ServiceAccount."""
+    spec_name, namespace = request.param, namespace_of(request.param)
+    levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": levels}})
+    account = {"name": FULL["serviceAccountName"], "namespace": namespace}
+    api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account})
+    yield spec_name
+    client.CoreV1Api(api.client).delete_namespace(namespace)
+
+
+def test_children_are_taken_and_kept_as_they_are(api, name):
+    """Each child is taken, tried and for real; what is kept has all of it, and nothing is left to apply."""
+    for child in children_of(name):
+        api.apply(child, dry_run="All")
+        kept = api.apply(child)
+        assert list(differences(child, kept)) == [], child["kind"]
+        assert not needs_apply(child, kept), child["kind"]
+
+
+def test_applying_again_writes_nothing(api, name):
+    """What is applied a second time is left as it was."""
+    for child in children_of(name):
+        before = api.apply(child)
+        assert settled(api.apply(child)) == settled(before)
+
+
+def test_what_is_no_longer_wanted_is_taken_off(api, name):
+    """A field that is wanted no more is seen to be there, and is gone once the object is applied."""
+    for child in children_of(name):
+        labelled = copy.deepcopy(child)
+        labelled["metadata"]["labels"]["example.com/old"] = "yes"
+        kept = api.apply(stamped(labelled))
+        assert needs_apply(child, kept)
+        assert "example.com/old" not in api.apply(child)["metadata"]["labels"]
+
+
+def test_pods_are_admitted_where_restricted_is_enforced(api, name):
+    """The pods of the StatefulSet and of the plan Job pass every admission, Pod Security at level Restricted among them."""
+    app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
+    for child in children_of(name):
+        if child["kind"] == "ServiceAccount":
+            api.apply(child)
+    running, planning = pod_template(app), plan_job(app)["spec"]["template"]
+    running["spec"]["volumes"].append({"name": names.STATE_VOLUME, "emptyDir": {}})
+    for template in (running, planning):
+        api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
+
+
+def test_the_namespace_does_enforce_it(api, name):
+    """A pod that takes back one of the restrictions is refused, by Pod Security and nothing else."""
+    app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
+    template = plan_job(app)["spec"]["template"]
+    template["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
+    with pytest.raises(client.ApiException, match="violates PodSecurity"):
+        api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
+
+
+def test_quantities_are_kept_as_they_are_written(api, name):
+    """Whatever number with whatever suffix a user writes, what the operator makes of it is what the server keeps."""
+    numbers = ("1", "1.5", "0.3", "0.125", "7.25", "010", "999", "1000", "1024", "1536", "4096.125", "120000")
+    suffixes = ("", "Ki", "Mi", "Gi", "Ti", "n", "u", "m", "k", "M", "G", "T", "e3", "E-2", "e1")
+    ours = [canonical_quantity(number + suffix) for number in numbers for suffix in suffixes]
+    pod = plan_job(revision_of(SMALL, name=name, namespace=namespace_of(name)))["spec"]["template"]
+    pod["spec"]["volumes"] += [
+        {"name": f"v{index}", "emptyDir": {"sizeLimit": quantity}} for index, quantity in enumerate(ours)
+    ]
+    pod["spec"]["serviceAccountName"] = FULL["serviceAccountName"]
+    kept = api.try_pod(namespace_of(name), pod["spec"], pod["metadata"]["labels"])["spec"]["volumes"]
+    assert [volume["emptyDir"]["sizeLimit"] for volume in kept if volume["name"].startswith("v")] == ours
+
+
+def conforming(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what kubeconform has to say against objects."""
+    command = [str(tools.path("kubeconform")), "-strict", "-schema-location", tools.schemas(), "-output", "json", "-"]
+    text = "\n---\n".join(json.dumps(item) for item in objects)
+    result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
+    answer = json.loads(result.stdout)
+    return list(answer.get("resources", []))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_kubeconform_finds_nothing(spec):
+    """No child has a field that Kubernetes does not know, or lacks one that it needs; PodMonitors are not Kubernetes' own."""
+    assert conforming([child for child in children_of(spec) if child["kind"] != "PodMonitor"]) == []
+
+
+def test_kubeconform_would_find_something():
+    """A field that is misspelt is found."""
+    (job,) = (child for child in children_of("small") if child["kind"] == "Job")
+    job["spec"]["backofLimit"] = 1
+    assert len(conforming([job])) == 1
