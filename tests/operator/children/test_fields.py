@@ -9,6 +9,8 @@ from pydantic import BaseModel
 from tests.operator.children.apps import FULL, rendered, revision_of
 
 from millrace.manifest import StreamsAppSpec
+from millrace_operator.children import plan_job, pod_template
+from millrace_operator.reconcile import revisions
 
 IN_CHILDREN: dict[str, Any] = {
     "applicationId": "orders-v2",
@@ -185,3 +187,13 @@ def test_field_is_only_handed_on(path):
     usual, usual_manifest = _children(FULL)
     assert changed == usual
     assert manifest != usual_manifest
+
+
+@pytest.mark.parametrize("path", ALL)
+def test_field_makes_a_revision_exactly_if_pods_depend_on_it(path):
+    """Pods roll for what changes them or what their program reads, and for a restart that is asked for; for nothing else."""
+    spec = _changed(path, ALL[path])
+    before, after = revision_of(FULL), revision_of(spec)
+    pods_differ = (pod_template(before), plan_job(before)) != (pod_template(after), plan_job(after))
+    matters = pods_differ or path in FOR_THE_RUNTIME or path == "restartNonce"
+    assert (revisions.revision_of(after.spec) != revisions.revision_of(before.spec)) == matters
