@@ -182,6 +182,8 @@ class StreamsConfig(BaseModel):
     log_summary_interval_ms: int = 120_000
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
     """Millrace's own: host:port where probes and status are served; off unless set."""
+    health_drain: bool = False
+    """Millrace's own: whether `POST /drain` on that listener makes the instance give up its tasks."""
 
     client_settings: Mapping[str, Any] = Field(default_factory=dict)
     """Settings of the Kafka clients, `topic.`, `client.tag.` and internal (`__…__`) keys, as given."""

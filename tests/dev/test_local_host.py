@@ -12,10 +12,10 @@ import pytest
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.local_directory import LocalDirectory, ReplicaView
 from millrace.dev.local_host import HostOptions, LocalHost
-from millrace.dev.local_status import RateMeter
 from millrace.dev.local_topics import provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
 from millrace.kafka.admin import topic_partitions
+from millrace.runtime.rates import RateMeter
 from millrace.topology.plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 MANIFEST = """\
@@ -82,7 +82,7 @@ def test_note_of_a_killed_host_is_not_believed(tmp_path):
 
 def test_rate_is_measured_over_the_last_seconds():
     """The rate follows the readings of a counter, forgets old ones, and begins anew when the counter does."""
-    meter = RateMeter()
+    meter = RateMeter(5.0)
     assert meter.add(0.0, 100) is None
     assert meter.add(1.0, 300) == 200
     assert meter.add(1.0, 300) == 200

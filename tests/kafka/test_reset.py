@@ -238,7 +238,7 @@ def test_application_counts_from_scratch(kafka, topic_factory, tmp_path, guarant
     produce(kafka, source, lines, partitions=2)
     config = settings(kafka, app, tmp_path / "1", processing_guarantee=guarantee)
     with running(two_step_word_count(source, sink), config) as streams:
-        wait_until(lambda: streams.status().records_total >= 120 + 360, "all words counted")
+        wait_until(lambda: streams.status().processing.records >= 120 + 360, "all words counted")
     plan = two_step_word_count(source, again).build(StreamsConfig.of(config)).plan()
     admin = kafka.admin()
     internal = {topic for topic in all_topic_partitions(admin) if topic.startswith(app)}
@@ -258,5 +258,5 @@ def test_application_counts_from_scratch(kafka, topic_factory, tmp_path, guarant
         assert not internal & all_topic_partitions(admin).keys()
     config = settings(kafka, app, tmp_path / "2", processing_guarantee=guarantee)
     with running(two_step_word_count(source, again), config) as streams:
-        wait_until(lambda: streams.status().records_total >= 120 + 360, "all words counted again")
+        wait_until(lambda: streams.status().processing.records >= 120 + 360, "all words counted again")
     assert last_counts(kafka, again, partitions=2) == expected_counts(lines)

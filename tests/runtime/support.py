@@ -248,6 +248,10 @@ class Replica:
         except (FileNotFoundError, ValueError):
             return {}
 
+    def records(self) -> int:
+        """Return how many records it has processed."""
+        return self.status().get("processing", {}).get("records", 0)
+
     def log(self) -> str:
         """Return what it has logged."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""

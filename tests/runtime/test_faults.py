@@ -174,14 +174,14 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
         for replica in replicas:
             replica.start()
         wait_until(lambda: all(len(replica.status().get("tasks", ())) == 2 for replica in replicas), "two tasks each")
-        wait_until(lambda: all(replica.status()["records_total"] > 100 for replica in replicas), "both count")
+        wait_until(lambda: all(replica.records() > 100 for replica in replicas), "both count")
         frozen, other = replicas
         frozen.signal(signal.SIGSTOP)
         wait_until(
             lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 30
         )
-        processed = other.status()["records_total"]
-        wait_until(lambda: other.status()["records_total"] > processed + 200, "the other goes on")
+        processed = other.records()
+        wait_until(lambda: other.records() > processed + 200, "the other goes on")
         frozen.signal(signal.SIGCONT)
         wait_until(lambda: len(other.status()["tasks"]) == 2, lambda: f"the zombie back: {frozen.log()[-3000:]}", 60)
         lines = feeder.stop()
@@ -205,7 +205,7 @@ def test_outage_longer_than_records_may_wait(crash_kafka, tmp_path, guarantee):
     replica = Replica(config, "in", "out", tmp_path, "one").start()
     feeder = Feeder(kafka, "in")
     try:
-        wait_until(lambda: replica.status().get("records_total", 0) > 100, lambda: f"counts: {replica.log()[-3000:]}")
+        wait_until(lambda: replica.records() > 100, lambda: f"counts: {replica.log()[-3000:]}")
         kafka.stop_broker()
         threading.Event().wait(6.0)
         kafka.restart_broker()
@@ -269,7 +269,7 @@ def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app
     lines = [f"w{number}" for number in range(5000)]
     produce(kafka, source, lines)
     with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")) as streams:
-        wait_until(lambda: streams.status().records_total >= 5000, "counted")
+        wait_until(lambda: streams.status().processing.records >= 5000, "counted")
     config = settings(kafka, app, tmp_path / "second", uncommitted_max_bytes=1)
     starts = []
 

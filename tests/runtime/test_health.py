@@ -106,7 +106,7 @@ def test_restoring_is_started_and_live_but_not_ready(kafka, topic_factory, app, 
         status = get(streams.health_address, "/status")[1]
         (task,) = status["tasks"]
         assert (task["id"], task["role"], task["state"]) == ("0_0", "active", "RESTORING")
-        assert 0 < task["remaining"] == status["restoration_remaining"] < 6000
+        assert 0 < task["remaining"] == status["restoration"]["remaining_records"] < 6000
         assert f"task 0_0 is RESTORING, {task['remaining']} changelog records left" in body["reasons"]
         hold.go_on.set()
         wait_until(lambda: code(streams, "/readyz") == 200, "ready")

@@ -171,11 +171,11 @@ def test_a_client_may_start_paused(kafka, topic_factory, app, tmp_path):
     streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "second"))
     streams.pause()
     with streams:
-        wait_until(lambda: streams.status().restoration_remaining == 10, "something to restore")
+        wait_until(lambda: streams.status().restoration.remaining_records == 10, "something to restore")
         [thread] = streams.threads
         rounds = thread.rounds_total
         wait_until(lambda: thread.rounds_total >= rounds + 5, "some rounds")
-        assert streams.status().restoration_remaining == 10
+        assert streams.status().restoration.remaining_records == 10
         assert streams.state is State.REBALANCING
         streams.resume()
         produce(kafka, source, ["word"])

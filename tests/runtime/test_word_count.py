@@ -63,9 +63,9 @@ def test_counts_are_right_over_restarts_and_after_losing_the_disk(kafka, topics,
         sent += batch
         with running(word_count(source, sink), config) as streams:
             produce(kafka, source, batch, partitions=2)
-            wait_until(lambda: streams.status().records_total >= 700, "all lines counted")
+            wait_until(lambda: streams.status().processing.records >= 700, "all lines counted")
         assert streams.state is State.NOT_RUNNING
-        assert streams.status().records_total == 700
+        assert streams.status().processing.records == 700
         assert last_counts(kafka, sink, partitions=2) == expected_counts(sent)
         if run == 1:
             shutil.rmtree(tmp_path / app)
@@ -79,7 +79,7 @@ def test_clean_restart_restores_nothing(kafka, topics, app, tmp_path, guarantee)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
     produce(kafka, source, lines_for(100), partitions=2)
     with running(word_count(source, sink), config) as streams:
-        wait_until(lambda: streams.status().records_total >= 100, "all lines counted")
+        wait_until(lambda: streams.status().processing.records >= 100, "all lines counted")
     begun = []
 
     class Listener:
@@ -106,7 +106,7 @@ def test_record_cache_writes_back_before_commits(kafka, topics, app, tmp_path, g
     produce(kafka, source, lines, partitions=2)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
     with running(word_count(source, sink, caching=True), config) as streams:
-        wait_until(lambda: streams.status().records_total >= 2000, "all lines counted")
+        wait_until(lambda: streams.status().processing.records >= 2000, "all lines counted")
     assert last_counts(kafka, f"{app}-counts-changelog", partitions=2) == expected_counts(lines)
 
 
@@ -118,7 +118,7 @@ def test_repartition_topic_is_created_used_and_purged(kafka, topics, app, tmp_pa
     produce(kafka, source, lines, partitions=2)
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee, repartition_purge_interval_ms=100)
     with running(two_step_word_count(source, sink), config) as streams:
-        wait_until(lambda: streams.status().records_total >= 600 + 1800, "all words counted")
+        wait_until(lambda: streams.status().processing.records >= 600 + 1800, "all words counted")
         repartition = f"{app}-words"
         admin = kafka.admin()
 
@@ -165,16 +165,20 @@ def test_tasks_move_to_a_new_instance_and_back(kafka, topics, app, tmp_path, gua
     sent = lines_for(400)
     produce(kafka, source, sent, partitions=2)
     with running(word_count(source, sink), one) as first:
-        wait_until(lambda: first.status().records_total >= 400, "first counts")
+        wait_until(lambda: first.status().processing.records >= 400, "first counts")
         with running(word_count(source, sink), two) as second:
             wait_until(lambda: len(first.status().tasks) == len(second.status().tasks) == 1, "one task each")
             produce(kafka, source, lines_for(400), partitions=2)
             sent += lines_for(400)
-            wait_until(lambda: first.status().records_total + second.status().records_total >= 800, "both count")
+            wait_until(
+                lambda: first.status().processing.records + second.status().processing.records >= 800, "both count"
+            )
         wait_until(lambda: len(first.status().tasks) == 2, "tasks are back")
         produce(kafka, source, lines_for(400), partitions=2)
         sent += lines_for(400)
-        wait_until(lambda: first.status().records_total + second.status().records_total >= 1200, "first counts again")
+        wait_until(
+            lambda: first.status().processing.records + second.status().processing.records >= 1200, "first counts again"
+        )
     assert last_counts(kafka, sink, partitions=2) == expected_counts(sent)
 
 
@@ -194,8 +198,8 @@ def test_small_buffers_pause_partitions_and_lose_nothing(kafka, topic_factory, a
     produce(kafka, left, lefts)
     with running(topology, config) as streams:
         produce(kafka, right, rights)
-        wait_until(lambda: streams.status().records_total >= 1600, "both inputs counted")
-        assert streams.status().records_total == 1600
+        wait_until(lambda: streams.status().processing.records >= 1600, "both inputs counted")
+        assert streams.status().processing.records == 1600
     assert last_counts(kafka, sink) == expected_counts(lefts + rights)
     assert len(read_all(kafka, sink)) == 3200
 
@@ -243,7 +247,7 @@ def test_reset_policy_decides_where_a_new_group_begins(kafka, topic_factory, app
     with running(word_count(source, sink), config) as streams:
         produce(kafka, source, ["last"])
         wait_until(lambda: last_counts(kafka, sink).get("last"), "the last line")
-        assert streams.status().records_total == seen + 1
+        assert streams.status().processing.records == seen + 1
 
 
 def test_sigterm_commits_and_ends_with_zero(kafka, topics, app, tmp_path):
@@ -252,11 +256,11 @@ def test_sigterm_commits_and_ends_with_zero(kafka, topics, app, tmp_path):
     config = settings(kafka, app, tmp_path / "state", commit_interval_ms=60_000)
     replica = Replica(config, source, sink, tmp_path, "one").start()
     produce(kafka, source, lines_for(500), partitions=2)
-    wait_until(lambda: replica.status().get("records_total", 0) >= 500, "all lines counted")
+    wait_until(lambda: replica.records() >= 500, "all lines counted")
     assert replica.stop() == 0
     assert replica.status()["state"] == "NOT_RUNNING"
     with running(word_count(source, sink), config) as streams:
         produce(kafka, source, ["p0 end"])
         wait_until(lambda: last_counts(kafka, sink, partitions=2).get("end"), "the last line")
-        assert streams.status().records_total == 1
+        assert streams.status().processing.records == 1
     assert last_counts(kafka, sink, partitions=2) == expected_counts([*lines_for(500), "p0 end"])

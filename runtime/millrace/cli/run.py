@@ -42,6 +42,10 @@ def run(
             "--http", metavar="HOST:PORT", help="Serve /livez, /startedz, /readyz and /status here.", show_default=False
         ),
     ] = None,
+    drain_endpoint: Annotated[
+        bool,
+        typer.Option("--drain-endpoint", help="Let POST /drain, at --http, have the instance give up its tasks."),
+    ] = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -57,6 +61,7 @@ def run(
         "application.id": application_id,
         "state.dir": None if state_dir is None else str(state_dir),
         "health.listener": http,
+        "health.drain": drain_endpoint or None,
     }
     app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
     from millrace.cli.instance import run_until_stopped

@@ -19,12 +19,13 @@ from millrace.dev._readiness import quiet_admin
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
-from millrace.dev.local_status import InstanceStatus, RateMeter, read_status
+from millrace.dev.local_status import InstanceStatus, read_status
 from millrace.dev.local_topics import ask_for_plan, command, provide_topics
 from millrace.errors import DevKafkaError, LocalHostError
 from millrace.kafka.check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
+from millrace.runtime.rates import RateMeter
 
 if TYPE_CHECKING:
     from millrace.topology.plan import TopologyPlan
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 STOP_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 15.0
 _POLL_S = 0.05
+_RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,7 @@ class LocalHost:
         if status is None:
             self._rates.pop(name, None)
             return None
-        return self._rates.setdefault(name, RateMeter()).add(status.written_at, status.records)
+        return self._rates.setdefault(name, RateMeter(_RATE_WINDOW_S)).add(status.written_at, status.records)
 
     def _remark(self, replica: Replica) -> str:
         if replica.state is ReplicaState.FAILED:

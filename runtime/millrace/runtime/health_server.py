@@ -1,8 +1,10 @@
 """The HTTP server of an instance's probes: `/livez`, `/startedz`, `/readyz`, and `/status` for people and the operator.
 
+With `health.drain`, `POST /drain` has the instance give up its tasks, before its process is ended.
+
 Each request is answered in a thread of its own from a snapshot that waits for nobody, so the answer comes also while stream
-threads are stuck or brokers are away. The server is the standard library's: a few small GETs a minute need no more. It has no
-authentication and tells names and numbers only, never keys, values or settings.
+threads are stuck or brokers are away. The server is the standard library's: a few small requests a minute need no more. It has
+no authentication and tells names and numbers only, never keys, values or settings.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import logging
 import socket
 import socketserver
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -37,18 +40,25 @@ class HealthServer:
         listener: where to listen, HOST:PORT; no host means all addresses, port 0 any that is free.
         take_status: gives a snapshot, without waiting; called in any thread.
         max_poll_interval_ms: how long one round of a stream thread may take.
+        drain: has the instance give up its tasks, and returns whether it does; None = this may not be asked for here.
     """
 
-    def __init__(self, listener: str, take_status: Callable[[], StreamsStatus], max_poll_interval_ms: int) -> None:
+    def __init__(
+        self,
+        listener: str,
+        take_status: Callable[[], StreamsStatus],
+        max_poll_interval_ms: int,
+        drain: Callable[[], bool] | None = None,
+    ) -> None:
         self._listener = listener
         self._server: _Server | None = None
         pages: dict[str, Callable[[], _Answer]] = {
             "/livez": lambda: _probe(take_status(), lambda status: check_live(status, max_poll_interval_ms)),
             "/startedz": lambda: _probe(take_status(), check_started),
             "/readyz": lambda: _probe(take_status(), lambda status: check_ready(status, max_poll_interval_ms)),
-            "/status": lambda: (HTTPStatus.OK, take_status().to_dict()),
+            "/status": lambda: _status(take_status(), max_poll_interval_ms),
         }
-        self._pages = pages
+        self._pages = _Pages(pages, {"/drain": lambda: _drain(take_status, drain)})
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -83,13 +93,38 @@ class HealthServer:
 def _probe(status: StreamsStatus, check: Callable[[StreamsStatus], Verdict]) -> _Answer:
     verdict = check(status)
     code = HTTPStatus.OK if verdict.passes else HTTPStatus.SERVICE_UNAVAILABLE
-    return code, {"ok": verdict.passes, "state": status.state, "reasons": list(verdict.reasons)}
+    return code, _answer(status, *verdict.reasons)
+
+
+def _status(status: StreamsStatus, max_poll_interval_ms: int) -> _Answer:
+    return HTTPStatus.OK, {**status.to_dict(), "ready": check_ready(status, max_poll_interval_ms).passes}
+
+
+def _drain(take_status: Callable[[], StreamsStatus], drain: Callable[[], bool] | None) -> _Answer:
+    if drain is None:
+        return HTTPStatus.FORBIDDEN, _answer(
+            take_status(), "draining over HTTP is off: set health.drain=true (millrace run --drain-endpoint)"
+        )
+    if not drain():
+        status = take_status()
+        return HTTPStatus.CONFLICT, _answer(status, f"there is nothing to drain: the instance is {status.state}")
+    return HTTPStatus.ACCEPTED, _answer(take_status())
+
+
+def _answer(status: StreamsStatus, *reasons: str) -> dict[str, Any]:
+    return {"ok": not reasons, "state": status.state, "reasons": list(reasons)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    to_get: Mapping[str, Callable[[], _Answer]]
+    to_post: Mapping[str, Callable[[], _Answer]]
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], pages: dict[str, Callable[[], _Answer]]) -> None:
+    def __init__(self, address: tuple[str, int], pages: _Pages) -> None:
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.pages = pages
@@ -113,9 +148,19 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with JSON."""
-        page = self.server.pages.get(self.path.partition("?")[0])
+        self._answer_with(self.server.pages.to_get)
+
+    do_HEAD = do_GET  # noqa: N815 (named by the standard library)
+
+    def do_POST(self) -> None:
+        """Answer with JSON; a body is not looked at."""
+        self._answer_with(self.server.pages.to_post)
+
+    def _answer_with(self, pages: Mapping[str, Callable[[], _Answer]]) -> None:
+        page = pages.get(self.path.partition("?")[0])
         if page is None:
-            self._answer(HTTPStatus.NOT_FOUND, {"ok": False, "reasons": [f"there are {', '.join(self.server.pages)}"]})
+            reason = f"to {self.command} there is {', '.join(pages)}"
+            self._answer(HTTPStatus.NOT_FOUND, {"ok": False, "reasons": [reason]})
             return
         try:
             code, body = page()
@@ -126,8 +171,6 @@ class _Handler(BaseHTTPRequestHandler):
                 {"ok": False, "reasons": [f"{type(error).__name__}: {error}"]},
             )
         self._answer(code, body)
-
-    do_HEAD = do_GET  # noqa: N815 (named by the standard library)
 
     def _answer(self, code: HTTPStatus, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""What an instance does beside its work: shows its status in a file, and deletes state that nobody uses any more."""
+"""What an instance does beside its work: measures how fast it is, shows its status in a file, deletes state that nobody uses."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Housekeeping:
     """The housekeeping thread of one instance.
 
     Args:
+        measure: takes readings of the instance's counters; called every second.
         take_status: looks at the instance.
         status_file: rewritten every second; empty for none.
         directory: cleaned every `clean_every_s`.
@@ -31,11 +32,13 @@ class Housekeeping:
 
     def __init__(
         self,
+        measure: Callable[[], None],
         take_status: Callable[[], StreamsStatus],
         status_file: str,
         directory: StateDirectory,
         clean_every_s: float,
     ) -> None:
+        self._measure = measure
         self._take_status = take_status
         self._status_file = status_file
         self._directory = directory
@@ -69,8 +72,11 @@ class Housekeeping:
 
     def _run(self) -> None:
         cleaned = time.monotonic()
-        while not self._stop.wait(_STATUS_EVERY_S):
+        wait_s = 0.0
+        while not self._stop.wait(wait_s):
+            wait_s = _STATUS_EVERY_S
             try:
+                self._measure()
                 self.write_status()
                 if time.monotonic() - cleaned >= self._clean_every_s:
                     cleaned = time.monotonic()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Self
 
@@ -18,6 +19,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer
 from millrace.runtime.housekeeping import Housekeeping
@@ -26,9 +28,10 @@ from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_served, provision_internal_topics
 from millrace.runtime.restoration import RestoreListener
+from millrace.runtime.snapshot import Instance, take_status
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
-from millrace.runtime.status import StreamsStatus, take_status
+from millrace.runtime.status import StreamsStatus
 from millrace.runtime.stream_thread import StreamThread
 from millrace.runtime.thread_pool import ThreadPool
 from millrace.runtime.thread_resources import ThreadContext
@@ -85,7 +88,10 @@ class KafkaStreams:
         self._state = State.CREATED
         self._lock = threading.RLock()
         self._ended = threading.Condition(self._lock)
-        self._pool = ThreadPool(self._lock, self.config.statestore_cache_max_bytes, self._new_thread)
+        self._activity = Activity(self._directory.path)
+        self._pool = ThreadPool(
+            self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
+        )
         self._state_listener: StateListener | None = None
         self._restore_listener: RestoreListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
@@ -93,13 +99,17 @@ class KafkaStreams:
         self._global_thread: GlobalStreamThread | None = None
         self._admin: AdminClient | None = None
         self._housekeeping = Housekeeping(
+            lambda: self._activity.measure(self._pool.threads),
             self.status,
             self.config.internal("__status.file__", ""),
             self._directory,
             self.config.state_cleanup_delay_ms / 1000,
         )
-        self._process_id = ""
-        self._topology_hash = self.topology.plan().hash
+        self._instance = Instance(
+            self.config.application_id,
+            topology_hash=self.topology.plan().hash,
+            group_protocol=self.config.group_protocol.value,
+        )
         self._health: HealthServer | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
@@ -154,8 +164,9 @@ class KafkaStreams:
         self._require_created("start")
         self._directory.lock()
         try:
-            self._process_id = str(self._directory.process_id)
-            settings = ClientSettings(self.config, self._process_id)
+            process_id = str(self._directory.process_id)
+            self._instance = replace(self._instance, process_id=process_id)
+            settings = ClientSettings(self.config, process_id)
             self._start_health(settings)
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
@@ -175,6 +186,7 @@ class KafkaStreams:
                 self.topology, self.config, settings, self._directory.process_id, self._admin
             ),
             on_shutdown_requested=self._on_shutdown_requested,
+            on_joined=self._activity.joined,
             cache_max_bytes=self._pool.cache_share,
             instrumentation=self._instrumentation,
             restore_listener=self._restore_listener,
@@ -200,11 +212,34 @@ class KafkaStreams:
             if self._state is State.NOT_RUNNING:
                 return True
             begun = self._state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR)
+            if self._state is State.DRAINING and leave_group is None:
+                leave_group = True
             if not begun:
                 self._set_state(State.PENDING_SHUTDOWN)
         if not begun:
             self._begin_shutdown(leave_group, State.NOT_RUNNING)
         return self.wait(timeout_s)
+
+    def drain(self) -> bool:
+        """Give all tasks up for good, and go on living without any until `close`; returns at once.
+
+        Every stream thread commits, closes its tasks and leaves the group, static or not, so that the other instances take
+        them over while this one still lives. The state is DRAINING, then DRAINED; nothing leads back.
+
+        Returns:
+            Whether it drains or is drained; False if it does not run (yet, or any more).
+        """
+        with self._lock:
+            if self._state in (State.DRAINING, State.DRAINED):
+                return True
+            if not self._state.is_running_or_rebalancing:
+                return False
+            self._set_state(State.DRAINING)
+            threads = self._pool.threads
+        for thread in threads:
+            thread.shutdown(leave_group=True)
+        threading.Thread(target=self._finish_drain, args=(threads,), name="millrace-drain", daemon=True).start()
+        return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until the client has ended (closed, or failed); return whether it has."""
@@ -254,15 +289,7 @@ class KafkaStreams:
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
-        return take_status(
-            self.config.application_id,
-            self._process_id,
-            self._state,
-            self._pool.threads,
-            self.error,
-            topology_hash=self._topology_hash,
-            group_protocol=self.config.group_protocol.value,
-        )
+        return take_status(self._instance, self._state, self._pool.threads, self._activity, error=self.error)
 
     @property
     def health_address(self) -> tuple[str, int] | None:
@@ -361,6 +388,11 @@ class KafkaStreams:
             thread.shutdown(leave_group=leave_group)
         threading.Thread(target=self._finish_shutdown, args=(end,), name="millrace-shutdown", daemon=True).start()
 
+    def _finish_drain(self, threads: Sequence[StreamThread]) -> None:
+        for thread in threads:
+            thread.join()
+        self._set_state(State.DRAINED)
+
     def _finish_shutdown(self, end: State) -> None:
         try:
             for thread in self._pool.threads:
@@ -378,7 +410,10 @@ class KafkaStreams:
     def _start_health(self, settings: ClientSettings) -> None:
         if self.config.health_listener is not None:
             self._health = HealthServer(
-                self.config.health_listener, self.status, settings.membership(1).max_poll_interval_ms
+                self.config.health_listener,
+                self.status,
+                settings.membership(1).max_poll_interval_ms,
+                self.drain if self.config.health_drain else None,
             )
             self._health.start()
 

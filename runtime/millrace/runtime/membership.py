@@ -17,7 +17,7 @@ from millrace.assignment.assignment_info import AssignorError
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, TopicSubscription
+from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, MemberState, TopicSubscription
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.topology.built import BuiltTopology
@@ -72,6 +72,16 @@ class Membership:
     def member_id(self) -> str:
         """What the coordinator calls this member; empty before it has joined."""
         return self._member.member_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """The static member's id, None for a dynamic member."""
+        return self._member.instance_id
+
+    @property
+    def state(self) -> MemberState:
+        """Where the member is in its life."""
+        return self._member.state
 
     def start(self) -> None:
         """Connect to the brokers; the first `poll` joins."""

@@ -26,7 +26,10 @@ class LoopProgress:
     """
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
+        self._since = self._began = time.monotonic()
+        self._ended: float | None = None
+        self.waited_s = 0.0
+        """Time in which the thread waited for records, with nothing to do."""
         self.waits_for: str | None = None
         """What the thread asked a broker for and has no answer to yet; None while it does not wait."""
         self.committed_s: float | None = None
@@ -39,6 +42,14 @@ class LoopProgress:
     def committed(self) -> None:
         """Note that everything processed is committed."""
         self.committed_s = time.monotonic()
+
+    def ended(self) -> None:
+        """Note that the thread has ended: it lives no longer."""
+        self._ended = time.monotonic()
+
+    def lived_s(self) -> float:
+        """Return how long the thread has lived, in seconds."""
+        return (time.monotonic() if self._ended is None else self._ended) - self._began
 
     def age_ms(self) -> int:
         """Return how long ago the loop got on, in ms."""

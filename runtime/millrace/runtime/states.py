@@ -1,5 +1,7 @@
 """The states of a stream thread and of the whole client, and the moves between them (Kafka Streams' own).
 
+Two states are Millrace's own: DRAINING and DRAINED, when an instance gives its tasks up before its process is ended.
+
 Client: CREATED → REBALANCING ⇄ RUNNING; either → PENDING_SHUTDOWN → NOT_RUNNING when closed, or → PENDING_ERROR → ERROR
 when the last thread has died or a handler said so.
 """
@@ -35,6 +37,10 @@ class State(Enum):
     NOT_RUNNING = "NOT_RUNNING"
     PENDING_ERROR = "PENDING_ERROR"
     ERROR = "ERROR"
+    DRAINING = "DRAINING"
+    """It commits, closes its tasks and leaves the group. After Java's own states, whose order gauges show."""
+    DRAINED = "DRAINED"
+    """It has left the group for good, and waits to be closed."""
 
     @property
     def is_running_or_rebalancing(self) -> bool:
@@ -64,8 +70,10 @@ THREAD_TRANSITIONS: Final[Mapping[ThreadState, frozenset[ThreadState]]] = {
 _S = State
 CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     _S.CREATED: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN}),
-    _S.REBALANCING: frozenset({_S.RUNNING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
-    _S.RUNNING: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
+    _S.REBALANCING: frozenset({_S.RUNNING, _S.DRAINING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
+    _S.RUNNING: frozenset({_S.REBALANCING, _S.DRAINING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
+    _S.DRAINING: frozenset({_S.DRAINED, _S.PENDING_SHUTDOWN}),
+    _S.DRAINED: frozenset({_S.PENDING_SHUTDOWN}),
     _S.PENDING_SHUTDOWN: frozenset({_S.NOT_RUNNING}),
     _S.PENDING_ERROR: frozenset({_S.ERROR}),
     _S.NOT_RUNNING: frozenset(),

@@ -1,28 +1,29 @@
-"""A cheap snapshot of what an instance does, for people and tools that look from outside (`millrace dev up`, probes).
+"""What an instance says of itself to people and tools that look from outside: the operator, probes, `millrace dev up`.
 
-It reads counters the threads keep anyway: it asks no broker and takes no lock, so it may be taken every second, and also
-while a thread is stuck. What it tells of two threads need not be of the same instant.
+These are values only; `snapshot` takes them. As JSON the names are those of the fields; docs/operations.md describes them, and
+what is there stays there: the operator may be older or newer than the application's image.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millrace.errors import StreamsError
-from millrace.records import TopicPartition
-from millrace.runtime.states import State
-from millrace.runtime.stream_thread import StreamThread
-from millrace.runtime.task_manager import TaskManager
-
-__all__ = ["StreamsStatus", "TaskStatus", "ThreadStatus", "take_status", "write_status"]
+__all__ = [
+    "GroupStatus",
+    "LagStatus",
+    "ProcessingStatus",
+    "RestorationStatus",
+    "StorageStatus",
+    "StreamsStatus",
+    "TaskCounts",
+    "TaskStatus",
+    "ThreadStatus",
+    "write_status",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +37,7 @@ class TaskStatus:
     records: int
     stores: tuple[str, ...] = ()
     role: str = "active"
-    """Always active: there are no standbys yet."""
+    """active, standby or warmup; always active, as there are no others yet."""
     remaining: int | None = 0
     """Changelog offsets that are left before it runs; None = not known yet."""
 
@@ -61,8 +62,83 @@ class ThreadStatus:
     commit_age_ms: int | None = None
     """Since everything it had processed was committed; None = not yet."""
     member_id: str = ""
+    instance_id: str | None = None
+    """As a static member; None for a dynamic one."""
+    member_state: str = "UNJOINED"
+    """UNJOINED, JOINING, SYNCING, STABLE or CLOSED."""
     generation: int = -1
     """The group's generation it is in; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The instance's part in its consumer group."""
+
+    protocol: str = ""
+    """classic or streams."""
+    state: str = "UNJOINED"
+    """STABLE if all its members are; REBALANCING; UNJOINED before, and CLOSED when all have ended or left."""
+    generation: int = -1
+    """The latest of its members'; -1 for none."""
+    rebalances: int = 0
+    """Generations that it was in since it started; the one in which it joined is the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """How many tasks the instance has."""
+
+    active: int = 0
+    """Restoring ones included."""
+    standby: int = 0
+    warmup: int = 0
+    restoring: int = 0
+    """Active tasks that do not run yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestorationStatus:
+    """How the restoration of state goes."""
+
+    remaining_records: int | None = 0
+    """Changelog offsets that tasks wait for before they run; None = not known of all of them yet."""
+    eta_seconds: float | None = 0.0
+    """At the speed of the last seconds; None = not known."""
+    restored_records: int = 0
+    """Changelog records read into task stores since the start; 0 when everything was on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class LagStatus:
+    """Records on the brokers that are not processed yet."""
+
+    total: int | None = None
+    """None = not known yet."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Input partition (`topic-partition`) → records, as far as known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingStatus:
+    """What was processed, and how fast."""
+
+    records: int = 0
+    """Since the start."""
+    commits: int = 0
+    records_per_second: float | None = None
+    """Over the last minute; None = not known yet."""
+    busy_ratio: float | None = None
+    """Which part of the last minute the threads did not wait for records, 0 to 1; None = not known yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StorageStatus:
+    """Disk usage."""
+
+    used_percent: float | None = None
+    """Of the state directory's file system, as `df` counts; None = not known yet."""
+    bytes: int | None = None
+    """What this application's state takes; None = not known yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,134 +152,23 @@ class StreamsStatus:
     state: str
     threads: tuple[ThreadStatus, ...]
     tasks: tuple[TaskStatus, ...]
-    restoration_remaining: int
-    """Changelog records that tasks wait for before they run."""
-    lag: dict[str, int]
-    """Input partition (`topic-partition`) → records on the broker that are not processed yet, as far as known."""
-    records_total: int
-    commits_total: int
+    group: GroupStatus = GroupStatus()
+    task_counts: TaskCounts = TaskCounts()
+    restoration: RestorationStatus = RestorationStatus()
+    lag: LagStatus = field(default_factory=LagStatus)
+    processing: ProcessingStatus = ProcessingStatus()
+    storage: StorageStatus = StorageStatus()
+    credentials_stale: bool = False
+    """Whether files of credentials have changed in a way that takes a restart to use."""
     error: str | None = None
     version: str = ""
     """Of Millrace."""
     topology_hash: str = ""
     """That of `millrace plan`."""
-    group_protocol: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data, names in snake_case."""
         return asdict(self)
-
-
-def take_status(
-    application_id: str,
-    process_id: str,
-    state: State,
-    threads: Iterable[StreamThread],
-    error: BaseException | None,
-    *,
-    topology_hash: str = "",
-    group_protocol: str = "",
-) -> StreamsStatus:
-    """Look at an instance's threads.
-
-    Args:
-        application_id: of the application.
-        process_id: of this instance.
-        state: of this instance.
-        threads: its stream threads.
-        error: what ended it, if something did.
-        topology_hash: that of its plan.
-        group_protocol: how its threads are members of their group.
-    """
-    thread_status: list[ThreadStatus] = []
-    tasks: list[TaskStatus] = []
-    lag: dict[str, int] = {}
-    remaining = 0
-    for thread in threads:
-        resources = thread.resources
-        if resources is None:
-            thread_status.append(_thread_status(thread))
-            continue
-        manager = resources.tasks
-        thread_status.append(
-            replace(
-                _thread_status(thread),
-                leader=resources.member.is_leader,
-                records=manager.records_total,
-                commits=manager.commits_total,
-                member_id=resources.member.member_id,
-                generation=resources.member.generation,
-            )
-        )
-        left = resources.updater.remaining()
-        remaining += sum(left.values())
-        restoring = manager.restoring.copy()
-        for task_id, task in {**restoring, **manager.running.copy()}.items():
-            known = [left[changelog] for changelog in task.changelogs if changelog in left]
-            tasks.append(
-                TaskStatus(
-                    str(task_id),
-                    thread.name,
-                    task.state.value,
-                    task.counters.records_processed,
-                    tuple(task.stores),
-                    remaining=None if task_id in restoring and not known else sum(known),
-                )
-            )
-        tasks.extend(
-            TaskStatus(str(task_id), thread.name, "PENDING", 0, remaining=None) for task_id in manager.pending.copy()
-        )
-        for partition in list(resources.consumer.partitions):
-            behind = resources.consumer.lag(partition)
-            if behind is not None:
-                lag[str(partition)] = behind + _buffered(manager, partition)
-    return StreamsStatus(
-        time_ms=time.time_ns() // 1_000_000,
-        application_id=application_id,
-        process_id=process_id,
-        pid=os.getpid(),
-        state=state.value,
-        threads=tuple(thread_status),
-        tasks=tuple(sorted(tasks, key=lambda task: task.id)),
-        restoration_remaining=remaining,
-        lag=dict(sorted(lag.items())),
-        records_total=sum(thread.records for thread in thread_status),
-        commits_total=sum(thread.commits for thread in thread_status),
-        error=None if error is None else f"{type(error).__name__}: {error}",
-        version=_version(),
-        topology_hash=topology_hash,
-        group_protocol=group_protocol,
-    )
-
-
-def _thread_status(thread: StreamThread) -> ThreadStatus:
-    return ThreadStatus(
-        thread.name,
-        thread.state.value,
-        leader=False,
-        records=0,
-        commits=0,
-        alive=thread.is_alive,
-        joined=thread.joined,
-        progress_age_ms=thread.progress.age_ms(),
-        waits_for=thread.progress.waits_for,
-        commit_age_ms=thread.progress.commit_age_ms(),
-    )
-
-
-def _buffered(manager: TaskManager, partition: TopicPartition) -> int:
-    try:
-        return manager.buffered(partition)
-    except (StreamsError, LookupError):  # its task was closed just now
-        return 0
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("millrace")
-    except PackageNotFoundError:
-        return ""
 
 
 def write_status(status: StreamsStatus, path: Path) -> None:

@@ -165,6 +165,7 @@ class StreamThread:
         finally:
             self._set_state(ThreadState.PENDING_SHUTDOWN)
             self._close()
+            self.progress.ended()
             self._set_state(ThreadState.DEAD)
 
     def _guarded_round(self) -> None:
@@ -226,6 +227,7 @@ class StreamThread:
         elif isinstance(event, Assigned):
             assigned = self._resources.member.accept(event)
             self.joined = True
+            self._context.on_joined(self._resources.member.generation)
             if assigned.shutdown_requested:
                 self._stop.set()
                 self._context.on_shutdown_requested()
@@ -256,12 +258,15 @@ class StreamThread:
             return
         tracer = self._context.instrumentation
         timeout_s = 0.0 if self._busy else self._wait_s()
+        began = time.monotonic()
         if tracer is None:
             batches = consumer.poll(self._max_poll_records, timeout_s)
         else:
             with tracer.poll(self.name) as fetch:
                 batches = consumer.poll(self._max_poll_records, timeout_s)
                 fetch.received(sum(map(len, batches.values())))
+        if timeout_s > 0:
+            self.progress.waited_s += time.monotonic() - began
         tasks.add_records(batches)
         full = [partition for partition in batches if tasks.buffered(partition) > limit]
         if full:

@@ -28,12 +28,20 @@ class ThreadPool:
         lock: the client's, which is held whenever a thread tells its state.
         cache_max_bytes: what the threads share.
         new_thread: makes a thread, given its number.
+        on_gone: told of a thread that has ended and is not in the pool any more.
     """
 
-    def __init__(self, lock: threading.RLock, cache_max_bytes: int, new_thread: Callable[[int], StreamThread]) -> None:
+    def __init__(
+        self,
+        lock: threading.RLock,
+        cache_max_bytes: int,
+        new_thread: Callable[[int], StreamThread],
+        on_gone: Callable[[StreamThread], None],
+    ) -> None:
         self._lock = lock
         self._cache_max_bytes = cache_max_bytes
         self._new_thread = new_thread
+        self._on_gone = on_gone
         self._threads: dict[int, StreamThread] = {}
         self._to_replace: set[StreamThread] = set()
         self._to_remove: set[StreamThread] = set()
@@ -102,6 +110,7 @@ class ThreadPool:
             if thread in self._to_remove:
                 self._to_remove.discard(thread)
                 del self._threads[thread.number]
+                self._on_gone(thread)
                 self._share_cache()
             elif thread in self._to_replace and replace:
                 self._to_replace.discard(thread)
@@ -112,6 +121,8 @@ class ThreadPool:
         replaced = self._threads.get(number)
         thread.joined = replaced is not None and replaced.joined
         self._threads[number] = thread
+        if replaced is not None:
+            self._on_gone(replaced)
         return thread
 
     def _share_cache(self) -> None:

@@ -48,6 +48,8 @@ class ThreadContext:
     """Called, in a thread, when a member has asked for the whole application to stop."""
     cache_max_bytes: Callable[[], int]
     """Gives a thread's share of `statestore.cache.max.bytes`, at present."""
+    on_joined: Callable[[int], None] = lambda _generation: None
+    """Called, in a thread, with the generation of each assignment."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
     global_stores: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,124 @@
+"""Draining: an instance gives its tasks to the others while its process lives, before a pod ends that is not to return."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+
+import pytest
+from tests.runtime.support import (
+    expected_counts,
+    last_counts,
+    produce,
+    running,
+    settings,
+    wait_until,
+    word_count,
+)
+
+from millrace.runtime import KafkaStreams, State
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def ask(streams, method, path):
+    """Return status code and body of a request to an instance."""
+    connection = http.client.HTTPConnection(*streams.health_address, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def member(kafka, app, tmp_path, name, **others):
+    """Return the settings of a static member with two threads whose session lasts long, and which may be drained."""
+    return settings(
+        kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=45_000, num_stream_threads=2, **others
+    ) | {"health.listener": "127.0.0.1:0", "health.drain": "true"}
+
+
+def tasks(streams):
+    """Return the ids of the tasks that run in an instance."""
+    return {task.id for task in streams.status().tasks if task.state == "RUNNING"}
+
+
+def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic_factory, app, tmp_path):
+    """After POST /drain a static member has left for good: the other has every task at once, and this one is live, not ready."""
+    source, sink = topic_factory("in", partitions=4), topic_factory("out")
+    everything = {"0_0", "0_1", "0_2", "0_3"}
+    lines = [f"w{number % 48}" for number in range(480)]
+    with (
+        running(word_count(source, sink), member(kafka, app, tmp_path, "pod-0")) as stays,
+        running(word_count(source, sink), member(kafka, app, tmp_path, "pod-1")) as leaves,
+    ):
+        wait_until(lambda: tasks(stays) and tasks(leaves) and tasks(stays) | tasks(leaves) == everything, "shared")
+        produce(kafka, source, lines, partitions=4)
+        wait_until(
+            lambda: stays.status().processing.records + leaves.status().processing.records == len(lines), "counted"
+        )
+        answer, body = ask(leaves, "POST", "/drain")
+        assert (answer, body["ok"]) == (202, True)
+        wait_until(lambda: tasks(stays) == everything, "the other has all tasks", timeout_s=20)
+        wait_until(lambda: leaves.state is State.DRAINED, "drained")
+        status = ask(leaves, "GET", "/status")[1]
+        assert status["state"] == "DRAINED"
+        assert status["group"]["state"] == "CLOSED"
+        assert status["task_counts"]["active"] == 0
+        assert not status["ready"]
+        assert ask(leaves, "GET", "/livez")[0] == 200
+        assert ask(leaves, "GET", "/readyz") == (
+            503,
+            {"ok": False, "state": "DRAINED", "reasons": ["the instance is DRAINED"]},
+        )
+        assert ask(leaves, "POST", "/drain")[0] == 202
+        produce(kafka, source, lines, partitions=4)
+        wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines + lines), "the other goes on")
+        assert leaves.close(30)
+        assert leaves.state is State.NOT_RUNNING
+        assert leaves.error is None
+
+
+def test_instance_closed_while_it_drains_leaves_the_group(kafka, topic_factory, app, tmp_path):
+    """SIGTERM in the middle of draining does not turn it into a roll: the static member still leaves."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    with running(word_count(source, sink), member(kafka, app, tmp_path, "pod-0")) as stays:
+        leaves = KafkaStreams(word_count(source, sink), member(kafka, app, tmp_path, "pod-1"))
+        leaves.start()
+        try:
+            wait_until(lambda: tasks(stays) and tasks(leaves), "shared")
+            assert leaves.drain()
+        finally:
+            assert leaves.close(30)
+        wait_until(lambda: tasks(stays) == {"0_0", "0_1"}, "the other has all tasks", timeout_s=20)
+
+
+def test_draining_over_http_is_off_unless_set(kafka, topic_factory, app, tmp_path):
+    """Without health.drain the request is refused with the setting's name, and the instance goes on."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path) | {"health.listener": "127.0.0.1:0"}
+    with running(word_count(source, sink), config) as streams:
+        answer, body = ask(streams, "POST", "/drain")
+        assert answer == 403
+        assert "health.drain=true" in body["reasons"][0]
+        assert streams.state is State.RUNNING
+        assert ask(streams, "POST", "/status")[0] == 404
+
+
+def test_instance_that_has_ended_cannot_be_drained(kafka, topic_factory, app, tmp_path):
+    """There is nothing to drain before the start and after the end."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path))
+    assert not streams.drain()
+    with running(word_count(source, sink), settings(kafka, app, tmp_path)) as other:
+        pass
+    assert not other.drain()
+    assert other.state is State.NOT_RUNNING
