@@ -212,3 +212,54 @@ def test_bootstrap_servers_are_required():
     """Without brokers nothing can be opened."""
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         ClientSettings(StreamsConfig.of({"application.id": "a"}), "p")
+
+
+def referring(tmp_path, **others):
+    """Return settings of a client whose user and password are in files, which are written."""
+    (tmp_path / "username").write_text("alice")
+    (tmp_path / "password").write_text("s3cret-in-file\n")
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": f"${{directory:{tmp_path}:username}}",
+        "sasl.password": f"${{directory:{tmp_path}:password}}",
+        **others,
+    }
+
+
+def test_values_in_files_reach_every_client_and_are_not_shown(tmp_path):
+    """Librdkafka and kafka-python get what the files hold; nothing prints it, as the configuration keeps the reference."""
+    settings = of(referring(tmp_path, **{"client.rack": f"${{directory:{tmp_path}:password}}"}))
+    assert settings.main_consumer(1)["sasl.password"] == "s3cret-in-file"
+    assert settings.producer(1)["sasl.username"] == "alice"
+    assert settings.kafka_python()["sasl_plain_password"] == "s3cret-in-file"
+    printed = f"{settings.main_consumer(1)!r} {settings.admin()} {settings.config!r} {settings.security()!r}"
+    assert "s3cret-in-file" not in printed
+    assert f"${{directory:{tmp_path}:password}}" in printed
+
+
+def test_login_module_may_stand_in_a_file(tmp_path):
+    """A whole sasl.jaas.config may be a secret, as other operators write it."""
+    (tmp_path / "jaas").write_text(JAAS.format("scram", "ScramLoginModule"))
+    settings = of({**SCRAM, "sasl.jaas.config": f"${{directory:{tmp_path}:jaas}}"})
+    assert settings.producer(1)["sasl.username"] == "alice"
+
+
+def test_bad_value_from_a_file_is_not_shown(tmp_path):
+    """The error names the setting, not what the secret file holds, though librdkafka would quote it."""
+    (tmp_path / "bytes").write_text("s3cret-in-file")
+    for prefix in ("consumer.fetch.min.bytes", "consumer.isolation.level"):
+        with pytest.raises(ConfigError) as caught:
+            of({prefix: f"${{directory:{tmp_path}:bytes}}"}).main_consumer(1)
+        assert prefix.removeprefix("consumer.") in str(caught.value)
+        assert "s3cret-in-file" not in str(caught.value)
+
+
+def test_settings_can_be_checked_without_the_files():
+    """Where secrets are not mounted, as in a plan, everything else is checked all the same."""
+    nowhere = {"sasl.jaas.config": "${directory:/nowhere:jaas}", "consumer.fetch.min.bytes": "${file:/nowhere:x}"}
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "h:1", **SCRAM, **nowhere})
+    with pytest.raises(ConfigError, match="/nowhere"):
+        ClientSettings(config, "p").main_consumer(1)
+    settings = ClientSettings(config, "p", resolve_references=False)
+    assert settings.main_consumer(1)["sasl.mechanism"] == "SCRAM-SHA-512"

@@ -27,7 +27,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
         | {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
     )
-    producer = StreamsProducer(ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()
     collector = KafkaRecordCollector(producer, kafka.admin(), config)
 
@@ -74,7 +74,7 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     monkeypatch.setattr("millrace.runtime.producer._STUCK_S", 0.2)
     topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
     config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
-    producer = StreamsProducer(ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
     producer.start()
     producer.client = stuck = Stuck(producer.client)
     producer.begin()

@@ -103,7 +103,7 @@ def _try(server: str, settings: ClientSettings, security: Security, timeout_s: f
     with link:
         if security.tls and (reason := _tls_problem(link, host, security)):
             return _Failure(_Step.NOT_THE_PROTOCOL, server, reason)
-    own = {**settings.kafka_python(), "bootstrap_servers": [server]}
+    own = settings.kafka_python() | {"bootstrap_servers": [server]}
     connection = Connection(own)
     try:
         return connection.run(_probe, connection, server, security, int(timeout_s * 1000))

@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.kafka.secrets import Settings
+from millrace.kafka.live_clients import CredentialWatch, LiveClients
+from millrace.kafka.secrets import HIDDEN, Settings
 from millrace.kafka.security import Security, parse_security
 from millrace.kafka.translation import translate
+from millrace.references import Hidden, files, is_reference, refers, resolve
 
 log = logging.getLogger("millrace.kafka.clients")
 librdkafka_log = logging.getLogger("millrace.kafka.librdkafka")
@@ -33,6 +35,12 @@ _CLIENT_FIELDS: Final = (
 """Fields of StreamsConfig that are client settings: given to the clients only where the user set them."""
 
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
+
+_MAIN: Final = ("consumer.", "main.consumer.")
+_RESTORE: Final = ("consumer.", "restore.consumer.")
+_GLOBAL: Final = ("consumer.", "global.consumer.")
+_PRODUCER: Final = ("producer.",)
+_ADMIN: Final = ("admin.",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +69,13 @@ class ClientSettings:
     ('wc-7f3c-StreamThread-1-producer', 100)
     """
 
-    def __init__(self, config: StreamsConfig, process_id: str) -> None:
+    def __init__(self, config: StreamsConfig, process_id: str, *, resolve_references: bool = True) -> None:
         """Derive settings; nothing is opened.
 
         Args:
             config: The application's settings.
             process_id: The process's UUID (formats §9), stable over restarts.
+            resolve_references: False to look at the settings where the files that they refer to are not at hand.
 
         Raises:
             ConfigError: `bootstrap.servers` is missing.
@@ -75,6 +84,8 @@ class ClientSettings:
             raise ConfigError("bootstrap.servers is missing: give the host:port of one or more brokers")
         self._config = config
         self._process_id = process_id
+        self._resolve = resolve_references
+        self._live = LiveClients()
         self._client_prefix = config.client_id or f"{config.application_id}-{process_id}"
 
     @property
@@ -101,19 +112,16 @@ class ClientSettings:
 
     def main_consumer(self, thread: int) -> Settings:
         """Return settings of the consumer that feeds a stream thread."""
-        given = self._given("consumer.", "main.consumer.")
-        return self._consumer(given, "main consumer", f"{self.thread_name(thread)}-consumer", eof=True)
+        return self._consumer(_MAIN, "main consumer", f"{self.thread_name(thread)}-consumer", eof=True)
 
     def restore_consumer(self, thread: int) -> Settings:
         """Return settings of the consumer that restores a thread's state and updates its standbys."""
-        given = self._given("consumer.", "restore.consumer.")
-        return self._consumer(given, "restore consumer", f"{self.thread_name(thread)}-restore-consumer", eof=True)
+        return self._consumer(_RESTORE, "restore consumer", f"{self.thread_name(thread)}-restore-consumer", eof=True)
 
     def global_consumer(self) -> Settings:
         """Return settings of the consumer that fills global stores."""
-        given = self._given("consumer.", "global.consumer.")
         name = f"{self._client_prefix}-GlobalStreamThread-global-consumer"
-        return self._consumer(given, "global consumer", name, eof=True)
+        return self._consumer(_GLOBAL, "global consumer", name, eof=True)
 
     def producer(self, thread: int) -> Settings:
         """Return settings of a stream thread's producer: transactional under exactly-once, else plain.
@@ -121,7 +129,7 @@ class ClientSettings:
         Raises:
             ConfigError: A setting contradicts exactly-once.
         """
-        given = self._given("producer.")
+        given = self._given(*_PRODUCER)
         defaults: dict[str, Any] = {
             "linger.ms": 100,
             "partitioner": "murmur2_random",
@@ -131,7 +139,7 @@ class ClientSettings:
         forced: dict[str, Any] = {"client.id": f"{self.thread_name(thread)}-producer"}
         if self._config.exactly_once:
             self._check_exactly_once(given)
-            timeout = int(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
+            timeout = self.transaction_timeout_ms()
             defaults["transaction.timeout.ms"] = timeout
             # Java retries for ever within the transaction's time-out; librdkafka wants that said as a number.
             given["delivery.timeout.ms"] = min(int(given.get("delivery.timeout.ms", timeout)), timeout)
@@ -140,18 +148,22 @@ class ClientSettings:
             defaults["enable.idempotence"] = True
             if int(given.get("max.in.flight.requests.per.connection", 5)) > 5 or _turns_off_acks(given):
                 defaults["enable.idempotence"] = False
-        return self._assemble(given, "producer", defaults, forced)
+        return self._assemble(given, "producer", defaults, forced, _PRODUCER)
+
+    def transaction_timeout_ms(self) -> int:
+        """Return how long a transaction may take (EOS-v2)."""
+        return int(self._given(*_PRODUCER).get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
 
     def admin(self) -> Settings:
         """Return settings of the process's admin client."""
-        return self._assemble(self._given("admin."), "admin", {}, {"client.id": self.admin_client_id})
+        return self._assemble(self._given(*_ADMIN), "admin", {}, {"client.id": self.admin_client_id}, _ADMIN)
 
     def membership(self, thread: int) -> MembershipSettings:
         """Return settings of a stream thread's group member.
 
         A static member's instance id is `group.instance.id`-<thread>, as each thread is a member of its own.
         """
-        config, given = self._config, self._given("consumer.", "main.consumer.")
+        config, given = self._config, self._given(*_MAIN)
 
         def number(key: str, default: int) -> int:
             return int(given.get(key, default))
@@ -173,12 +185,12 @@ class ClientSettings:
 
     def max_poll_records(self) -> int:
         """Return how many records the main consumer takes at once (`max.poll.records`)."""
-        given = self._given("consumer.", "main.consumer.")
+        given = self._given(*_MAIN)
         return int(given.get("max.poll.records", self._config.max_poll_records))
 
     def auto_offset_reset(self) -> str:
         """Return where to begin without a committed offset: `earliest`, `latest`, `none` or `by_duration:<ISO 8601>`."""
-        return str(self._given("consumer.", "main.consumer.").get("auto.offset.reset", "earliest")).lower()
+        return str(self._given(*_MAIN).get("auto.offset.reset", "earliest")).lower()
 
     def security(self, *prefixes: str) -> Security:
         """Return the security settings that clients with these prefixes have."""
@@ -186,10 +198,11 @@ class ClientSettings:
 
     def kafka_python(self, thread: int | None = None) -> Settings:
         """Return settings of kafka-python's networking for a thread's member, or for a process-wide check."""
-        given = self._given("consumer.", "main.consumer.") if thread is not None else self._given("admin.")
+        kind = _ADMIN if thread is None else _MAIN
+        given = self._given(*kind)
         security = parse_security(given, self._config.security_protocol)
         config = self._config
-        return Settings(
+        settings = Settings(
             {
                 **security.for_kafka_python(),
                 "bootstrap_servers": list(config.bootstrap_servers),
@@ -201,6 +214,23 @@ class ClientSettings:
                 "metadata_max_age_ms": int(given.get("metadata.max.age.ms", config.metadata_max_age_ms)),
                 "receive_message_max_bytes": 100_000_000,  # a leader receives every member's subscription in one answer
             }
+        )
+        settings.on_open = lambda client: self._live.add(client, kind)
+        return settings
+
+    # Credentials that change
+
+    def watch_credentials(self) -> CredentialWatch:
+        """Return a watch that keeps the clients opened with these settings in credentials; not started.
+
+        Raises:
+            ConfigError: A file that a setting refers to cannot be read.
+        """
+        return CredentialWatch(
+            self._live,
+            lambda kind: self.security(*kind),
+            (_MAIN, _RESTORE, _GLOBAL, _PRODUCER, _ADMIN),
+            [path for value in self._config.client_settings.values() for path in files(value)],
         )
 
     # Assembly
@@ -216,9 +246,12 @@ class ClientSettings:
         given |= config.common_client_settings()
         for prefix in prefixes:
             given |= config.prefixed(prefix)
-        return given
+        if self._resolve:
+            return {key: resolve(key, value) for key, value in given.items()}
+        return _without_references(given)
 
-    def _consumer(self, given: dict[str, Any], client: str, client_id: str, *, eof: bool) -> Settings:
+    def _consumer(self, kind: tuple[str, ...], client: str, client_id: str, *, eof: bool) -> Settings:
+        given = self._given(*kind)
         committed_only = self._config.exactly_once
         if committed_only and given.get("isolation.level", "read_committed") != "read_committed":
             log.warning(
@@ -236,13 +269,18 @@ class ClientSettings:
         }
         if committed_only:
             forced["isolation.level"] = "read_committed"
-        return self._assemble(given, client, defaults, forced)
+        return self._assemble(given, client, defaults, forced, kind)
 
     def _assemble(
-        self, given: Mapping[str, Any], client: str, defaults: Mapping[str, Any], forced: Mapping[str, Any]
+        self,
+        given: Mapping[str, Any],
+        client: str,
+        defaults: Mapping[str, Any],
+        forced: Mapping[str, Any],
+        kind: tuple[str, ...],
     ) -> Settings:
         security = parse_security(given, self._config.security_protocol)
-        return Settings(
+        settings = Settings(
             {
                 **defaults,
                 **translate(given, client),
@@ -251,6 +289,8 @@ class ClientSettings:
                 "bootstrap.servers": ",".join(self._config.bootstrap_servers),
             }
         )
+        settings.on_open = lambda client: self._live.add(client, kind)
+        return settings
 
     def _check_exactly_once(self, given: Mapping[str, Any]) -> None:
         if str(given.get("enable.idempotence", True)).lower() == "false":
@@ -267,13 +307,24 @@ def _turns_off_acks(given: Mapping[str, Any]) -> bool:
     return str(given.get("acks", "all")) not in {"all", "-1"}
 
 
+def _without_references(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as far as they can be judged without the files: credentials count as there, other values as not given."""
+    kept: dict[str, Any] = {}
+    for key, value in given.items():
+        if key == "sasl.jaas.config" and is_reference(value):
+            kept |= {"sasl.username": value, "sasl.password": value}
+        elif key.startswith(("sasl.", "ssl.")) or not refers(value):
+            kept[key] = value
+    return kept
+
+
 def open_consumer(settings: Mapping[str, Any]) -> Consumer:
     """Open a consumer, its log messages going to ours.
 
     Raises:
         ConfigError: librdkafka does not take the settings.
     """
-    return _open(Consumer, settings)
+    return _open(_Consumer, settings)
 
 
 def open_producer(settings: Mapping[str, Any]) -> Producer:
@@ -282,7 +333,7 @@ def open_producer(settings: Mapping[str, Any]) -> Producer:
     Raises:
         ConfigError: librdkafka does not take the settings.
     """
-    return _open(Producer, settings)
+    return _open(_Producer, settings)
 
 
 def open_admin(settings: Mapping[str, Any]) -> AdminClient:
@@ -294,13 +345,51 @@ def open_admin(settings: Mapping[str, Any]) -> AdminClient:
     return _open(AdminClient, settings)
 
 
-_Client = TypeVar("_Client", Consumer, Producer, AdminClient)
+class _Consumer(Consumer):
+    """As in the library, and can be referred to weakly and given credentials by another thread while it polls.
+
+    The library lets in one call at a time: another thread would wait for as long as the owner polls again and again.
+    """
+
+    _renewed: tuple[str, str] | None = None
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Use other credentials from the next poll on."""
+        self._renewed = (username, password)
+
+    def poll(self, timeout: float = -1) -> Message | None:
+        """As in the library."""
+        if self._renewed is not None:
+            self._renew(*self._renewed)
+        return super().poll(timeout)
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """As in the library."""
+        if self._renewed is not None:
+            self._renew(*self._renewed)
+        return super().consume(num_messages, timeout)
+
+    def _renew(self, username: str, password: str) -> None:
+        self._renewed = None
+        super().set_sasl_credentials(username, password)
+
+
+class _Producer(Producer):
+    """As in the library, and can be referred to weakly."""
+
+
+_Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
 
 
 def _open(client: type[_Client], settings: Mapping[str, Any]) -> _Client:
     try:
-        return client(dict(settings), logger=librdkafka_log)
+        opened = client(dict(settings), logger=librdkafka_log)
     except KafkaException as error:
-        raise ConfigError(
-            f"The settings of the {client.__name__.lower()} are not valid: {error.args[0].str()}"
-        ) from None
+        text = str(error.args[0].str())
+        for value in settings.values():
+            text = text.replace(value, HIDDEN) if isinstance(value, Hidden) and value else text
+        name = client.__name__.lower().strip("_")
+        raise ConfigError(f"The settings of the {name} are not valid: {text}") from None
+    if isinstance(settings, Settings) and settings.on_open is not None:
+        settings.on_open(opened)
+    return opened

@@ -19,6 +19,8 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+from millrace.kafka.secrets import Settings
+
 log = logging.getLogger("millrace.kafka.connection")
 
 _T = TypeVar("_T")
@@ -72,6 +74,15 @@ class Connection:
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self.net.start()
         self.manager = _Manager(self.net, **settings)
+        if isinstance(settings, Settings) and settings.on_open is not None:
+            settings.on_open(self)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Authenticate with these from now on; connections that stand use them when the broker asks again (KIP-368)."""
+        changed = {"sasl_plain_username": username, "sasl_plain_password": password}
+        self.manager.config.update(changed)
+        for connection in list(self.manager._conns.values()):  # noqa: SLF001 (each has a copy of the settings)
+            connection.config.update(changed)
 
     def run(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
         """Run a coroutine function on the IO thread and wait for its result."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from millrace.references import Hidden
 
 _SECRET_KEY = re.compile(
     r"(password|passwd|secret|jaas|\.key\.pem$|ssl\.keystore\.key|token$|credential|sasl_plain_username)"
@@ -18,7 +20,10 @@ def is_secret(key: str) -> bool:
 
 
 class Settings(dict[str, Any]):
-    """A client's settings: a plain dict, except that printing it hides passwords, keys and tokens."""
+    """A client's settings: a plain dict, except that printing it hides passwords, keys, tokens and what comes from files."""
+
+    on_open: Callable[[Any], None] | None = None
+    """Told of the client that is opened with them."""
 
     def __repr__(self) -> str:
         return repr(dict(self.shown()))
@@ -27,4 +32,4 @@ class Settings(dict[str, Any]):
 
     def shown(self) -> Iterator[tuple[str, Any]]:
         """Iterate the settings with secret values replaced."""
-        return ((key, HIDDEN if is_secret(key) else value) for key, value in self.items())
+        return ((key, HIDDEN if is_secret(key) or isinstance(value, Hidden) else value) for key, value in self.items())

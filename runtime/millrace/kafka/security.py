@@ -12,7 +12,7 @@ import re
 import ssl
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,16 @@ class Security:
     def tls(self) -> bool:
         """Whether connections are encrypted."""
         return self.protocol.endswith("SSL")
+
+    @property
+    def locations(self) -> tuple[Path, ...]:
+        """The files of certificates and keys."""
+        named = (self.ca_location, self.certificate_location, self.key_location)
+        return tuple(Path(name) for name in named if self.tls and name is not None)
+
+    def fields(self) -> tuple[Any, ...]:
+        """Return the value of every field, secrets included: to compare, not to show."""
+        return tuple(getattr(self, item.name) for item in fields(self))
 
     def for_librdkafka(self) -> Settings:
         """Return the settings under librdkafka's names."""

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaException, Producer
 
 from millrace.errors import ConfigError
 from millrace.kafka.secrets import HIDDEN, Settings, is_secret
+from millrace.references import Hidden
 
 log = logging.getLogger("millrace.kafka.clients")
 
@@ -148,8 +149,9 @@ def check_value(key: str, value: Any) -> None:
     except TypeError as error:
         raise ConfigError(f"Client setting {key} has a value of type {type(value).__name__}: {error}") from None
     if _PROBE not in message:
-        shown = HIDDEN if is_secret(key) else repr(value)
-        raise ConfigError(f"Client setting {key}={shown} is not valid: {message}")
+        if is_secret(key) or isinstance(value, Hidden):
+            raise ConfigError(f"Client setting {key}={HIDDEN} is not valid: {message.replace(str(value), HIDDEN)}")
+        raise ConfigError(f"Client setting {key}={value!r} is not valid: {message}")
 
 
 def translate(settings: Mapping[str, Any], client: str) -> Settings:

@@ -19,6 +19,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.live_clients import CredentialWatch
 from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer
@@ -81,7 +82,7 @@ class KafkaStreams:
     ) -> None:
         self.config = StreamsConfig.of(config)
         self.topology = topology.build(self.config)
-        check_served(self.config, ClientSettings(self.config, "check"))
+        check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
         persistent = any(builder.persistent for part in self.topology.subtopologies for builder in part.store_builders)
         self._directory = StateDirectory(self.config, persistent=persistent)
@@ -111,6 +112,7 @@ class KafkaStreams:
             group_protocol=self.config.group_protocol.value,
         )
         self._health: HealthServer | None = None
+        self._credentials: CredentialWatch | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
         """What ended the instance, or None."""
@@ -168,6 +170,7 @@ class KafkaStreams:
             self._instance = replace(self._instance, process_id=process_id)
             settings = ClientSettings(self.config, process_id)
             self._start_health(settings)
+            self._credentials = settings.watch_credentials()
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
             provision_internal_topics(self.topology, self.config, self._admin)
@@ -195,6 +198,7 @@ class KafkaStreams:
         )
         self._set_state(State.REBALANCING)
         self._housekeeping.start()
+        self._credentials.start()
         self._pool.start(self.config.num_stream_threads)
 
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
@@ -289,7 +293,14 @@ class KafkaStreams:
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
-        return take_status(self._instance, self._state, self._pool.threads, self._activity, error=self.error)
+        return take_status(
+            self._instance,
+            self._state,
+            self._pool.threads,
+            self._activity,
+            error=self.error,
+            credentials_stale=self._credentials is not None and self._credentials.stale,
+        )
 
     @property
     def health_address(self) -> tuple[str, int] | None:
@@ -400,6 +411,8 @@ class KafkaStreams:
             if self._global_thread is not None:
                 self._global_thread.shutdown()
             self._housekeeping.stop()
+            if self._credentials is not None:
+                self._credentials.stop()
             self._directory.unlock()
             self._housekeeping.write_status(end)
             if end is not State.ERROR:  # who has failed says so until it is closed

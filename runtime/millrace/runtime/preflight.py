@@ -39,7 +39,7 @@ def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
             "the changelogs when a task moves; static members on volumes keep theirs"
         )
     if config.exactly_once:
-        timeout_ms = int(settings.producer(1).get("transaction.timeout.ms", 0))
+        timeout_ms = settings.transaction_timeout_ms()
         if config.commit_interval_ms > timeout_ms:
             raise ConfigError(
                 f"commit.interval.ms={config.commit_interval_ms} is longer than producer.transaction.timeout.ms={timeout_ms}: "

@@ -28,7 +28,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
@@ -41,6 +41,7 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.clients import open_producer
+from millrace.kafka.secrets import Settings
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.progress import LoopProgress
 
@@ -104,21 +105,22 @@ class StreamsProducer:
     """Sends the records of one thread's tasks.
 
     Args:
-        settings: librdkafka's, as `ClientSettings.producer` makes them.
+        settings: gives librdkafka's, as `ClientSettings.producer` makes them; asked whenever a producer is opened.
         task_timeout_ms: how long to retry what may pass (`task.timeout.ms`).
         progress: of the thread's loop, told of waits for a broker.
     """
 
-    def __init__(self, settings: Mapping[str, Any], task_timeout_ms: int, progress: LoopProgress | None = None) -> None:
-        self.transactional = "transactional.id" in settings
+    def __init__(
+        self, settings: Callable[[], Settings], task_timeout_ms: int, progress: LoopProgress | None = None
+    ) -> None:
+        self._settings = settings
         self.in_transaction = False
         self._stuck = False
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
-        self._settings = {**settings, "on_delivery": self._on_delivery, "delivery.report.only.error": True}
         self._task_timeout_s = task_timeout_ms / 1000
         self._progress = LoopProgress() if progress is None else progress
-        self.client: Producer = open_producer(self._settings)
+        self.client: Producer = self._open()
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
     def start(self) -> None:
@@ -198,7 +200,7 @@ class StreamsProducer:
             StreamsTimeoutError: no coordinator answered.
         """
         self.close()
-        self.client = open_producer(self._settings)
+        self.client = self._open()
         self.in_transaction = self._stuck = False
         self.start()
 
@@ -209,6 +211,12 @@ class StreamsProducer:
         with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
+
+    def _open(self) -> Producer:
+        settings = self._settings()
+        self.transactional = "transactional.id" in settings
+        settings.update({"on_delivery": self._on_delivery, "error_cb": _on_error, "delivery.report.only.error": True})
+        return open_producer(settings)
 
     def _in_time(self, call: Callable[[], None]) -> None:
         """Make a call of librdkafka's that may not return, in a thread that is given up in that case.
@@ -255,6 +263,14 @@ class StreamsProducer:
                     continue
                 raise translate_error(error, doing) from error
             return
+
+
+def _on_error(error: KafkaError) -> None:
+    """Note an error of the client as a whole: what it prevents fails by itself, in the call that it concerns.
+
+    Without this, a fatal one is raised in the middle of serving delivery reports, which are lost by it.
+    """
+    _log.debug("Producer: %s (%s)", error.str(), error.name())
 
 
 def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:

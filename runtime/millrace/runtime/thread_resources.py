@@ -90,7 +90,7 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
         "production.exception.handler",
         config,
     )
-    producer = StreamsProducer(settings.producer(number), config.task_timeout_ms, progress)
+    producer = StreamsProducer(lambda: settings.producer(number), config.task_timeout_ms, progress)
     collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
     updater = StateUpdater(
         settings.thread_name(number).replace("StreamThread", "StateUpdater"),
