@@ -1,9 +1,9 @@
 """Credentials that change while clients are open: a watch on the files they come from.
 
 Kubernetes replaces the files of a mounted secret in place. A user name and password for PLAIN or SCRAM are handed to every open
-client, which uses them from its next authentication on; connections that stand stay. librdkafka keeps the certificates that it has
-read when a client was made, and so do we for kafka-python. Everything else (certificates, keys,
-OAuth secrets) a client library takes once, when a client is opened, so a change of it is only told: `stale`.
+client, which uses them from its next authentication on; connections that stand stay. Everything else (certificates, keys, OAuth
+secrets) librdkafka reads once, when a client is made, and kafka-python gets it in a context made once, so a change of it is only
+told: `stale`.
 
 Files are looked at every two seconds by their `stat`, and read only if that has changed.
 """
