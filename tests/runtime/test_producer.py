@@ -6,7 +6,7 @@ import secrets
 import threading
 
 import pytest
-from tests.runtime.support import TEXT, read_all, settings
+from tests.runtime.support import TEXT, read_all, settings, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import TransactionAbortedError
@@ -34,6 +34,13 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     def send(value):
         collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
 
+    def refused():
+        try:
+            send("after")
+        except TransactionAbortedError as error:
+            return error
+        return None
+
     try:
         send("before")
         collector.flush()
@@ -41,8 +48,9 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
         send("lost")
         with pytest.raises(TransactionAbortedError, match=r"within delivery\.timeout\.ms"):
             collector.flush()
-        with pytest.raises(TransactionAbortedError, match=r"out: .*The transaction has failed"):
-            send("after")
+        error = wait_until(refused, "refused, once the client has made up its mind")
+        assert "out: " in str(error)
+        assert "The transaction has failed" in str(error)
         kafka.resume()
         producer.abort()
         collector.discard()
