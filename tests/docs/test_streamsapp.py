@@ -6,7 +6,7 @@ import re
 
 import pytest
 from tests.docs import streamsapp
-from tests.manifest.test_every_field import spec_fields
+from tests.manifest.test_every_field import fields_of
 
 from millrace.manifest import KINDS
 
@@ -27,5 +27,5 @@ def test_every_field_is_on_the_page(kind):
         elif row := re.match(r"\| `(\w+)` \| .+ \|.*\| .+ \|$", line):
             rows.add(f"{heading}.{row[1]}")
     title = "" if kind == "StreamsApp" else f"{kind} "
-    wanted = {title + path.replace("/0", "[]").replace("/", ".") for path in spec_fields(kind) - {"spec"}}
+    wanted = {title + path.replace("/0", "[]").replace("/", ".") for path in fields_of(kind) - {"spec"}}
     assert wanted <= rows

@@ -155,12 +155,13 @@ def test_ways_to_reach_the_brokers(tls, auth, expected):
     assert security == expected
 
 
-def test_other_brokers_are_reached_without_the_manifests_secrets():
-    """Brokers handed in replace what the fields say of security, too."""
+def test_other_brokers_are_used_without_what_the_manifest_says_of_its_own():
+    """Brokers handed in, such as a single local one, replace what the fields say of security and replication, too."""
     model, _ = check(wrong.good("everything")["StreamsApp"])
     assert model
     settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
     assert not [key for key in settings if key.startswith(("sasl.", "ssl.", "security."))]
+    assert not {"replication.factor", "topic.min.insync.replicas"} & settings.keys()
 
 
 def test_membership_that_is_not_static_has_no_instance_id():

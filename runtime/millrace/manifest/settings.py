@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from millrace.manifest.fields import duration_ms
+from millrace.manifest.internal_topics import InternalTopics
 from millrace.manifest.kafka import Auth, Kafka, SchemaRegistry, Tls, is_security_setting
 from millrace.manifest.processing import ErrorPolicy, Standby
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
@@ -54,7 +55,8 @@ def to_streams_config(
         replica: Which replica, from 0; it becomes a member of the group, static unless the manifest says otherwise. None gives
             what all replicas share.
         state_dir: Where the replica keeps its state.
-        bootstrap_servers: Brokers to use in place of the manifest's, with its security settings left out.
+        bootstrap_servers: Brokers to use in place of the manifest's. What it says of its own cluster's security and replication
+            is left out then.
         secrets_dir: Where the secrets are that the manifest names, one directory for each; `SECRETS_DIR` if not given.
     """
     spec = app.spec
@@ -70,6 +72,7 @@ def to_streams_config(
         **dict(_where_not_usual(spec)),
     }
     if bootstrap_servers is None:
+        settings |= dict(_replication(spec.internal_topics))
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
     if spec.kafka.schema_registry is not None:
         settings |= dict(_schema_registry(spec.kafka.schema_registry, secrets_dir or SECRETS_DIR))
@@ -84,7 +87,7 @@ def to_streams_config(
 
 def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
     """Yield the settings that differ from Kafka Streams' defaults, so that what a pod is given says what is special about it."""
-    processing, topics = spec.processing, spec.internal_topics
+    processing = spec.processing
     if spec.kafka.group_protocol != Kafka.model_fields["group_protocol"].default:
         yield "group.protocol", spec.kafka.group_protocol.value
     if processing.commit_interval is not None:
@@ -95,11 +98,7 @@ def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
     yield from _standby(spec.standby)
     if spec.membership.session_timeout is not None:
         yield "session.timeout.ms", duration_ms(spec.membership.session_timeout)
-    if topics.replication_factor is not None:
-        yield "replication.factor", topics.replication_factor
-    yield from ((f"topic.{key}", value) for key, value in topics.config.items())
-    if topics.min_insync_replicas is not None:
-        yield "topic.min.insync.replicas", topics.min_insync_replicas
+    yield from ((f"topic.{key}", value) for key, value in spec.internal_topics.config.items())
     if spec.storage.memory_fraction is not None:
         yield "rocksdb.memory.fraction", spec.storage.memory_fraction
     if spec.observability.metrics.level != "INFO":
@@ -122,6 +121,13 @@ def _standby(standby: Standby) -> Iterator[tuple[str, int]]:
     ):
         if wanted != default:
             yield key, wanted
+
+
+def _replication(topics: InternalTopics) -> Iterator[tuple[str, int]]:
+    if topics.replication_factor is not None:
+        yield "replication.factor", topics.replication_factor
+    if topics.min_insync_replicas is not None:
+        yield "topic.min.insync.replicas", topics.min_insync_replicas
 
 
 def _security(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,68 @@
+"""What is special about a `StreamsReset`: where it lets an application begin, and how it is read beside other kinds."""
+
+from __future__ import annotations
+
+import pytest
+from tests.manifest import wrong
+
+from millrace.errors import ManifestError
+from millrace.kafka.reset import OffsetTarget, Start
+from millrace.manifest import StreamsApp, StreamsReset, check, load, load_all
+
+BOTH = (wrong.GOOD / "minimal.yaml").read_text()
+RESET = BOTH.split("---\n")[1]
+
+
+@pytest.mark.parametrize(
+    ("to_offset", "target"),
+    [
+        ("earliest", OffsetTarget(Start.EARLIEST)),
+        ("latest", OffsetTarget(Start.LATEST)),
+        ("offset:12", OffsetTarget(Start.OFFSET, 12)),
+        ("shift:-100", OffsetTarget(Start.SHIFT, -100)),
+        ("shift:+7", OffsetTarget(Start.SHIFT, 7)),
+        ("timestamp:1970-01-01T00:00:01Z", OffsetTarget(Start.TIMESTAMP_MS, 1000)),
+        ("timestamp:1970-01-01T01:00:00.25+01:00", OffsetTarget(Start.TIMESTAMP_MS, 250)),
+    ],
+)
+def test_where_an_application_begins(to_offset, target):
+    """Each form of `toOffset` is what `millrace reset` calls by its options."""
+    manifest = wrong.good("minimal")["StreamsReset"]
+    manifest["spec"]["toOffset"] = to_offset
+    reset, problems = check(manifest, StreamsReset)
+    assert reset, problems
+    assert reset.spec.target() == target
+
+
+def test_it_begins_at_the_first_records_and_throws_all_state_away():
+    """A reset that says nothing more than for whom is the whole one, and it is done."""
+    reset, _ = check(wrong.good("minimal")["StreamsReset"], StreamsReset)
+    assert reset
+    assert reset.spec.target() == OffsetTarget(Start.EARLIEST)
+    assert (reset.spec.delete_internal_topics, reset.spec.delete_volumes, reset.spec.dry_run) == (True, True, False)
+
+
+def test_kinds_are_read_together():
+    """`load_all` returns every kind in the order of the text; `load` takes the StreamsApp among them."""
+    assert [type(resource) for resource in load_all(BOTH)] == [StreamsApp, StreamsReset]
+    assert load(BOTH).metadata.name == "smallest"
+
+
+def test_an_application_is_asked_for_where_there_is_only_a_reset():
+    """The message names what is there instead."""
+    with pytest.raises(ManifestError, match=r"holds no StreamsApp .*; it has StreamsReset smallest"):
+        load(RESET)
+
+
+def test_kinds_have_their_own_fields():
+    """A problem is explained by the fields of its own kind, and a misspelt kind is told the nearest one."""
+    with pytest.raises(ManifestError, match=r"spec\.apRef: unknown field; did you mean `appRef`"):
+        load_all(RESET.replace("appRef", "apRef"))
+    with pytest.raises(ManifestError, match="kind: must be `StreamsReset`"):
+        load_all(RESET.replace("kind: StreamsReset", "kind: StreamReset"))
+
+
+def test_nothing_of_millraces_is_an_error():
+    """A file with only other kinds is not taken for an empty set of resources."""
+    with pytest.raises(ManifestError, match=r"holds no StreamsApp or StreamsReset .* it has Secret \(line 1\)"):
+        load_all("apiVersion: v1\nkind: Secret\nmetadata: {name: s}\n")
