@@ -70,11 +70,8 @@ class Leader:
         self._seen_at = 0.0
         self.stepped_at = clock()
         """When the last attempt ended, successful or not."""
-
-    @property
-    def renew_seconds(self) -> float:
+        self.pause_seconds = seconds * _RENEW
         """How long to wait between two steps."""
-        return self._seconds * _RENEW
 
     def may_write_seconds(self) -> float:
         """Return for how long this candidate may still write; 0 or less if it may not."""
@@ -125,7 +122,7 @@ class Leader:
                 leads = True
                 log.info("%s holds the lease %s/%s", self._identity, self._namespace, self._name)
                 on_held()
-            stop.wait(self.renew_seconds)
+            stop.wait(self.pause_seconds)
         return True
 
     def _try(self, begun: float) -> bool:

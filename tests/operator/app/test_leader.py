@@ -1,0 +1,165 @@
+"""Leader election over a Lease, with an API server of one object and clocks in hand."""
+
+import copy
+import threading
+
+import pytest
+
+from millrace_operator.app.leader import Leader
+from millrace_operator.cluster.requests import ApiError
+
+
+class OneLease:
+    """Keeps one Lease with optimistic concurrency, as the API server does."""
+
+    def __init__(self):
+        self.lease = None
+        self.version = 0
+        self.down = False
+        self.before_write = lambda: None
+
+    def get(self, kind, namespace, name):
+        self._answer()
+        if self.lease is None:
+            raise ApiError("get", 404, "NotFound", "")
+        return copy.deepcopy(self.lease)
+
+    def create(self, kind, namespace, body):
+        self._answer()
+        self.before_write()
+        if self.lease is not None:
+            raise ApiError("create", 409, "AlreadyExists", "")
+        return self._keep(body)
+
+    def update(self, kind, namespace, name, body):
+        self._answer()
+        self.before_write()
+        if body["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise ApiError("update", 409, "Conflict", "")
+        return self._keep(body)
+
+    def _answer(self):
+        if self.down:
+            raise ApiError("any", 0, "NoAnswer", "")
+
+    def _keep(self, body):
+        self.version += 1
+        self.lease = copy.deepcopy(dict(body))
+        self.lease["metadata"] = {**body["metadata"], "resourceVersion": str(self.version)}
+        return copy.deepcopy(self.lease)
+
+
+@pytest.fixture
+def now():
+    """A clock."""
+    return [1000.0]
+
+
+@pytest.fixture
+def api():
+    """An API server."""
+    return OneLease()
+
+
+def candidate(api, now, name, offset=0.0):
+    """A candidate whose clock is off by so much."""
+    return Leader(api, namespace="ns", name="l", identity=name, seconds=15, clock=lambda: now[0] + offset)
+
+
+def test_first_candidate_gets_the_lease_and_the_second_waits(api, now):
+    """Only one of two may write."""
+    first, second = candidate(api, now, "a"), candidate(api, now, "b")
+    assert (first.step(), second.step()) == (True, False)
+    assert first.may_write_seconds() > 0 >= second.may_write_seconds()
+    assert api.lease["spec"]["holderIdentity"] == "a"
+
+
+def test_lease_that_is_renewed_is_not_taken(api, now):
+    """A holder that goes on renewing keeps it, however long another waits."""
+    first, second = candidate(api, now, "a"), candidate(api, now, "b")
+    for _ in range(50):
+        assert (first.step(), second.step()) == (True, False)
+        now[0] += 2
+
+
+@pytest.mark.parametrize("offset", [-1e6, 0.0, 1e6])
+def test_dead_holder_may_not_write_before_another_may(api, now, offset):
+    """At every moment at most one may write, however the clocks of the two are set."""
+    first, second = candidate(api, now, "a"), candidate(api, now, "b", offset)
+    first.step()
+    second.step()
+    taken = False
+    for _ in range(40):
+        now[0] += 0.5
+        taken = second.step() or taken
+        assert not (first.may_write_seconds() > 0 and second.may_write_seconds() > 0)
+    assert taken
+
+
+def test_holder_that_cannot_reach_the_api_server_stops_in_time(api, now):
+    """Without renewals writing ends a third of the duration before the Lease does."""
+    first = candidate(api, now, "a")
+    first.step()
+    api.down = True
+    now[0] += 9.9
+    assert first.step()
+    now[0] += 0.2
+    assert not first.step()
+    assert first.may_write_seconds() <= 0
+
+
+def test_time_that_a_renewal_takes_is_not_counted_as_held(api, now):
+    """The duration counts from before the renewal was sent: its answer may come late."""
+    first = candidate(api, now, "a")
+
+    def slow():
+        now[0] += 8
+
+    api.before_write = slow
+    first.step()
+    assert first.may_write_seconds() == pytest.approx(2.0)
+
+
+def test_faster_candidate_wins(api, now):
+    """Of two that write at once the API server takes one; the other is told so and may not write."""
+    first, second = candidate(api, now, "a"), candidate(api, now, "b")
+
+    def overtake():
+        api.before_write = lambda: None
+        assert second.step()
+
+    api.before_write = overtake
+    assert not first.step()
+    assert first.may_write_seconds() <= 0 < second.may_write_seconds()
+
+
+def test_released_lease_is_taken_at_once(api, now):
+    """A clean end costs no waiting, and the one that ended may not write any more."""
+    first, second = candidate(api, now, "a"), candidate(api, now, "b")
+    first.step()
+    second.step()
+    first.release()
+    assert first.may_write_seconds() <= 0
+    assert second.step()
+    assert api.lease["spec"]["holderIdentity"] == "b"
+
+
+def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
+    """A pod whose container is restarted need not wait for its own Lease."""
+    candidate(api, now, "a").step()
+    assert candidate(api, now, "a").step()
+
+
+def test_run_ends_when_the_lease_is_lost(api, now):
+    """`run` says so, after it has called what begins the work once."""
+    begun = []
+
+    def begin():
+        begun.append(1)
+        api.down = True
+        now[0] += 100
+
+    leader = Leader(api, namespace="ns", name="l", identity="a", seconds=15, clock=lambda: now[0])
+    leader.pause_seconds = 0.0
+    assert leader.run(threading.Event(), begin) is False
+    assert begun == [1]

@@ -1,0 +1,51 @@
+"""The operator's environment."""
+
+import pytest
+
+from millrace_operator.app.settings import SettingsError, settings_from
+
+
+def test_defaults_need_no_environment():
+    """All namespaces, and a name of its own in the Lease."""
+    settings = settings_from({})
+    assert (settings.namespaces, settings.workers, settings.metrics_port) == ((), 4, 8080)
+    assert settings.pod_name
+    assert settings.crash_after_actions is None
+
+
+def test_variables_are_read():
+    """Each setting is the variable of its name; an empty one is as if it were not there."""
+    settings = settings_from(
+        {
+            "MILLRACE_OPERATOR_NAMESPACES": "shop, bank,",
+            "MILLRACE_OPERATOR_WORKERS": "8",
+            "MILLRACE_OPERATOR_LOG_FORMAT": "json",
+            "MILLRACE_OPERATOR_LOG_LEVEL": "",
+            "OTHER": "x",
+        }
+    )
+    assert (settings.namespaces, settings.workers, settings.log_format) == (("shop", "bank"), 8, "json")
+    assert settings.log_level == "INFO"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("WORKERS", "many", "valid integer"),
+        ("WORKERS", "0", "greater than or equal to 1"),
+        ("NAMESPACES", "a,B_C", "'B_C' is not the name of a namespace"),
+        ("LOG_LEVEL", "LOUD", "'DEBUG', 'INFO'"),
+        ("RESYNC", "5", "there is no such setting; there are"),
+    ],
+)
+def test_wrong_variable_is_named_with_its_rule(name, value, says):
+    """The message has the variable, its value and what it must be."""
+    with pytest.raises(SettingsError, match=f"MILLRACE_OPERATOR_{name}='{value}'.*{says}"):
+        settings_from({f"MILLRACE_OPERATOR_{name}": value})
+
+
+def test_all_wrong_variables_are_told_at_once():
+    """One start is enough to learn of every mistake."""
+    with pytest.raises(SettingsError) as caught:
+        settings_from({"MILLRACE_OPERATOR_WORKERS": "x", "MILLRACE_OPERATOR_LEASE_SECONDS": "1"})
+    assert len(str(caught.value).splitlines()) == 2
