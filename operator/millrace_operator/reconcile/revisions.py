@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-import yaml
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsAppSpec
@@ -64,9 +63,9 @@ def revision_of(spec: StreamsAppSpec) -> str:
 def spec_of(config_map: Object) -> StreamsAppSpec | None:
     """Return the spec that a revision's ConfigMap holds; None if there is none that this operator can read."""
     try:
-        manifest = yaml.safe_load(config_map["data"][MANIFEST_KEY])
+        manifest = json.loads(config_map["data"][MANIFEST_KEY])  # YAML for those who read it, but written as JSON
         return StreamsAppSpec.model_validate(manifest["spec"])
-    except (KeyError, TypeError, yaml.YAMLError, ValidationError):
+    except (KeyError, TypeError, json.JSONDecodeError, ValidationError):
         return None
 
 

@@ -16,7 +16,7 @@ from millrace.manifest.fields import duration_ms
 from millrace_operator.model import Delete, Key
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import Pod
+from millrace_operator.reconcile.view import Pod, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +61,28 @@ def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
         return Failure(Reason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
     if not turn.brokers_answer:  # which may be the only reason that it does not come up
         return None
+    away_until = _brokers_away_until(turn)
     if trouble is not None and trouble.is_crash:
+        if trouble.ended is not None and trouble.ended < away_until:
+            turn.look_after(10)
+            return None
         return Failure(Reason.POD_CRASHED, f"Pod {pod.name} crashes: {trouble.message}".rstrip(": "))
     limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
-    left = pod.created + limit - turn.now
+    left = max(pod.unready_since, away_until) + limit - turn.now
     if left > 0:
         turn.look_after(left)
         return None
     why = f" ({trouble.reason}: {trouble.message})" if trouble is not None else ""
     limit_text = turn.spec.upgrade.gate.ready_timeout
     return Failure(Reason.READY_TIMEOUT, f"Pod {pod.name} was not ready within {limit_text}{why}.")
+
+
+def _brokers_away_until(turn: Turn) -> float:
+    """Return since when the brokers have answered: what happened before then is no fault of a revision."""
+    known = turn.condition("BrokersReachable")
+    if known is None or known.status != "True":
+        return turn.now
+    return seconds(known.last_transition_time)
 
 
 def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> bool:
@@ -118,7 +130,8 @@ def _replace_one(turn: Turn, target: str, replicas: int, there: Sequence[Pod], o
 
 def _is_broken(turn: Turn, pod: Pod) -> bool:
     limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
-    return not pod.ready and (pod.trouble is not None or turn.now - pod.created > limit)
+    waited = turn.now - max(pod.unready_since, _brokers_away_until(turn))
+    return not pod.ready and (pod.trouble is not None or waited > limit)
 
 
 def _delete(turn: Turn, pods: Sequence[Pod]) -> None:

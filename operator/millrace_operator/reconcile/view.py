@@ -27,6 +27,8 @@ class Trouble(NamedTuple):
     message: str
     is_image: bool = False
     is_crash: bool = False
+    ended: float | None = None
+    """When it crashed last."""
 
     @property
     def shown(self) -> str:
@@ -49,6 +51,8 @@ class Pod:
     terminating: bool = False
     ready_since: float | None = None
     """None while it is not ready."""
+    unready_since: float = 0
+    """Since when it has not been ready; without meaning while it is."""
     trouble: Trouble | None = None
 
     @property
@@ -185,12 +189,24 @@ def trouble_of(pod: Object) -> Trouble | None:
         if reason in _IMAGE_TROUBLE:
             return Trouble(reason, waiting.get("message", ""), is_image=True)
         if reason == _CRASHING:
-            return Trouble(reason, _last_words(container), is_crash=True)
+            return Trouble(reason, _last_words(container), is_crash=True, ended=_ended(container))
         if reason in _START_TROUBLE:
             return Trouble(reason, waiting.get("message", ""))
     if status.get("phase") == "Failed":
         return Trouble(status.get("reason", "Failed"), status.get("message", ""), is_crash=True)
-    return None
+    return next(
+        (
+            Trouble("Unschedulable", item.get("message", ""))
+            for item in status.get("conditions", ())
+            if item["type"] == "PodScheduled" and item.get("reason") == "Unschedulable"
+        ),
+        None,
+    )
+
+
+def _ended(container: Mapping[str, Any]) -> float | None:
+    finished = (container.get("lastState", {}).get("terminated") or {}).get("finishedAt")
+    return None if finished is None else seconds(finished)
 
 
 def _last_words(container: Mapping[str, Any]) -> str:
@@ -205,6 +221,7 @@ def _last_words(container: Mapping[str, Any]) -> str:
 
 def _pod(item: Object, index: int) -> Pod:
     metadata = item["metadata"]
+    ready_since, unready_since = _readiness(item)
     return Pod(
         name=metadata["name"],
         index=index,
@@ -212,16 +229,20 @@ def _pod(item: Object, index: int) -> Pod:
         revision=_labels(item).get(REVISION),
         created=seconds(metadata["creationTimestamp"]),
         terminating=is_terminating(item),
-        ready_since=_ready_since(item),
+        ready_since=ready_since,
+        unready_since=unready_since,
         trouble=trouble_of(item),
     )
 
 
-def _ready_since(item: Object) -> float | None:
+def _readiness(item: Object) -> tuple[float | None, float]:
+    """Return since when the pod is ready, or None, and since when it is not."""
+    created = item["metadata"]["creationTimestamp"]
     for condition in item.get("status", {}).get("conditions", ()):
-        if condition["type"] == "Ready" and condition["status"] == "True":
-            return seconds(condition.get("lastTransitionTime") or item["metadata"]["creationTimestamp"])
-    return None
+        if condition["type"] == "Ready":
+            since = seconds(condition.get("lastTransitionTime") or created)
+            return (since, since) if condition["status"] == "True" else (None, max(since, seconds(created)))
+    return None, seconds(created)
 
 
 def _claim(item: Object, index: int) -> Claim:

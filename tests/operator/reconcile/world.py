@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,6 +27,7 @@ from millrace_operator.children import COMPONENT, REVISION
 from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 from millrace_operator.reconcile.annotations import FINALIZER
+from millrace_operator.reconcile.view import seconds
 
 APP = "words"
 NAMESPACE = "team"
@@ -97,6 +99,10 @@ class World:
     group_exists: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
+    deaf: bool = False
+    """Whether instances do not hear that they are to drain."""
+    boot_seconds: float = 0
+    """How long a pod takes until it is ready."""
     restoring: dict[str, int] = field(default_factory=dict)
     lag: int = 0
     status: StreamsAppStatus | None = None
@@ -113,6 +119,9 @@ class World:
     events: list[model.Event] = field(default_factory=list)
     status_writes: int = 0
     most_pods_down: int = 0
+    """The most pods of the application that were not ready at a time."""
+    reckless: list[str] = field(default_factory=list)
+    """Deletions of pods that ran well while another one did not."""
 
     # What the user does
 
@@ -152,7 +161,7 @@ class World:
         pods = [pod for pod in self.pods() if self._is_up(pod)]
         return Observed(
             now=self.now,
-            objects=copy.deepcopy(self.objects),
+            objects=pickle.loads(pickle.dumps(self.objects)),
             kafka=self._kafka(),
             instances={pod["metadata"]["name"]: self._instance(pod) for pod in pods},
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
@@ -212,6 +221,18 @@ class World:
                 return decision
             self.tick(step)
 
+    def rest(self, limit: int = 200) -> World:
+        """Go on until nothing has been done for longer than anything is waited for."""
+        idle = 0
+        for _ in range(limit):
+            before = self.status
+            idle = 0 if self.turn().actions or self.status != before else idle + 1
+            self.settle()
+            if idle * 10 > 80 or not self.exists:
+                break
+            self.tick(10)
+        return self
+
     def tick(self, seconds: float) -> None:
         """Let time pass."""
         self.now += seconds
@@ -270,6 +291,10 @@ class World:
         seen = self.objects.get(action.key)
         if seen is None or seen["metadata"]["uid"] != action.uid:
             return
+        if action.key.kind == "Pod":
+            down = [pod["metadata"]["name"] for pod in self.pods() if not is_ready(pod)]
+            if is_ready(seen) and down:
+                self.reckless.append(f"{action.key.name} while {down} were down")
         if action.key.kind == "Pod" or (action.key.kind == "PersistentVolumeClaim" and self._claimant(action.key.name)):
             seen["metadata"].setdefault("deletionTimestamp", self.timestamp())
         else:
@@ -315,7 +340,7 @@ class World:
 
     def _drain_pod(self, action: model.DrainPod) -> None:
         pod = self.objects.get(Key("Pod", action.pod))
-        if pod is not None and pod["metadata"]["uid"] == action.uid and self._is_up(pod):
+        if pod is not None and pod["metadata"]["uid"] == action.uid and self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(f"{action.pod}-1")
             set_ready(pod, False, self.timestamp())
@@ -324,14 +349,17 @@ class World:
 
     def settle(self) -> None:
         """Let all controllers and kubelets do what they have to do, once."""
-        self._jobs()
-        self._end_pods()
-        self._stateful_set()
-        self._start_pods()
+        self._count_pods_down()
+        self.jobs()
+        self.end_pods()
+        self.scale_pods()
+        self.start_pods()
+
+    def _count_pods_down(self) -> None:
         down = [pod for pod in self.pods() if not is_ready(pod) or pod["metadata"].get("deletionTimestamp")]
         self.most_pods_down = max(self.most_pods_down, len(down))
 
-    def _jobs(self) -> None:
+    def jobs(self) -> None:
         for key in [key for key in self.objects if key.kind == "Job"]:
             job = self.objects[key]
             if job["status"].get("conditions"):
@@ -352,7 +380,7 @@ class World:
             job["status"]["conditions"] = [{"type": "Complete" if program.plan else "Failed", "status": "True"}]
             job["output"] = program.plan.to_json() if program.plan else "Traceback:\nImportError: no module words"
 
-    def _end_pods(self) -> None:
+    def end_pods(self) -> None:
         for pod in self.pods():
             if pod["metadata"].get("deletionTimestamp"):
                 del self.objects[Key("Pod", pod["metadata"]["name"])]
@@ -360,7 +388,7 @@ class World:
             if self.objects[key]["metadata"].get("deletionTimestamp") and not self._claimant(key.name):
                 del self.objects[key]
 
-    def _stateful_set(self) -> None:
+    def scale_pods(self) -> None:
         found = self.objects.get(Key("StatefulSet", APP))
         if found is None:
             return
@@ -381,7 +409,7 @@ class World:
                 pod["metadata"]["name"] = f"{APP}-{index}"
                 self.create(pod)
 
-    def _start_pods(self) -> None:
+    def start_pods(self) -> None:
         for pod in self.pods():
             if pod["metadata"].get("deletionTimestamp") or pod["metadata"]["uid"] in self.drained:
                 continue
@@ -390,14 +418,17 @@ class World:
             if not program.pulls:
                 pod["status"] = {"containerStatuses": [waiting("ImagePullBackOff")]}
             elif program.crashes:
-                ended = {"terminated": {"exitCode": 1, "message": "ValueError: no such store"}}
-                pod["status"] = {"containerStatuses": [{**waiting("CrashLoopBackOff"), "lastState": ended}]}
+                ended = {"exitCode": 1, "message": "ValueError: no such store", "finishedAt": self.timestamp()}
+                pod["status"] = {
+                    "containerStatuses": [{**waiting("CrashLoopBackOff"), "lastState": {"terminated": ended}}]
+                }
             else:
                 pod["status"].setdefault("containerStatuses", [{"state": {"running": {}}}])
                 if self.brokers_up:
                     self.group_exists = True
                     self.members.add(f"{name}-1")
-                set_ready(pod, program.becomes_ready and self.brokers_up, self.timestamp())
+                booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
+                set_ready(pod, program.becomes_ready and self.brokers_up and booted, self.timestamp())
 
     # Looking
 

@@ -1,0 +1,226 @@
+"""From any state, whatever is lost, late or cut short, an application comes to rest as its spec wants it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, World, is_ready, plan
+
+from millrace_operator import model
+from millrace_operator.model import Key
+from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.revisions import revision_of
+
+PROGRAMS = {
+    "good:1": Program(),
+    "good:2": Program(),
+    "more-stores": Program(plan=plan(["counts", "totals"])),
+    "other-stores": Program(plan=plan(["sums"])),
+    "crashing": Program(crashes=True),
+    "never-ready": Program(becomes_ready=False),
+    "not-there": Program(pulls=False),
+    "without-plan": Program(plan=None),
+}
+GOOD = {"good:1", "good:2", "more-stores", "other-stores"}
+
+Command = tuple[str, Any]
+
+TURNS = st.one_of(
+    st.tuples(st.just("turn"), st.none()),
+    st.tuples(st.just("crash"), st.integers(0, 6)),
+    st.tuples(st.just("stale"), st.integers(1, 6)),
+    st.tuples(st.just("controller"), st.integers(0, 3)),
+    st.tuples(st.just("settle"), st.none()),
+    st.tuples(st.just("tick"), st.sampled_from([1, 3, 10, 70])),
+    st.tuples(st.just("run"), st.sampled_from([10, 60])),
+)
+WISHES = st.one_of(
+    st.tuples(st.just("replicas"), st.integers(1, 4)),
+    st.tuples(st.just("image"), st.sampled_from(sorted(PROGRAMS))),
+    st.tuples(st.just("state"), st.sampled_from(["running", "suspended"])),
+    st.tuples(st.just("restart"), st.integers(0, 3)),
+    st.tuples(st.just("size"), st.sampled_from(["1Gi", "2Gi", "3Gi"])),
+)
+MISHAPS = st.one_of(
+    st.tuples(st.just("brokers"), st.booleans()),
+    st.tuples(st.just("kill"), st.integers(0, 3)),
+    st.tuples(st.just("remove"), st.sampled_from(["Service", "PodDisruptionBudget", "NetworkPolicy", "StatefulSet"])),
+    st.tuples(st.just("scale"), st.integers(0, 4)),
+    st.tuples(st.just("forget"), st.none()),
+)
+PACE = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
+
+
+def histories(*kinds: st.SearchStrategy[Command]) -> st.SearchStrategy[list[Command]]:
+    """Return lists of things that happen, in which turns and controllers come up often enough."""
+    return st.lists(st.one_of(TURNS, TURNS, *kinds), max_size=25)
+
+
+class Story:
+    """A world in which things happen one after another."""
+
+    def __init__(self) -> None:
+        self.world = World(manifest=copy.deepcopy(SMALL) | {"image": "good:1", "replicas": 2}, programs=PROGRAMS)
+        self.world.boot_seconds = 4
+        self.seen = [(self.world.desired(), self.world.observed())]
+
+    def tell(self, history: list[Command]) -> Story:
+        """Let a history happen."""
+        for what, value in history:
+            getattr(self, what)(value)
+            self.seen.append((self.world.desired(), self.world.observed()))
+        return self
+
+    def turn(self, _: None) -> None:
+        self.world.turn()
+
+    def crash(self, actions: int) -> None:
+        """Carry out only some of the actions, and write no status."""
+        self.world.turn(actions)
+
+    def stale(self, age: int) -> None:
+        """Act on what was seen some time ago."""
+        self.world.carry_out(reconcile(*self.seen[-min(age, len(self.seen))]))
+
+    def controller(self, which: int) -> None:
+        world = self.world
+        (world.jobs, world.end_pods, world.scale_pods, world.start_pods)[which]()
+
+    def settle(self, _: None) -> None:
+        self.world.settle()
+
+    def tick(self, seconds: float) -> None:
+        self.world.tick(seconds)
+
+    def run(self, seconds: float) -> None:
+        self.world.run(seconds)
+
+    def replicas(self, count: int) -> None:
+        self.world.change(replicas=count)
+
+    def image(self, name: str) -> None:
+        self.world.change(image=name)
+
+    def state(self, name: str) -> None:
+        self.world.change(state=name)
+
+    def restart(self, nonce: int) -> None:
+        self.world.change(restartNonce=nonce)
+
+    def size(self, size: str) -> None:
+        if size > self.world.manifest.get("storage", {}).get("size", "1Gi"):
+            self.world.change(storage={**self.world.manifest.get("storage", {}), "size": size})
+
+    def brokers(self, up: bool) -> None:  # noqa: FBT001
+        self.world.brokers_up = up
+
+    def kill(self, index: int) -> None:
+        """Lose a pod."""
+        self.world.objects.pop(Key("Pod", f"{APP}-{index}"), None)
+
+    def remove(self, kind: str) -> None:
+        """Somebody deletes a child."""
+        self.world.objects.pop(Key(kind, APP), None)
+
+    def scale(self, replicas: int) -> None:
+        """Somebody scales the StatefulSet by hand."""
+        found = self.world.objects.get(Key("StatefulSet", APP))
+        if found is not None:
+            found["spec"]["replicas"] = replicas
+            found["metadata"]["generation"] += 1
+
+    def forget(self, _: None) -> None:
+        """The status is lost."""
+        self.world.status = None
+
+    def calm(self) -> World:
+        """Let nothing more happen, and the operator come to rest."""
+        self.world.brokers_up = True
+        return self.world.rest()
+
+
+def assert_at_rest(world: World) -> None:
+    """Check that nothing is left to be done, and that it is what the spec wants, or said why not."""
+    decision = world.turn()
+    assert decision.actions == ()
+    assert decision.status == world.status
+    assert decision.events == ()
+    suspended = world.manifest.get("state") == "suspended"
+    program = world.manifest["image"]
+    stalled = world.condition("Stalled")[0] == "True"
+    if suspended:
+        assert world.pods() == []
+        assert world.members == set()
+    elif program in GOOD and not stalled:
+        assert world.revisions() == [revision_of(world.desired().spec)] * world.manifest["replicas"]
+        assert all(map(is_ready, world.pods()))
+        assert world.condition("Ready")[0] == "True"
+        assert world.status.stable_revision == world.revisions()[0]
+        assert world.members == {f"{APP}-{index}-1" for index in range(world.manifest["replicas"])}
+    elif program in GOOD:
+        assert world.condition("TopologyCompatible")[0] == "False"
+    else:
+        assert stalled
+    if world.pods():
+        assert len(world.pods()) == world.manifest["replicas"]
+        assert len(set(world.revisions())) == 1
+
+
+@PACE
+@given(histories(WISHES, MISHAPS))
+def test_it_comes_to_rest(history):
+    """After any history, with stale views, crashes in the middle, lost pods and a lost status, the operator comes to rest."""
+    assert_at_rest(Story().tell(history).calm())
+
+
+@PACE
+@given(histories(WISHES, MISHAPS))
+def test_nothing_retained_is_deleted(history):
+    """No claim and no topic is ever deleted by default, whatever happens."""
+    world = Story().tell(history).calm()
+    assert not [a for a in world.done(model.Delete) if a.key.kind == "PersistentVolumeClaim"]
+    assert not world.done(model.DeleteTopics)
+    assert not world.done(model.DeleteGroup)
+
+
+@PACE
+@given(histories(WISHES))
+def test_no_pod_that_runs_is_replaced_while_another_is_down(history):
+    """While anything is down no other pod is taken, whatever was seen late or done twice."""
+    assert Story().tell(history).calm().reckless == []
+
+
+@PACE
+@given(histories(WISHES, MISHAPS), st.sampled_from(["Retain", "Purge", "Orphan"]), st.booleans(), histories())
+def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, afterwards):
+    """The finalizer goes in bounded time, with the brokers up or down; what the policy keeps is there, the rest is gone."""
+    story = Story().tell(history)
+    world = story.world
+    world.run(10)
+    world.change(deletionPolicy=policy)
+    world.brokers_up = brokers_up
+    claims, topics, pods = world.names("PersistentVolumeClaim"), set(world.topics), world.names("Pod")
+    world.delete()
+    story.seen = [(world.desired(), world.observed())]
+    story.tell(afterwards)
+    world.rest(60)
+    assert not world.exists
+    kept = world.names("PersistentVolumeClaim")
+    if policy == "Orphan":
+        assert set(pods) <= set(world.names("Pod"))
+        assert set(claims) <= set(kept)
+        return
+    assert world.names("StatefulSet") == world.names("Pod") == world.names("ConfigMap") == world.names("Job") == []
+    if policy == "Retain":
+        assert set(claims) <= set(kept)
+        assert topics <= set(world.topics)
+    else:
+        assert kept == []
+        if brokers_up:
+            assert set(world.topics) == {INPUT}
+            assert not world.group_exists
