@@ -23,7 +23,7 @@ def keep_supporting(turn: Turn) -> None:
     """Apply those that are wanted and delete those that are not."""
     name = turn.desired.name
     app = AppRevision(turn.desired.namespace, name, revision_of(turn.spec), turn.spec)
-    _keep(turn, "ServiceAccount", names.service_account(name), service_account(app))
+    turn.apply(service_account(app))  # not deleted before the app is: pods of an older revision may still need it
     _keep(turn, "NetworkPolicy", names.network_policy(name), network_policy(app))
     _keep(turn, "NetworkPolicy", names.plan_network_policy(name), plan_network_policy(app))
     _keep(turn, "Service", names.service(name), headless_service(app))
