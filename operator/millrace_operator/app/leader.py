@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 _MARGIN: Final = 1 / 3
 """Which part of the duration the holder does not use."""
-_RENEW: Final = 1 / 7
+_RENEW: Final = 1 / 5
 """Which part of the duration lies between two renewals."""
 
 
@@ -66,7 +66,8 @@ class Leader:
         self._identity, self._seconds = identity, seconds
         self._clock = clock
         self._held_until = float("-inf")
-        self._seen: str | None = None
+        self._seen: Object | None = None
+        """The Lease as it was seen last."""
         self._seen_at = 0.0
         self.stepped_at = clock()
         """When the last attempt ended, successful or not."""
@@ -126,6 +127,11 @@ class Leader:
         return True
 
     def _try(self, begun: float) -> bool:
+        if self._seen is not None and self._held_until > begun:
+            # The holder has written the Lease last and need not read it. If that is not so (an answer was lost, or another has
+            # it), the write is refused, and reading tells.
+            if self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(self._seen)):
+                return True
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
         except ApiError as error:
@@ -133,23 +139,21 @@ class Leader:
                 raise
             return self._write(self._api.create, LEASES, self._namespace, self._lease({}))
         spec = lease.get("spec") or {}
-        version, holder = lease["metadata"].get("resourceVersion"), spec.get("holderIdentity")
-        if version != self._seen:
-            self._seen, self._seen_at = version, begun
+        if self._seen is None or _version(lease) != _version(self._seen):
+            self._seen, self._seen_at = lease, begun
         expired = begun - self._seen_at >= float(spec.get("leaseDurationSeconds") or 0)
-        if holder and holder != self._identity and not expired:
+        if spec.get("holderIdentity") not in {None, "", self._identity} and not expired:
             return False
         return self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(lease))
 
     def _write(self, write: Callable[..., Object], *arguments: Any) -> bool:
-        """Write the Lease; that another candidate was faster is no error."""
+        """Write the Lease; that another candidate was faster, or has deleted it, is no error."""
         try:
-            lease = write(*arguments)
+            self._seen = write(*arguments)
         except ApiError as error:
-            if error.conflict:
+            if error.conflict or error.not_found:
                 return False
             raise
-        self._seen = lease["metadata"].get("resourceVersion")
         self._seen_at = self._clock()
         return True
 
@@ -169,3 +173,7 @@ class Leader:
             "metadata": {**(known.get("metadata") or {}), "name": self._name, "namespace": self._namespace},
             "spec": {**spec, **renewed},
         }
+
+
+def _version(lease: Object) -> str:
+    return str((lease.get("metadata") or {}).get("resourceVersion"))

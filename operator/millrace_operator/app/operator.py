@@ -173,6 +173,7 @@ class Operator:
             )
         finally:
             heart.cancel()
+            self._stop.set()  # a thread of kopf's waits for it, and the event loop waits for that
 
     async def _heartbeat(self) -> None:
         while True:

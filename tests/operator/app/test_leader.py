@@ -144,6 +144,27 @@ def test_released_lease_is_taken_at_once(api, now):
     assert api.lease["spec"]["holderIdentity"] == "b"
 
 
+def test_holder_whose_renewal_was_answered_too_late_goes_on(api, now):
+    """The renewal was written, its answer lost: the next one reads the Lease and finds itself."""
+    first = candidate(api, now, "a")
+    first.step()
+    api.lease["metadata"]["resourceVersion"] = "99"
+    assert first.step()
+    assert first.may_write_seconds() > 0
+
+
+def test_holder_reads_the_lease_once_and_then_only_writes_it(api, now):
+    """A renewal is one request."""
+    first, reads = candidate(api, now, "a"), []
+    first.step()
+    read = api.get
+    api.get = lambda *arguments: reads.append(1) or read(*arguments)
+    for _ in range(5):
+        now[0] += 3
+        assert first.step()
+    assert reads == []
+
+
 def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
     """A pod whose container is restarted need not wait for its own Lease."""
     candidate(api, now, "a").step()
