@@ -32,6 +32,7 @@ from millrace_operator.model import (
     ProvisionTopics,
     RemoveMembers,
 )
+from millrace_operator.reconcile.revisions import revision_of
 
 _SECRETS_KEPT_SECONDS: Final = 600.0
 _RETRY_SECRETS_SECONDS: Final = 15.0
@@ -141,22 +142,16 @@ def app_of(desired: Desired) -> StreamsApp | None:
 
 
 def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> tuple[TopologyPlan | None, TopologyPlan | None]:
-    """Return the plans of the newest and of the stable revision, as far as they are known."""
-    status = desired.status
-    stable_name = (
-        names.plan_config_map(desired.name, status.stable_revision) if status and status.stable_revision else None
-    )
-    found = {
-        key.name: (str(obj["metadata"].get("creationTimestamp", "")), plan)
-        for key, obj in objects.items()
-        if key.kind == CONFIG_MAPS.kind and (plan := _plan(obj)) is not None
-    }
-    stable = found.pop(stable_name)[1] if stable_name in found else None
-    newest = max(found.items(), key=lambda item: (item[1][0], item[0]), default=None)
-    return (newest[1][1] if newest else stable), stable
+    """Return the plans of the wanted and of the stable revision, as far as they are known."""
+    wanted = None if desired.spec is None else revision_of(desired.spec)
+    stable = None if desired.status is None else desired.status.stable_revision
+    return _plan(desired.name, wanted, objects), _plan(desired.name, stable, objects)
 
 
-def _plan(config_map: Object) -> TopologyPlan | None:
+def _plan(app: str, revision: str | None, objects: Mapping[Key, Object]) -> TopologyPlan | None:
+    if not revision:
+        return None
+    config_map = objects.get(Key(CONFIG_MAPS.kind, names.plan_config_map(app, revision))) or {}
     text = (config_map.get("data") or {}).get(PLAN_KEY)
     try:
         return None if text is None else TopologyPlan.model_validate_json(text)
