@@ -131,42 +131,6 @@ class Leader:
             return True
         try:
             lease = self._api.get(LEASES, self._namespace, self._name)
-            if lease["spec"].get("holderIdentity") == self._identity:
-                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
-                self._api.update(LEASES, self._namespace, self._name, {**lease, "spec": spec})
-        except ApiError as error:
-            log.info("the lease could not be given up and will run out: %s", error)
-
-    def run(self, stop: threading.Event, on_held: Callable[[], None]) -> bool:
-        """Try to get the Lease, call `on_held` once when it is got, and renew it.
-
-        Args:
-            stop: Ends the run.
-            on_held: Called once; must return soon.
-
-        Returns:
-            False if the Lease was held and is lost, True if the run was stopped.
-        """
-        leads = False
-        while not stop.is_set():
-            held = self.step()
-            if leads and not held:
-                return False
-            if held and not leads:
-                leads = True
-                log.info("%s holds the lease %s/%s", self._identity, self._namespace, self._name)
-                on_held()
-            stop.wait(self.pause_seconds)
-        return True
-
-    def _try(self, begun: float) -> bool:
-        if self._seen is not None and self._held_until > begun:
-            # The holder has written the Lease last and need not read it. If that is not so (an answer was lost, or another has
-            # it), the write is refused, and reading tells.
-            if self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(self._seen)):
-                return True
-        try:
-            lease = self._api.get(LEASES, self._namespace, self._name)
         except ApiError as error:
             if not error.not_found:
                 raise
