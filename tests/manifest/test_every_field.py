@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from tests.manifest import wrong
 
 from millrace.manifest import KINDS, check
+from millrace.manifest.crd import schema_of
+from millrace.manifest.model import VALIDATIONS
 
 TABLE = list(wrong.table())
 
@@ -124,3 +126,15 @@ def test_what_may_be_a_secret_is_not_repeated(field, value):
     assert model is None
     assert problems
     assert "hunter2" not in "".join(map(str, problems))
+
+
+def test_rules_about_changes_are_tried():
+    """Every rule about before and after has a change that breaks it; only an API server can check them, as `e2e/` does."""
+
+    def messages(schema: dict) -> Iterator[str]:
+        yield from (rule["message"] for rule in schema.get(VALIDATIONS, ()) if "oldSelf" in rule["rule"])
+        for item in schema.get("properties", {}).values():
+            yield from messages(item)
+
+    told = {message for model in KINDS.values() for message in messages(schema_of(model))}
+    assert {change.refused for change in wrong.changes() if change.refused} == told

@@ -28,8 +28,6 @@ class Wrong:
     """What the message says about it."""
     manifest: dict[str, Any]
     value: str
-    reported: bool
-    """Whether the API server takes it, and the operator reports it in a condition."""
 
     def __str__(self) -> str:
         return f"{self.kind}-{self.field}={self.value}"
@@ -56,8 +54,33 @@ def table() -> Iterator[Wrong]:
                 says=entry["says"],
                 manifest=manifest,
                 value=repr(entry["value"]) if "value" in entry else "missing",
-                reported=entry.get("reported", False),
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a good manifest, which an API server admits or refuses."""
+
+    kind: str
+    field: str
+    refused: str
+    """What the message says; empty if the change is admitted."""
+    manifest: dict[str, Any]
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.field}={self.value}"
+
+
+def changes() -> Iterator[Change]:
+    """Yield changes whose rules are about before and after."""
+    base = good("everything")
+    for kind, entries in yaml.safe_load((HERE / "changes.yaml").read_text()).items():
+        for entry in entries:
+            manifest = copy.deepcopy(base[kind])
+            _put(manifest, entry["field"], entry.get("value", _NOTHING))
+            value = repr(entry["value"]) if "value" in entry else "missing"
+            yield Change(kind, entry["field"], entry.get("refused", ""), manifest, value)
 
 
 def _put(manifest: dict[str, Any], field: str, value: Any) -> None:

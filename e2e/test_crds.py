@@ -1,0 +1,191 @@
+"""The CRDs on a real API server: what it refuses, with which words, and what it makes of what it takes.
+
+The tables are those of `tests/manifest`, where the models are held to them: here the API server is.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from kubernetes.client import ApiException, CustomObjectsApi
+from tests.manifest import wrong
+
+from e2e.cluster import Cluster
+from e2e.cluster.cluster import prepare
+from millrace.manifest import GROUP, KINDS, VERSION, check
+from millrace.manifest.crd import schema_of
+from millrace.manifest.model import VALIDATIONS
+
+CRDS: Final = Path(__file__).parents[1] / "crds"
+NAMESPACE: Final = "default"
+TABLE: Final = list(wrong.table())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a control plane with the CRDs in it."""
+    prepare()
+    with (
+        tempfile.TemporaryDirectory(prefix="crds-") as directory,
+        Cluster.start(Path(directory) / "c", with_node=False) as cluster,
+    ):
+        cluster.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        yield cluster
+
+
+class Resources:
+    """The resources of Millrace's kinds in one namespace."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._api = CustomObjectsApi(cluster.client)
+
+    def where(self, kind: str) -> dict[str, str]:
+        """Return where the API has a kind."""
+        return {"group": GROUP, "version": VERSION, "namespace": NAMESPACE, "plural": KINDS[kind].plural}
+
+    def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Create a resource, strictly: unknown fields are errors, as with kubectl."""
+        options = {"dry_run": "All"} if dry_run else {}
+        return self._api.create_namespaced_custom_object(
+            **self.where(manifest["kind"]), body=manifest, field_validation="Strict", **options
+        )
+
+    def replace(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
+        """Put a manifest in the place of the resource of that name, whatever its version."""
+        where = {**self.where(manifest["kind"]), "name": manifest["metadata"]["name"]}
+        version = self._api.get_namespaced_custom_object(**where)["metadata"]["resourceVersion"]
+        body = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
+        options = {"dry_run": "All"} if dry_run else {}
+        return self._api.replace_namespaced_custom_object(**where, body=body, field_validation="Strict", **options)
+
+    def write_status(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Write the status of a resource, as the operator does."""
+        return self._api.patch_namespaced_custom_object_status(
+            **self.where(manifest["kind"]),
+            name=manifest["metadata"]["name"],
+            body={"status": manifest["status"]},
+            field_validation="Strict",
+        )
+
+
+@pytest.fixture(scope="module")
+def resources(cluster: Cluster) -> Resources:
+    """Return access to the resources."""
+    return Resources(cluster)
+
+
+@pytest.fixture(scope="module")
+def stored(resources: Resources) -> dict[str, dict[str, Any]]:
+    """Return the good manifests with every field, as the API server has stored them."""
+    return {kind: resources.create(manifest) for kind, manifest in wrong.good("everything").items()}
+
+
+def refusal(error: ApiException) -> str:
+    """Return what the user is told."""
+    assert error.status in {400, 422}
+    return str(json.loads(error.body)["message"])
+
+
+@functools.cache
+def explanations(kind: str) -> set[str]:
+    """Return the messages of all rules of a kind, without what they list after a colon."""
+
+    def inside(schema: dict[str, Any]) -> Iterator[str]:
+        yield from (rule["message"].partition(": ")[0] for rule in schema.get(VALIDATIONS, ()))
+        parts = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
+        for part in filter(None, parts):
+            yield from inside(part)
+
+    return set(inside(schema_of(KINDS[kind])))
+
+
+def test_crds_are_taken_as_they_are(cluster: Cluster):
+    """The API server finds no fault in the schemas: they are structural, and their rules are cheap enough."""
+    for crd in json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"]:
+        conditions = {condition["type"]: condition["status"] for condition in crd["status"]["conditions"]}
+        assert conditions.get("Established") == "True"
+        assert conditions.get("NamesAccepted") == "True"
+        assert conditions.get("NonStructuralSchema", "False") == "False"
+    assert len(list(CRDS.glob("streams*.yaml"))) == len(KINDS)
+
+
+@pytest.mark.parametrize("case", TABLE, ids=str)
+def test_wrong_value_is_refused_with_its_field(case: wrong.Wrong, resources: Resources):
+    """Each wrong value is refused, the message names the field, and what the models explain is explained in the same words."""
+    with pytest.raises(ApiException) as caught:
+        resources.create(case.manifest, dry_run=True)
+    message = refusal(caught.value)
+    field = [step for step in case.at.split("/") if not step.isdigit()][-1]
+    assert field in message
+    _, problems = check(case.manifest, KINDS[case.kind])
+    for explanation in explanations(case.kind):
+        if any(problem.rule.startswith(explanation) for problem in problems):
+            assert explanation in message
+
+
+@pytest.mark.parametrize("name", ["minimal", "everything"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_good_manifest_is_taken_and_means_the_same(kind: str, name: str, resources: Resources):
+    """What the API server adds are the models' own defaults, so what it gives back is the application that was written."""
+    written = wrong.good(name)[kind]
+    returned = resources.create(written, dry_run=True)
+    before, _ = check(written, KINDS[kind])
+    after, problems = check(returned, KINDS[kind])
+    assert problems == []
+    assert before
+    assert after
+    assert after.spec == before.spec
+    assert after.spec.model_dump(exclude_defaults=True) == before.spec.model_dump(exclude_defaults=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_a_spec_or_status_is_lost(kind: str, stored: dict[str, Any], resources: Resources):
+    """Every field is stored as it was written: none is missing in the schema, which would drop it."""
+    written = wrong.good("everything")[kind]
+    assert stored[kind]["spec"] == written["spec"]
+    assert resources.write_status(written)["status"] == written["status"]
+
+
+@pytest.mark.parametrize("change", list(wrong.changes()), ids=str)
+def test_changes(change: wrong.Change, stored: dict[str, Any], resources: Resources):
+    """What must not change is refused with the reason; everything else may change."""
+    assert stored[change.kind]
+    if not change.refused:
+        assert resources.replace(change.manifest, dry_run=True)
+        return
+    with pytest.raises(ApiException) as caught:
+        resources.replace(change.manifest, dry_run=True)
+    assert change.refused in refusal(caught.value)
+
+
+def test_kubectl_applies_twice_without_a_change(cluster: Cluster):
+    """The same manifest once more leaves the resource as it is."""
+    arguments = ("apply", "--filename", str(wrong.GOOD / "minimal.yaml"))
+    assert "created" in cluster.kubectl(*arguments)
+    again = cluster.kubectl(*arguments).splitlines()
+    assert len(again) == len(KINDS)
+    assert all(line.endswith(" unchanged") for line in again)
+
+
+def test_kubectl_explains_scales_and_shows(cluster: Cluster, stored: dict[str, Any], resources: Resources):
+    """`kubectl explain`, `scale` and `get` serve these kinds as they do Kubernetes' own."""
+    assert stored
+    resources.write_status(wrong.good("everything")["StreamsApp"])
+    assert "its offsets, topics" not in cluster.kubectl("explain", "streamsapp.spec.kafka.auth.type")
+    assert "client certificate" in cluster.kubectl("explain", "streamsapp.spec.kafka.auth.type")
+    cluster.kubectl("scale", "streamsapp/orders", "--replicas=4")
+    header, row = cluster.kubectl("get", "sapp", "orders").splitlines()
+    shown = dict(zip(header.split(), row.split(), strict=True))
+    assert shown["READY"] == "False"
+    assert shown["STATE"] == "RollingOut"
+    assert (shown["REPLICAS"], shown["RUNNING"]) == ("4", "2")
+    resources.write_status(wrong.good("everything")["StreamsReset"])
+    header, row = cluster.kubectl("get", "sreset", "orders-again").splitlines()
+    assert dict(zip(header.split(), row.split(), strict=True))["PHASE"] == "Succeeded"
