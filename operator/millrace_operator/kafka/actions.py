@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.internal_topics import provision
+from millrace.kafka.reset import Member
+from millrace.kafka.resetter import set_offsets
+from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.connections import Connection
 from millrace_operator.kafka.observation import pod_of
@@ -15,7 +20,17 @@ from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, 
 
 log = logging.getLogger("millrace_operator.kafka")
 
-KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup
+
+@dataclass(frozen=True, slots=True)
+class SetOffsets:
+    """Set where the group goes on reading; it must have no members but those that are to leave."""
+
+    leaving: tuple[Member, ...]
+    """Members that were killed and did not leave the group."""
+    offsets: Mapping[TopicPartition, int]
+
+
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | SetOffsets
 ACTION_TIMEOUT_S: Final = 30.0
 
 
@@ -26,9 +41,10 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
         StreamsError: It could not be done; says why and what to do.
     """
     match action:
-        case ProvisionTopics(plan, names):
+        case ProvisionTopics(plan, names, replication_factor):
+            wanted = config.model_copy(update={"replication_factor": replication_factor})
             report = provision(
-                TopologyPlan.from_json(plan), connection.admin, config, only=names, timeout_s=ACTION_TIMEOUT_S
+                TopologyPlan.from_json(plan), connection.admin, wanted, only=names, timeout_s=ACTION_TIMEOUT_S
             )
             log.info(
                 "Created topics of %s: %s", config.application_id, ", ".join(report.created) or "none were missing"
@@ -42,6 +58,9 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
             if gone:
                 group.remove(gone)
             log.info("Removed %d members of group %s", len(gone), config.application_id)
+        case SetOffsets(leaving, offsets):
+            set_offsets(connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S), leaving, offsets)
+            log.info("Set the offsets of group %s in %d partitions", config.application_id, len(offsets))
         case DeleteGroup():
             delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
             log.info("Deleted group %s", config.application_id)

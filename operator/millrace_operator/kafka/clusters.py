@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Collection
 from typing import Final
 
 from millrace.config import StreamsConfig
@@ -19,6 +20,8 @@ from millrace.errors import (
     StreamsTimeoutError,
     UnsupportedFeatureError,
 )
+from millrace.kafka import reset, resetter
+from millrace.kafka.reset import OffsetTarget
 from millrace.manifest import StreamsApp
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.actions import KafkaAction, carry_out
@@ -80,6 +83,37 @@ class KafkaClusters:
         except Exception as error:
             log.exception("Asking the brokers of %s failed unexpectedly", app.metadata.name)
             return KafkaState(error=f"Asking the brokers failed: {type(error).__name__}", reason="Unreachable")
+
+    def observe_for_reset(
+        self,
+        app: StreamsApp,
+        credentials: Credentials,
+        plan: TopologyPlan,
+        target: OffsetTarget,
+        inputs: Collection[str] = (),
+    ) -> reset.Observed:
+        """Return what `millrace.kafka.reset` must know to work out a reset.
+
+        Args:
+            app: The application.
+            credentials: To be used for it.
+            plan: What its topologies need, or needed.
+            target: Where it is to begin.
+            inputs: Input topics besides those of the plan.
+
+        Raises:
+            StreamsError: The brokers do not tell; says why and what to do.
+        """
+        if credentials.problem is not None:
+            raise ConfigError(credentials.problem)
+        config = client_config(app, credentials)
+        with self._connections.lease(_uid(app), config) as connection:
+            group = connection.groups.of_group(config.application_id, LOOK_TIMEOUT_S)
+            try:
+                return resetter.observe(connection.admin, group, plan, target, inputs, LOOK_TIMEOUT_S)
+            except StreamsTimeoutError:
+                self._connections.drop(connection)
+                raise
 
     def act(self, app: StreamsApp, credentials: Credentials, action: KafkaAction) -> None:
         """Do something to an application's topics or group; again does no harm.

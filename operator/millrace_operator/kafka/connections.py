@@ -28,7 +28,6 @@ from millrace.kafka.group_admin import GroupAdmin
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0
-_OF_ONE_APPLICATION: Final = frozenset({"application_id", "replication_factor"})
 
 
 class Connection:
@@ -140,7 +139,7 @@ class Connections:
             return sum(cluster.shared is not None for cluster in self._clusters.values())
 
     def _fingerprint(self, config: StreamsConfig) -> bytes:
-        given = config.model_dump(mode="json", exclude=set(_OF_ONE_APPLICATION))
+        given = config.model_dump(mode="json", exclude={"application_id"})
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), key=self._key, digest_size=32).digest()
 
     def _cluster_of(self, uid: str, fingerprint: bytes) -> _Cluster:

@@ -47,8 +47,6 @@ def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
         **dict(_security(spec)),
         **credentials.settings,
     }
-    if spec.internal_topics.replication_factor is not None:
-        settings["replication.factor"] = spec.internal_topics.replication_factor
     protocol = str(settings.get("security.protocol", "PLAINTEXT")).upper()
     if protocol.startswith("SASL") and "sasl.mechanism" not in settings:
         raise ConfigError(

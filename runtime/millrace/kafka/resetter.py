@@ -6,7 +6,7 @@ Two admin clients, each for what the other cannot do: see `millrace.kafka.group_
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
@@ -20,11 +20,11 @@ from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.kafka.reset import Observed, OffsetTarget, ResetActions, Start, input_topics, plan_reset
+from millrace.kafka.reset import Member, Observed, OffsetTarget, ResetActions, Start, input_topics, plan_reset
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
 
-__all__ = ["Resetter"]
+__all__ = ["Resetter", "observe", "set_offsets"]
 
 log = logging.getLogger("millrace.kafka.reset")
 
@@ -76,26 +76,7 @@ class Resetter:
             AuthorizationError: The principal may not see the group or its topics.
             StreamsTimeoutError: The brokers did not answer in time.
         """
-        target = target or OffsetTarget()
-        observed = Observed(
-            topics=all_topic_partitions(self._admin, self._timeout_s),
-            groups=group_names(self._admin, self._timeout_s),
-            members=self._group.members(),
-            committed=self._group.committed(),
-        )
-        partitions = [
-            TopicPartition(topic, number)
-            for topic in input_topics(self._id, observed, plan, inputs)
-            for number in range(observed.topics[topic])
-        ]
-        observed = replace(
-            observed,
-            earliest=earliest_offsets(self._admin, partitions, self._timeout_s),
-            latest=latest_offsets(self._admin, partitions, self._timeout_s),
-            at_time=offsets_for_time(self._admin, partitions, target.value, self._timeout_s)
-            if target.start is Start.TIMESTAMP_MS
-            else None,
-        )
+        observed = observe(self._admin, self._group, plan, target, inputs, self._timeout_s)
         return plan_reset(self._id, observed, plan, target=target, inputs=inputs, force=force)
 
     def execute(self, actions: ResetActions) -> None:
@@ -107,16 +88,63 @@ class Resetter:
             StreamsError: The brokers refuse.
             StreamsTimeoutError: The brokers did not do it in time.
         """
-        if actions.remove_members:
-            log.info("Removing %d members of group %s", len(actions.remove_members), self._id)
-            self._group.remove(actions.remove_members)
-        left = self._group.members()
-        if left:
-            raise ActiveGroupError(
-                f"Application {self._id} runs: {', '.join(map(str, left))} joined its group just now. Stop it, then reset it "
-                "again; nothing has been deleted"
-            )
-        self._group.commit(actions.set_offsets)
+        set_offsets(self._group, actions.remove_members, actions.set_offsets)
         if actions.delete_topics:
             log.info("Deleting topics %s", ", ".join(actions.delete_topics))
             delete_topics(self._admin, actions.delete_topics, self._timeout_s)
+
+
+def observe(
+    admin: AdminClient,
+    group: GroupAdmin,
+    plan: TopologyPlan | None = None,
+    target: OffsetTarget | None = None,
+    inputs: Collection[str] = (),
+    timeout_s: float = 60.0,
+) -> Observed:
+    """Return all that `plan_reset` must know of a cluster; the arguments are those that it is given.
+
+    Raises:
+        AuthorizationError: The principal may not see the group or its topics.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    observed = Observed(
+        topics=all_topic_partitions(admin, timeout_s),
+        groups=group_names(admin, timeout_s),
+        members=group.members(),
+        committed=group.committed(),
+    )
+    partitions = [
+        TopicPartition(topic, number)
+        for topic in input_topics(group.group_id, observed, plan, inputs)
+        for number in range(observed.topics[topic])
+    ]
+    at_time = None
+    if target is not None and target.start is Start.TIMESTAMP_MS:
+        at_time = offsets_for_time(admin, partitions, target.value, timeout_s)
+    return replace(
+        observed,
+        earliest=earliest_offsets(admin, partitions, timeout_s),
+        latest=latest_offsets(admin, partitions, timeout_s),
+        at_time=at_time,
+    )
+
+
+def set_offsets(group: GroupAdmin, leaving: Collection[Member], offsets: Mapping[TopicPartition, int]) -> None:
+    """Set the offsets of a group without members, having removed those that are to leave.
+
+    Raises:
+        ActiveGroupError: Members have joined meanwhile, or those that were removed came back.
+        AuthorizationError: The principal may not set offsets.
+        StreamsError: The brokers refuse.
+    """
+    if leaving:
+        log.info("Removing %d members of group %s", len(leaving), group.group_id)
+        group.remove(leaving)
+    left = group.members()
+    if left:
+        raise ActiveGroupError(
+            f"Application {group.group_id} runs: {', '.join(map(str, left))} joined its group just now. Stop it, then reset it "
+            "again; nothing has been deleted"
+        )
+    group.commit(offsets)

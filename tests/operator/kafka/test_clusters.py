@@ -50,10 +50,10 @@ def source_of(plan):
     return plan.subtopologies[0].source_topics[0]
 
 
-def provision(clusters, app, plan):
+def provision(clusters, app, plan, replication_factor=-1):
     """Create the internal topics of a plan."""
     names = (f"{plan.application_id}-c-repartition", f"{plan.application_id}-c-changelog")
-    clusters.act(app, Credentials(), ProvisionTopics(plan.to_json(), names))
+    clusters.act(app, Credentials(), ProvisionTopics(plan.to_json(), names, replication_factor))
     return names
 
 
@@ -112,13 +112,10 @@ def test_inputs_by_pattern_are_seen(clusters, kafka, topic_factory):
     assert state.topics.keys() == names
 
 
-def test_what_the_brokers_refuse_is_told(clusters, kafka, plan):
+def test_what_the_brokers_refuse_is_told(clusters, app, plan):
     """More replicas than brokers, and inputs that do not exist, are errors that name the topic; nothing is created."""
-    app = streams_app(
-        kafka.bootstrap_servers, plan.application_id, internalTopics={"replicationFactor": 2, "minInsyncReplicas": 2}
-    )
     with pytest.raises(StreamsError, match=f"{plan.application_id}-c-.*[Rr]eplication factor"):
-        provision(clusters, app, plan)
+        provision(clusters, app, plan, replication_factor=2)
     with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
         provision(clusters, app, count_plan("no-such-topic", plan.application_id))
     assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}

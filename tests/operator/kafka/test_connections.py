@@ -58,9 +58,9 @@ def connections(brokers, now):
     return Connections(brokers, lambda: now[0])
 
 
-def config(application_id="app", servers="a:1", password=None, **spec):
+def config(application_id="app", servers="a:1", password=None):
     """Return an application's settings."""
-    app = streams_app(servers, application_id, kafka=SCRAM if password else {}, **spec)
+    app = streams_app(servers, application_id, kafka=SCRAM if password else {})
     secret = {"user": {"username": b"me", "password": password}} if password else {}
     return client_config(app, Credentials.of(app.spec, secret))
 
@@ -73,7 +73,7 @@ def use(connections, uid, settings):
 
 def test_applications_of_one_cluster_share_a_connection(connections):
     """Same brokers and credentials are one connection, whatever the application; it closes with the last of them."""
-    first = use(connections, "u-1", config("one", internalTopics={"replicationFactor": 2}))
+    first = use(connections, "u-1", config("one"))
     assert use(connections, "u-2", config("two")) is first
     connections.forget("u-1")
     assert first.open

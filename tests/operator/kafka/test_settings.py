@@ -91,10 +91,3 @@ def test_values_of_secrets_are_never_references(tmp_path):
     settings = ClientSettings(client_config(app, credentials), "test")
     assert settings.admin()["sasl.password"] == reference
     assert settings.kafka_python()["sasl_plain_password"] == reference
-
-
-def test_replication_is_that_of_the_manifest():
-    """Topics get `internalTopics.replicationFactor`, or the brokers' default."""
-    assert client_config(streams_app(), Credentials()).replication_factor == -1
-    app = streams_app(internalTopics={"replicationFactor": 3})
-    assert client_config(app, Credentials()).replication_factor == 3

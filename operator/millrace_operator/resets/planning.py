@@ -1,0 +1,86 @@
+"""What a reset throws away, worked out from what was seen; as it is written into the status before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from millrace.errors import ConfigError
+from millrace.kafka import reset
+from millrace.kafka.reset import ResetActions, Start, plan_reset
+from millrace.manifest import StreamsResetSpec
+from millrace.manifest.streamsreset import PartitionOffset, ResetResult
+from millrace.records import TopicPartition
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.reconcile.view import View
+
+SHOWN: Final = 1000
+"""How many entries a list in a status has at most."""
+
+
+def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
+    """Return a plan with the topics of several revisions, as far as a reset is concerned; None if there is none.
+
+    The topics that only the old revision has are the reason for many a reset, so they go as well.
+    """
+    items = list(plans)
+    if not items:
+        return None
+    return TopologyPlan(
+        application_id=application_id,
+        hash="",
+        subtopologies=tuple(item for plan in items for item in plan.subtopologies),
+        global_stores=tuple(item for plan in items for item in plan.global_stores),
+    )
+
+
+def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, *, force: bool) -> ResetActions:
+    """Return what is done to the brokers.
+
+    Args:
+        spec: The reset's.
+        brokers: What they have of the application.
+        plan: What all its revisions need.
+        force: Whether members in the group are removed rather than respected.
+
+    Raises:
+        ActiveGroupError: The group has members, and `force` is False.
+        ConfigError: The offsets of so many partitions cannot be shifted.
+    """
+    actions = plan_reset(
+        plan.application_id, brokers, plan, target=spec.target(), inputs=spec.input_topics, force=force
+    )
+    if spec.target().start is Start.SHIFT and len(actions.set_offsets) > SHOWN:
+        raise ConfigError(
+            f"toOffset: {spec.to_offset} is about {len(actions.set_offsets)} partitions; more than {SHOWN} cannot be shifted, as "
+            "their offsets could not be kept while it is done. Use timestamp:TIME"
+        )
+    return actions
+
+
+def described(spec: StreamsResetSpec, actions: ResetActions, view: View) -> ResetResult:
+    """Return a plan as the status tells it."""
+    offsets = sorted(actions.set_offsets.items())[:SHOWN]
+    notes = list(actions.notes)
+    if len(actions.set_offsets) > SHOWN:
+        notes.append(f"{len(actions.set_offsets)} partitions in all; the first {SHOWN} are listed")
+    if actions.remove_members:
+        notes.append(f"Members that are removed from the group: {', '.join(map(str, actions.remove_members))}")
+    return ResetResult(
+        offsets=tuple(PartitionOffset(topic=tp.topic, partition=tp.partition, offset=o) for tp, o in offsets),
+        deleted_topics=actions.delete_topics[:SHOWN] if spec.delete_internal_topics else (),
+        deleted_volumes=tuple(sorted(claim.name for claim in view.claims.values()))[:SHOWN]
+        if spec.delete_volumes
+        else (),
+        notes=tuple(note[:1000] for note in notes),
+    )
+
+
+def as_planned(actions: ResetActions, planned: ResetResult, brokers: reset.Observed) -> Mapping[TopicPartition, int]:
+    """Return the offsets to set: those that were planned, as a shift worked out twice would shift twice."""
+    earliest, latest = brokers.earliest or {}, brokers.latest or {}
+    kept = {TopicPartition(item.topic, item.partition): item.offset for item in planned.offsets}
+    return {
+        partition: min(max(kept.get(partition, offset), earliest[partition]), latest[partition])
+        for partition, offset in actions.set_offsets.items()
+    }

@@ -1,0 +1,290 @@
+"""`reconcile_reset`: from a reset and what was seen to what is to be done about it.
+
+A pure function, called again until the reset has come to an end. First the plan is written into the status, then everything is
+done in one pass, and again from the start if that pass does not come to its end: offsets, which the brokers refuse to set while
+anybody is in the group; then topics, then volumes, then what the operator remembers of them. Each step may be done twice. When
+all is done that is written down, and a reset that has ended does nothing ever again.
+
+A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
+later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, Literal
+
+from millrace.errors import ActiveGroupError, ConfigError
+from millrace.kafka import reset
+from millrace.kafka.reset import OffsetTarget, ResetActions
+from millrace.manifest import Condition, StreamsResetSpec, StreamsResetStatus
+from millrace.manifest.streamsreset import ResetResult
+from millrace.topology.plan import TopologyPlan
+from millrace_operator.kafka import SetOffsets
+from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed
+from millrace_operator.reconcile.annotations import ACCEPT_LOSS, PAUSE
+from millrace_operator.reconcile.status import timestamp
+from millrace_operator.reconcile.view import View, view_of
+from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
+from millrace_operator.resets.planning import as_planned, described, merged, work_out
+
+Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"]
+ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
+PATIENCE_S: Final = 600.0
+"""How long a reset waits for the application to be suspended."""
+_LATER_S: Final = 5.0
+_SOON_S: Final = 1.0
+_EXECUTED: Final = "Executed"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the brokers are to be asked for a reset."""
+
+    plan: TopologyPlan
+    target: OffsetTarget
+    inputs: tuple[str, ...]
+
+
+def has_ended(status: StreamsResetStatus | None) -> bool:
+    """Return whether a reset with this status does nothing any more."""
+    return status is not None and status.phase in ENDED
+
+
+def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | None:
+    """Return what the brokers are to be asked before `reconcile_reset` goes on; None if that depends on something else."""
+    if desired.deleting or has_ended(desired.status) or desired.spec is None:
+        return None
+    this = _Pass(desired, observed)
+    if this.executed or this.hindrance() is not None:
+        return None
+    plan = this.plan
+    return None if plan is None else Question(plan, desired.spec.target(), desired.spec.input_topics)
+
+
+def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDecision:
+    """Return what is to be done about a reset, and its status.
+
+    Args:
+        desired: The resource as it stands.
+        observed: What was seen of the application, its children and its brokers.
+    """
+    if desired.deleting or has_ended(desired.status):
+        return ResetDecision()
+    this = _Pass(desired, observed)
+    if this.executed:
+        return this.finish()
+    return this.hindrance() or this.decide()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    desired: DesiredReset
+    observed: ObservedReset
+
+    @property
+    def status(self) -> StreamsResetStatus:
+        return self.desired.status or StreamsResetStatus()
+
+    @property
+    def begun(self) -> bool:
+        """Whether something may have been done already."""
+        return self.status.phase == "Running"
+
+    @property
+    def executed(self) -> bool:
+        """Whether everything has been done."""
+        return any(item.type == _EXECUTED for item in self.status.conditions)
+
+    @property
+    def app(self) -> Desired:
+        assert self.observed.app is not None
+        return self.observed.app
+
+    @property
+    def view(self) -> View:
+        """The application's children."""
+        return view_of(self.app, Observed(now=self.observed.now, objects=self.observed.objects))
+
+    @property
+    def plan(self) -> TopologyPlan | None:
+        """What all revisions of the application need."""
+        assert self.app.spec is not None
+        return merged(self.app.spec.application_id, self.view.plans())
+
+    def hindrance(self) -> ResetDecision | None:
+        """Return what is to be done about a reset that cannot go on, or never can; None if it can."""
+        spec, app = self.desired.spec, self.observed.app
+        if spec is None:
+            return self._end("Failed", "\n".join(self.desired.problems) or "The spec cannot be read.")
+        name = spec.app_ref.name
+        if app is None:
+            return self._end("Failed", f"There is no StreamsApp {name} in namespace {self.desired.namespace}.")
+        if app.deleting:
+            return self._end("Failed", f"StreamsApp {name} is being deleted.")
+        if app.spec is None:
+            return self._wait(f"The spec of StreamsApp {name} is not valid: correct it first.")
+        if not spec.dry_run and (decision := self._activity(app)):
+            return decision
+        if self.plan is None:
+            return self._wait(f"The topology of StreamsApp {name} is not known yet: see its conditions.")
+        return None
+
+    def decide(self) -> ResetDecision:
+        """Return what is to be done when nothing is in the way but, perhaps, the brokers."""
+        spec, plan = self.desired.spec, self.plan
+        assert spec is not None
+        assert plan is not None
+        if self.observed.brokers is None:
+            return self._wait(self.observed.problem or "The brokers have not been asked yet.")
+        try:
+            actions = work_out(spec, self.observed.brokers, plan, force=spec.force or spec.dry_run)
+        except ActiveGroupError as error:
+            return self._wait(str(error))
+        except ConfigError as error:
+            return self._end("Refused", str(error))
+        if spec.dry_run:
+            return self._told(described(spec, actions, self.view))
+        if not self.begun or self.status.plan is None:
+            return self._begin(described(spec, actions, self.view))
+        return self._execute(spec, actions, self.status.plan, self.observed.brokers)
+
+    def finish(self) -> ResetDecision:
+        """Return what is to be done when everything has been: volumes may take a while to go."""
+        planned = self.status.plan or ResetResult()
+        if self.observed.app is not None:
+            going = sorted(claim.name for claim in self.view.claims.values() if claim.terminating)
+            if going:
+                return ResetDecision(
+                    (), self._status("Running", f"Volumes are going: {', '.join(going)}."), (), _LATER_S
+                )
+        return self._end(
+            "Succeeded",
+            f"The application is reset: {_summary(planned)}. Set spec.state: running to start it.",
+            result=planned,
+        )
+
+    def _activity(self, app: Desired) -> ResetDecision | None:
+        """Return what is to be done about an application that is not at rest; None if it is."""
+        assert app.spec is not None
+        if app.spec.state != "suspended":
+            return self._not_suspended(app.name)
+        if app.annotations.get(PAUSE, "").lower() == "true":
+            return self._wait(f"The annotation {PAUSE} of StreamsApp {app.name} keeps it as it is: remove it.")
+        if self.observed.before:
+            return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
+        pods = sorted(pod.name for pod in self.view.pods.values())
+        if pods:
+            return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")
+        return None
+
+    def _not_suspended(self, name: str) -> ResetDecision:
+        if self.begun:
+            return self._end(
+                "Failed",
+                f"StreamsApp {name} was started while the reset was under way, so not all of it is done. Set its spec.state: "
+                "suspended, then create another StreamsReset.",
+            )
+        if self.observed.now < self._began + PATIENCE_S:
+            return self._wait(
+                f"StreamsApp {name} runs: set its spec.state: suspended. The reset is refused if that is not done within "
+                f"{PATIENCE_S / 60:.0f} minutes."
+            )
+        return self._end(
+            "Refused",
+            f"StreamsApp {name} runs. Set its spec.state: suspended, then create another StreamsReset.",
+        )
+
+    @property
+    def _began(self) -> float:
+        start = self.status.start_time
+        return self.observed.now if start is None else datetime.fromisoformat(start).timestamp()
+
+    def _begin(self, planned: ResetResult) -> ResetDecision:
+        status = self._status("Running", "The plan is made; now it is carried out.").model_copy(
+            update={"plan": planned}
+        )
+        event = Event("ResetBegun", f"The reset begins: {_summary(planned)}.")
+        return ResetDecision((), status, (event,), _SOON_S)
+
+    def _execute(
+        self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.Observed
+    ) -> ResetDecision:
+        app, todo = self.app, list[ResetAction]()
+        offsets = as_planned(actions, planned, brokers)
+        if offsets or actions.remove_members:
+            todo.append(SetOffsets(actions.remove_members, offsets))
+        if spec.delete_internal_topics:
+            todo += _accepted_losses(app)
+            if actions.delete_topics:
+                todo.append(DeleteTopics(actions.delete_topics))
+        if spec.delete_volumes:
+            claims = [claim for _, claim in sorted(self.view.claims.items()) if not claim.terminating]
+            todo += [Delete(Key("PersistentVolumeClaim", claim.name), claim.uid) for claim in claims]
+        if spec.delete_internal_topics:
+            todo.append(PatchApp(app.uid, status=dict.fromkeys(("stableRevision", "internalTopics"))))
+        told = "Offsets are set, topics and volumes deleted."
+        status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
+        return ResetDecision(tuple(todo), status, (), _SOON_S)
+
+    def _told(self, planned: ResetResult) -> ResetDecision:
+        assert self.app.spec is not None
+        runs = self.app.spec.state != "suspended"
+        first = " It runs: before a reset, set its spec.state: suspended." if runs else ""
+        message = f"Dry run, nothing was changed. A reset would do: {_summary(planned)}.{first}"
+        return self._end("Succeeded", message, plan=planned)
+
+    def _wait(self, message: str) -> ResetDecision:
+        return ResetDecision((), self._status("Running" if self.begun else "Waiting", message), (), _LATER_S)
+
+    def _end(self, phase: Phase, message: str, **fields: ResetResult) -> ResetDecision:
+        good = phase == "Succeeded"
+        status = self._status(phase, message, self._condition("Complete" if good else "Failed", phase, message))
+        ended = {"completion_time": timestamp(self.observed.now), **fields}
+        event = Event(f"Reset{phase}", message, "Normal" if good else "Warning")
+        return ResetDecision((), status.model_copy(update=ended), (event,))
+
+    def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsResetStatus:
+        return self.status.model_copy(
+            update={
+                "observed_generation": self.desired.generation,
+                "phase": phase,
+                "message": message,
+                "start_time": self.status.start_time or timestamp(self.observed.now),
+                "conditions": (*self.status.conditions, *conditions),
+            }
+        )
+
+    def _condition(self, kind: str, reason: str, message: str) -> Condition:
+        return Condition(
+            type=kind,
+            status="True",
+            reason=reason,
+            message=message,
+            last_transition_time=timestamp(self.observed.now),
+            observed_generation=self.desired.generation,
+        )
+
+
+def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus:
+    """Return the status of a reset of which an action has failed; the next pass tries it again."""
+    return status.model_copy(update={"message": f"Not all could be done yet: {problem}"})
+
+
+def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
+    """Return what has the loss of topics accepted before they are deleted, so that nobody reports it, however late he looks."""
+    known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
+    accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS, "").split(",")}
+    return [PatchApp(app.uid, annotations={ACCEPT_LOSS: ",".join(sorted(known))})] if known - accepted else []
+
+
+def _summary(planned: ResetResult) -> str:
+    def count(number: int, what: str) -> str:
+        return f"{number} {what}{'' if number == 1 else 's'}"
+
+    return (
+        f"offsets of {count(len(planned.offsets), 'partition')} set, {count(len(planned.deleted_topics), 'internal topic')} and "
+        f"{count(len(planned.deleted_volumes), 'volume')} deleted"
+    )

@@ -1,0 +1,251 @@
+"""What is decided about a reset: when it waits, when it is refused, and that it is done once and wholly."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.operator.resets.world import CHANGELOG, INPUT, OLD_CHANGELOG, REPARTITION, CrashError, World
+
+from millrace.kafka.reset import Member
+from millrace.manifest import StreamsResetSpec
+from millrace.manifest.streamsreset import AppReference
+from millrace_operator.model import Delete, DeleteTopics
+from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset, with_problem
+from millrace_operator.resets.reconciler import PATIENCE_S
+
+KILLED = Member("m-1", "app-0-1", "app-0", "/10.0.0.1")
+
+
+def world(**fields):
+    """Return a world with a reset; fields of the spec of the reset are given as such."""
+    spec = {name: fields.pop(name) for name in list(fields) if name in StreamsResetSpec.model_fields}
+    return World(StreamsResetSpec(app_ref=AppReference(name="app"), **spec), **fields)
+
+
+def phase(this):
+    """Return the reset's phase."""
+    return this.reset_status.phase
+
+
+def test_a_reset_deletes_all_that_holds_state():
+    """Offsets, internal topics of all revisions, volumes and what the operator remembers of them go; nothing else does."""
+    this = world()
+    this.run()
+    assert phase(this) == "Succeeded"
+    assert this.topics == {"in": 2, "out": 2}
+    assert this.committed == {INPUT[0]: 10, INPUT[1]: 0}
+    assert this.claims == {}
+    assert (this.status.stable_revision, this.status.internal_topics) == (None, ())
+    result = this.reset_status.result
+    assert result.deleted_topics == tuple(sorted((REPARTITION, CHANGELOG, OLD_CHANGELOG)))
+    assert result.deleted_volumes == ("state-app-0", "state-app-1")
+    assert [(item.partition, item.offset) for item in result.offsets] == [(0, 10), (1, 0)]
+    assert this.reset_status.completion_time is not None
+    assert [event.reason for event in this.events] == ["ResetBegun", "ResetSucceeded"]
+
+
+def test_the_plan_is_told_before_anything_is_done():
+    """The first pass does nothing but write down what is to be done."""
+    this = world()
+    decision = this.pass_over()
+    assert decision.actions == ()
+    assert phase(this) == "Running"
+    assert len(this.reset_status.plan.deleted_topics) == 3
+
+
+def test_a_finished_reset_does_nothing_ever_again():
+    """When the application has run since, neither a restart of the operator nor another look resets it once more."""
+    this = world()
+    this.run()
+    fresh = World(this.spec, reset_status=this.reset_status)
+    for state in ("running", "suspended"):
+        fresh.state = state
+        assert fresh.pass_over() == reconcile_reset(*fresh.look())
+        assert fresh.done == []
+
+
+@given(
+    target=st.sampled_from(
+        ["earliest", "latest", "offset:20", "shift:-7", "shift:3", "timestamp:2026-01-01T00:00:00Z"]
+    ),
+    crashes=st.lists(st.integers(0, 7), max_size=6),
+    volumes=st.booleans(),
+    topics=st.booleans(),
+)
+def test_a_crash_after_any_action_is_repaired(target, crashes, volumes, topics):
+    """However often the operator ends between two actions, the outcome is that of a reset without a crash."""
+    spec = {"to_offset": target, "delete_volumes": volumes or topics, "delete_internal_topics": topics}
+    smooth, this = world(**spec), world(**spec)
+    smooth.run()
+    this.pass_over()
+    for crash in crashes:
+        if phase(this) != "Running":
+            break
+        with pytest.raises(CrashError):
+            this.pass_over(crash)
+    this.run()
+    assert phase(this) == "Succeeded"
+    for name in ("topics", "committed", "claims", "status", "annotations"):
+        assert getattr(this, name) == getattr(smooth, name)
+    assert this.reset_status.result == smooth.reset_status.result
+
+
+@given(
+    state=st.sampled_from(["running", "suspended"]),
+    members=st.sampled_from([(), (KILLED,)]),
+    pods=st.sampled_from([(), ("app-0",)]),
+    target=st.sampled_from(["earliest", "shift:-5"]),
+    force=st.booleans(),
+)
+def test_a_dry_run_changes_nothing(state, members, pods, target, force):
+    """It tells the same plan whether the application runs or not, and no pass of it has any action."""
+    this = world(state=state, members=members, pods=pods, dry_run=True, to_offset=target, force=force)
+    this.run(passes=1)
+    assert this.done == []
+    assert phase(this) == "Succeeded"
+    assert len(this.reset_status.plan.deleted_topics) == 3
+    assert this.reset_status.result is None
+    assert ("spec.state: suspended" in this.reset_status.message) == (state == "running")
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"pods": ("app-0",)}, "app-0"),
+        ({"members": (KILLED,)}, "its group has 1 active member"),
+        ({"problem": "No broker answered"}, "No broker answered"),
+        ({"planned": False}, "topology of StreamsApp app is not known"),
+        ({"before": ("older",)}, "StreamsReset older"),
+        ({"annotations": {"streams.millrace.dev/pause": "true"}}, "streams.millrace.dev/pause"),
+        ({"state": "running"}, "set its spec.state: suspended"),
+    ],
+)
+def test_what_is_in_the_way_is_waited_for(fields, told):
+    """While pods stop, members are in the group or brokers do not answer, the reset waits and says what for."""
+    this = world(**fields)
+    decision = this.pass_over()
+    assert decision.again_after is not None
+    assert (phase(this), this.done) == ("Waiting", [])
+    assert told in this.reset_status.message
+    for name in fields:
+        setattr(this, name, getattr(world(), name))
+    this.run()
+    assert phase(this) == "Succeeded"
+
+
+def test_members_that_were_killed_are_removed_if_that_is_wanted():
+    """With `force` members that are still in the group leave it first."""
+    this = world(members=(KILLED,), force=True)
+    this.run()
+    assert (phase(this), this.members) == ("Succeeded", ())
+
+
+def test_a_reset_does_not_lie_in_wait():
+    """One whose application is not suspended soon is refused for good, and does not strike when that happens later."""
+    this = world(state="running")
+    this.pass_over()
+    this.now += PATIENCE_S - 1
+    this.pass_over()
+    assert phase(this) == "Waiting"
+    this.now += 2
+    this.pass_over()
+    assert phase(this) == "Refused"
+    this.state = "suspended"
+    this.run()
+    assert (phase(this), this.done) == ("Refused", [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"exists": False}, "There is no StreamsApp app in namespace default"),
+        ({"deleting": True}, "is being deleted"),
+    ],
+)
+def test_a_reset_without_application_fails(fields, told):
+    """There is nothing that could be reset, and nothing is waited for."""
+    this = world(**fields)
+    this.run(passes=1)
+    assert phase(this) == "Failed"
+    assert told in this.reset_status.message
+
+
+def test_an_invalid_reset_fails():
+    """A spec that breaks a rule is told with every rule."""
+    decision = reconcile_reset(
+        DesiredReset("default", "again", "r-1", 1, None, ("toOffset must be earliest",)), ObservedReset(0.0)
+    )
+    assert (decision.status.phase, decision.status.message) == ("Failed", "toOffset must be earliest")
+
+
+def test_an_application_that_is_started_midway_fails_the_reset():
+    """Who starts the application before the reset is done is told so; the rest of it is not done behind his back."""
+    this = world()
+    this.pass_over()
+    with pytest.raises(CrashError):
+        this.pass_over(1)
+    this.state = "running"
+    this.run(passes=1)
+    assert phase(this) == "Failed"
+    assert "was started while the reset was under way" in this.reset_status.message
+    this.state = "suspended"
+    assert this.pass_over().actions == ()
+
+
+def test_new_volumes_of_an_application_that_starts_again_are_left():
+    """Once all is done and only old volumes are still going, the application may start; its new volumes stay."""
+    this = world()
+    this.pass_over()
+    this.pass_over()
+    assert phase(this) == "Running"
+    assert this.pass_over().actions == ()
+    this.state, this.terminating = "running", {"state-app-1"}
+    this.claims["state-app-0"] = "new"
+    assert this.pass_over().again_after is not None
+    this.volumes_go()
+    this.run(passes=1)
+    assert (phase(this), this.claims) == ("Succeeded", {"state-app-0": "new"})
+
+
+def test_only_offsets_may_be_reset():
+    """Without topics and volumes the operator goes on remembering the application's state, which stays."""
+    this = world(delete_internal_topics=False, delete_volumes=False)
+    this.run()
+    assert not any(isinstance(action, DeleteTopics | Delete | PatchApp) for action in this.done)
+    assert this.committed == {INPUT[0]: 10, INPUT[1]: 0}
+    assert this.status.stable_revision == "old"
+
+
+def test_a_reset_that_is_deleted_or_ended_asks_nobody():
+    """The brokers are asked only when nothing else is in the way."""
+    this = world()
+    desired, observed = this.look()
+    assert question_for(desired, observed) is not None
+    assert question_for(replace(desired, deleting=True), observed) is None
+    this.run()
+    assert question_for(*this.look()) is None
+    running = world(state="running")
+    assert question_for(*running.look()) is None
+
+
+def test_too_many_partitions_are_not_shifted():
+    """A shift whose offsets cannot be written down would not survive a crash, so it is refused."""
+    this = world(to_offset="shift:-1")
+    this.topics["in"] = 1001
+    partitions = [INPUT[0]._replace(partition=number) for number in range(1001)]
+    this.begins, this.ends = dict.fromkeys(partitions, 0), dict.fromkeys(partitions, 9)
+    this.run(passes=1)
+    assert phase(this) == "Refused"
+    assert "1001 partitions" in this.reset_status.message
+
+
+def test_an_action_that_fails_is_told():
+    """The message says what could not be done, and the phase stays."""
+    this = world()
+    this.pass_over()
+    status = with_problem(this.reset_status, "The principal may not delete topics")
+    assert (status.phase, status.message) == (
+        "Running",
+        "Not all could be done yet: The principal may not delete topics",
+    )

@@ -1,0 +1,180 @@
+"""A small world for resets: an application's resource, its volumes and its topics, changed only by what is decided."""
+
+import json
+from dataclasses import dataclass, field, replace
+
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.errors import ActiveGroupError
+from millrace.kafka import reset
+from millrace.manifest import StreamsAppStatus, StreamsResetSpec
+from millrace.manifest.status import InternalTopicStatus
+from millrace.records import TopicPartition
+from millrace_operator.children import AppRevision, labels, names, plan_config_map
+from millrace_operator.kafka import SetOffsets
+from millrace_operator.model import Delete, DeleteTopics, Desired, Key
+from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
+
+REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
+INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
+
+
+class CrashError(Exception):
+    """The operator ends here."""
+
+
+@dataclass
+class World:
+    """The cluster as it really is; `pass_over` is one pass of the operator."""
+
+    spec: StreamsResetSpec
+    state: str = "suspended"
+    now: float = 1_700_000_000.0
+    topics: dict = field(default_factory=lambda: {"in": 2, "out": 2, REPARTITION: 2, CHANGELOG: 2, OLD_CHANGELOG: 2})
+    committed: dict = field(default_factory=lambda: {INPUT[0]: 50})
+    ends: dict = field(default_factory=lambda: {INPUT[0]: 60, INPUT[1]: 8})
+    begins: dict = field(default_factory=lambda: {INPUT[0]: 10, INPUT[1]: 0})
+    members: tuple = ()
+    pods: tuple = ()
+    claims: dict = field(default_factory=lambda: {"state-app-0": "c-0", "state-app-1": "c-1"})
+    terminating: set = field(default_factory=set)
+    annotations: dict = field(default_factory=dict)
+    status: StreamsAppStatus = field(
+        default_factory=lambda: StreamsAppStatus(
+            stable_revision="old",
+            internal_topics=tuple(
+                InternalTopicStatus(name=name, topic_id=f"id-{name}", ok=True)
+                for name in (REPARTITION, CHANGELOG, OLD_CHANGELOG)
+            ),
+        )
+    )
+    exists: bool = True
+    deleting: bool = False
+    problem: str | None = None
+    planned: bool = True
+    before: tuple = ()
+    reset_status: object = None
+    events: list = field(default_factory=list)
+    done: list = field(default_factory=list)
+
+    def app(self):
+        """Return the application as the operator sees it."""
+        app = streams_app(state=self.state)
+        return Desired(
+            namespace="default",
+            name="app",
+            uid="u-1",
+            generation=1,
+            spec=app.spec,
+            status=self.status,
+            annotations=dict(self.annotations),
+            deleting=self.deleting,
+        )
+
+    def objects(self):
+        """Return the application's children."""
+        objects = {}
+        if self.planned:
+            for revision, store in (("new", "c"), ("old", "old")):
+                plan = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
+                item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
+                objects[Key("ConfigMap", item["metadata"]["name"])] = item
+        for name, uid in self.claims.items():
+            metadata = {"name": name, "uid": uid, "labels": labels("app")}
+            if name in self.terminating:
+                metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            spec = {"resources": {"requests": {"storage": "1Gi"}}}
+            objects[Key("PersistentVolumeClaim", name)] = {"metadata": metadata, "spec": spec}
+        for name in self.pods:
+            metadata = {
+                "name": name,
+                "uid": name,
+                "labels": labels("app"),
+                "creationTimestamp": "2026-01-01T00:00:00Z",
+            }
+            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {}, "status": {}}
+        return objects
+
+    def look(self):
+        """Return the reset and what a pass sees."""
+        desired = DesiredReset("default", "again", "r-1", 1, self.spec, status=self.reset_status)
+        observed = ObservedReset(
+            self.now, self.app() if self.exists else None, self.objects() if self.exists else {}, before=self.before
+        )
+        if (question := question_for(desired, observed)) is None:
+            return desired, observed
+        if self.problem is not None:
+            return desired, replace(observed, problem=self.problem)
+        assert question.target == self.spec.target()
+        brokers = reset.Observed(
+            topics=dict(self.topics),
+            groups=frozenset({"app"}),
+            members=self.members,
+            committed=dict(self.committed),
+            earliest=dict(self.begins),
+            latest=dict(self.ends),
+            at_time=dict(self.begins),
+        )
+        return desired, replace(observed, brokers=brokers)
+
+    def pass_over(self, crash_after=None):
+        """Do one pass, which ends after so many actions if that is given, and return what was decided."""
+        decision = reconcile_reset(*self.look())
+        for number, action in enumerate(decision.actions):
+            if number == crash_after:
+                raise CrashError
+            self.do(action)
+        if crash_after is not None:
+            raise CrashError
+        if decision.status is not None:
+            text = json.loads(decision.status.model_dump_json(by_alias=True, exclude_none=True))
+            self.reset_status = type(decision.status).model_validate(text)
+        self.events += decision.events
+        return decision
+
+    def do(self, action):
+        """Carry an action out; once more does no harm."""
+        self.done.append(action)
+        match action:
+            case SetOffsets(leaving, offsets):
+                self.members = tuple(member for member in self.members if member not in leaving)
+                if self.members:
+                    raise ActiveGroupError("a member has joined")
+                self.committed.update(offsets)
+            case DeleteTopics(topics):
+                assert self.lost() == set(), "topics are deleted only when their loss is accepted"
+                for name in topics:
+                    self.topics.pop(name, None)
+            case Delete(key, uid):
+                assert self.claims.get(key.name, uid) == uid
+                if key.name in self.claims:
+                    self.terminating.add(key.name)
+            case PatchApp(uid, annotations, status):
+                assert uid == "u-1"
+                self.annotations.update(annotations)
+                text = self.status.model_dump(mode="json", by_alias=True, exclude_none=True)
+                self.status = StreamsAppStatus.model_validate({k: v for k, v in text.items() if k not in status})
+
+    def lost(self):
+        """Return the ids of remembered topics whose loss would be reported if they were gone."""
+        accepted = set(self.annotations.get("streams.millrace.dev/accept-loss", "").split(","))
+        return {item.topic_id for item in self.status.internal_topics} - accepted
+
+    def volumes_go(self):
+        """Let volumes that are being deleted be gone."""
+        for name in self.terminating:
+            self.claims.pop(name)
+        self.terminating.clear()
+
+    def run(self, passes=20):
+        """Do passes until nothing is left to be done."""
+        for _ in range(passes):
+            if self.pass_over().again_after is None:
+                return
+            self.volumes_go()
+        raise AssertionError(f"no end: {self.reset_status}")
+
+
+def claim(index):
+    """Return the name of a replica's claim."""
+    return names.claim("app", index)
