@@ -22,9 +22,10 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.check import check_brokers
+from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
+from millrace_operator.kafka.settings import client_settings
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0
@@ -41,8 +42,8 @@ class Connection:
             AuthenticationError: The brokers refuse the credentials.
             ConfigError: The settings are not valid.
         """
-        check_connection(config, timeout_s)
-        settings = ClientSettings(config, "operator")
+        settings = client_settings(config)
+        check_brokers(settings, timeout_s)
         self.admin: AdminClient = open_admin(settings.admin())
         self.groups = GroupAdmin(settings, timeout_s)
         self.opened_at = time.monotonic()

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.kafka.clients import ClientSettings
 from millrace.manifest import StreamsApp, StreamsAppSpec
 from millrace.manifest.kafka import is_security_setting
 from millrace_operator.kafka.credentials import Credentials
@@ -54,6 +55,15 @@ def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
             "spec.kafka.auth"
         )
     return StreamsConfig.of(settings)
+
+
+def client_settings(config: StreamsConfig) -> ClientSettings:
+    """Return the settings of the clients themselves.
+
+    What looks like a reference to a file stays the text that it is: whoever writes a Secret would otherwise have the operator
+    read its own files, and send them to brokers of his choice.
+    """
+    return ClientSettings(config, "operator", resolve_references=False)
 
 
 def _taken(spec: StreamsAppSpec) -> dict[str, Any]:

@@ -53,8 +53,17 @@ def check_connection(config: StreamsConfig, timeout_s: float = 15.0) -> None:
         BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.
         AuthenticationError: The credentials or the mechanism were refused, or `security.protocol` is not the listener's.
     """
-    settings = ClientSettings(config, "check")
-    security = settings.security("admin.")
+    check_brokers(ClientSettings(config, "check"), timeout_s)
+
+
+def check_brokers(settings: ClientSettings, timeout_s: float) -> None:
+    """Check as `check_connection` does, with the settings of an admin client as they are.
+
+    Raises:
+        BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.
+        AuthenticationError: The credentials or the mechanism were refused, or `security.protocol` is not the listener's.
+    """
+    config, security = settings.config, settings.security("admin.")
     security.for_librdkafka()
     began = time.monotonic()
     deadline, patience = began + timeout_s, began + min(timeout_s, _MISMATCH_PATIENCE_S)

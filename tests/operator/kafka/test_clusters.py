@@ -216,6 +216,17 @@ def test_errors_are_told_by_kind(clusters, own_kafka):
     assert observed_in_time(clusters, files, Credentials()).reason == "BadConfiguration"
 
 
+def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, tmp_path):
+    """From the check to the last request the text of the Secret is what the brokers get, and no file of the operator."""
+    (tmp_path / "token").write_text("the operator's own")
+    password = f"${{directory:{tmp_path}:token}}"
+    kafka = own_kafka(security=SaslPlain({"me": password}))
+    app = streams_app(kafka.sasl_bootstrap_servers, kafka=PLAIN)
+    credentials = Credentials.of(app.spec, {"kafka-user": {"username": b"me", "password": password.encode()}})
+    state = observed_in_time(clusters, app, credentials)
+    assert (state.error, state.brokers) == (None, 1)
+
+
 def test_brokers_that_stop_are_told_in_time_and_found_again(clusters, own_kafka):
     """Brokers that hang, are gone, or come back are seen as they are, without a restart of the operator."""
     kafka = own_kafka()

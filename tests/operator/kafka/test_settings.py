@@ -4,14 +4,13 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import ConfigError
-from millrace.kafka.clients import ClientSettings
 from millrace_operator.kafka import Credentials
-from millrace_operator.kafka.settings import client_config
+from millrace_operator.kafka.settings import client_config, client_settings
 
 
 def admin_settings(app, credentials=None):
     """Return the settings of librdkafka's admin client."""
-    return ClientSettings(client_config(app, credentials or Credentials()), "test").admin()
+    return client_settings(client_config(app, credentials or Credentials())).admin()
 
 
 def test_security_is_that_of_the_manifest():
@@ -88,6 +87,6 @@ def test_values_of_secrets_are_never_references(tmp_path):
     reference = f"${{directory:{tmp_path}:token}}"
     app = streams_app(kafka={"auth": {"type": "plain", "secretRef": {"name": "user"}}})
     credentials = Credentials.of(app.spec, {"user": {"username": b"me", "password": reference.encode()}})
-    settings = ClientSettings(client_config(app, credentials), "test")
+    settings = client_settings(client_config(app, credentials))
     assert settings.admin()["sasl.password"] == reference
     assert settings.kafka_python()["sasl_plain_password"] == reference
