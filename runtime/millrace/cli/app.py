@@ -6,6 +6,7 @@ entrypoint or the topology is wrong (trying again is of no use); 3 `plan --diff`
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated, Any
 
 import typer
@@ -69,3 +70,5 @@ app.command()(plan.plan)
 app.command()(describe.describe)
 app.command()(reset.reset)
 app.add_typer(dev.app, name="dev")
+for command in entry_points(group="millrace.commands"):  # those of packages that this one must not import
+    app.command(command.name)(command.load())

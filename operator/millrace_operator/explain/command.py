@@ -1,0 +1,61 @@
+"""The command line of `millrace explain`; the kubernetes client is imported when it runs, so that `millrace --help` is fast."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from millrace.errors import ConfigError
+
+__all__ = ["explain"]
+
+
+def explain(
+    name: Annotated[
+        str | None, typer.Argument(help="The StreamsApp; all of the namespace if left out.", show_default=False)
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Its namespace; kubectl's if left out.", show_default=False)
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="The context of kubectl's configuration.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with one entry per application.")] = False,  # noqa: FBT002
+) -> None:
+    """Say why an application on Kubernetes does not process, and what to do.
+
+    It reads the StreamsApp, its pods, volumes, Jobs and events with your own rights, and changes nothing.
+
+    For example:
+
+    - `millrace explain wordcount -n shop`
+    - `millrace explain --json`
+    """
+    try:
+        from millrace_operator.explain.loading import Cluster  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"`millrace explain` needs the package {error.name}: install it with `pip install 'millrace[operator]'`"
+        ) from None
+    from millrace_operator.explain.findings import explain as explained  # noqa: PLC0415
+
+    cluster = Cluster(context)
+    namespace = namespace or cluster.namespace
+    names = cluster.names(namespace) if name is None else [name]
+    explanations = [explained(cluster.facts(namespace, each)) for each in names]
+    if as_json:
+        typer.echo(json.dumps([explanation.to_dict() for explanation in explanations], indent=2))
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    from millrace_operator.explain.showing import shown  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    if not explanations:
+        console.print(f"There are no StreamsApps in namespace {namespace}.")
+    for number, explanation in enumerate(explanations):
+        if number:
+            console.print()
+        console.print(shown(explanation))

@@ -1,0 +1,175 @@
+"""Reads the facts from the API server, with the rights of kubectl's user, in a handful of list requests.
+
+What that user may not list is left out and named; only the application itself has to be readable.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from kubernetes import client, config
+from kubernetes.client.exceptions import ApiException
+from kubernetes.config.config_exception import ConfigException
+from urllib3.exceptions import HTTPError
+
+from millrace.errors import StreamsError
+from millrace.manifest.group import GROUP, VERSION
+from millrace_operator.explain.facts import Facts, Object
+
+__all__ = ["Cluster", "ClusterError"]
+
+_PLURAL: Final = "streamsapps"
+_FORBIDDEN: Final = 403
+_UNAUTHORIZED: Final = 401
+_NOT_FOUND: Final = 404
+_SECONDS: Final = 15
+_EVENTS: Final = 2000
+
+
+class ClusterError(StreamsError):
+    """The API server cannot be asked, or does not know what it was asked for."""
+
+
+class Cluster:
+    """The API server that kubectl would talk to.
+
+    Args:
+        context: of kubectl's configuration; its current one if not given.
+
+    Raises:
+        ClusterError: there is no configuration, or not this context.
+    """
+
+    def __init__(self, context: str | None = None) -> None:
+        self.namespace = "default"
+        """The namespace that kubectl would use."""
+        try:
+            try:
+                config.load_kube_config(context=context)
+                self.namespace = _namespace_of(context) or self.namespace
+            except ConfigException:
+                if context is not None:
+                    raise
+                config.load_incluster_config()
+        except ConfigException as error:
+            raise ClusterError(
+                f"There is no way to the cluster: {str(error).rstrip('.')}. Set KUBECONFIG, or choose a context with --context."
+            ) from None
+        self._core = client.CoreV1Api()
+        self._apps = client.AppsV1Api()
+        self._batch = client.BatchV1Api()
+        self._custom = client.CustomObjectsApi()
+
+    def names(self, namespace: str) -> list[str]:
+        """Return the names of the applications in a namespace.
+
+        Raises:
+            ClusterError: they cannot be listed.
+        """
+        what = f"the StreamsApps in namespace {namespace}"
+        found = _ask(what, lambda: self._custom.list_namespaced_custom_object(GROUP, VERSION, namespace, _PLURAL))
+        return sorted(str(item["metadata"]["name"]) for item in found["items"])
+
+    def facts(self, namespace: str, name: str) -> Facts:
+        """Return what there is of an application.
+
+        Args:
+            namespace: its namespace.
+            name: its name.
+
+        Raises:
+            ClusterError: it does not exist or cannot be read.
+        """
+        what = f"StreamsApp {name} in namespace {namespace}"
+        app = _ask(what, lambda: self._custom.get_namespaced_custom_object(GROUP, VERSION, namespace, _PLURAL, name))
+        ours = f"{GROUP}/app={name}"
+        lists: dict[str, tuple[Callable[..., Any], str]] = {
+            "StatefulSets": (self._apps.list_namespaced_stateful_set, ours),
+            "pods": (self._core.list_namespaced_pod, ours),
+            "PersistentVolumeClaims": (self._core.list_namespaced_persistent_volume_claim, ours),
+            "Jobs": (self._batch.list_namespaced_job, ours),
+            "events": (self._core.list_namespaced_event, ""),
+        }
+        found: dict[str, list[Object]] = {}
+        unreadable = []
+        for kind, (list_objects, selector) in lists.items():
+            try:
+                found[kind] = _listed(kind, list_objects, namespace, selector)
+            except _ForbiddenError:
+                found[kind] = []
+                unreadable.append(kind)
+        children = [item for kind, items in found.items() if kind != "events" for item in items]
+        return Facts(
+            now=datetime.now(UTC),
+            app=app,
+            stateful_set=next(iter(found["StatefulSets"]), None),
+            pods=tuple(found["pods"]),
+            claims=tuple(found["PersistentVolumeClaims"]),
+            jobs=tuple(found["Jobs"]),
+            events=tuple(_about(found["events"], [app, *children])),
+            unreadable=tuple(unreadable),
+        )
+
+
+class _ForbiddenError(Exception):
+    """The user may not do that."""
+
+
+def _namespace_of(context: str | None) -> str | None:
+    contexts, current = config.list_kube_config_contexts()
+    chosen = current if context is None else next(item for item in contexts if item["name"] == context)
+    namespace: str | None = chosen["context"].get("namespace")
+    return namespace
+
+
+def _listed(kind: str, list_objects: Callable[..., Any], namespace: str, selector: str) -> list[Object]:
+    options: dict[str, Any] = {"label_selector": selector} if selector else {"limit": _EVENTS}
+    answer = _ask(
+        f"{kind} in namespace {namespace}",
+        lambda: json.loads(list_objects(namespace, _preload_content=False, _request_timeout=_SECONDS, **options).data),
+        forbidden=_ForbiddenError,
+    )
+    items: list[Object] = answer["items"]
+    return items
+
+
+def _about(events: Iterable[Object], objects: Iterable[Object]) -> list[Object]:
+    """Return the events about some objects, the oldest first."""
+    uids = {item["metadata"]["uid"] for item in objects}
+    mine = [event for event in events if event["involvedObject"].get("uid") in uids]
+    return sorted(mine, key=_time)
+
+
+def _time(event: Object) -> str:
+    series = event.get("series") or {}
+    times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
+    return str(next((time for time in times if time), event["metadata"].get("creationTimestamp", "")))
+
+
+def _ask(what: str, request: Callable[[], Any], *, forbidden: type[Exception] | None = None) -> Any:
+    try:
+        return request()
+    except ApiException as error:
+        if error.status == _FORBIDDEN and forbidden is not None:
+            raise forbidden from None
+        raise ClusterError(_problem(what, error)) from None
+    except HTTPError as error:
+        raise ClusterError(
+            f"The API server does not answer: {error}. Check the cluster and kubectl's context."
+        ) from None
+
+
+def _problem(what: str, error: ApiException) -> str:
+    if error.status == _UNAUTHORIZED:
+        return f"The API server does not know you: log in again, then ask for {what}."
+    if error.status == _FORBIDDEN:
+        return f"You may not read {what}: ask for the role `view` in the namespace."
+    if error.status == _NOT_FOUND:
+        body = str(error.body or "")
+        if f'"group":"{GROUP}"' in body or _PLURAL in body:
+            return f"There is no {what}. `kubectl get streamsapps -A` shows which there are."
+        return "The cluster does not know StreamsApps: install the operator, whose chart brings the CRDs (docs/install.md)."
+    return f"Reading {what} failed: {error.status} {error.reason}"
