@@ -61,12 +61,20 @@ docs: $(READY) ## Generate the pages of docs/ that are made from code and data
 bench: $(READY) ## Measure the engine's CPU per record
 	@$(BIN)/python benchmarks/engine.py
 
+LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
+
 .PHONY: lock
-lock: ## Resolve and lock the dependencies anew
+lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
-	@$(BIN)/uv pip compile pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --group dev --universal --python-version 3.11 \
-		--generate-hashes --no-header --no-emit-index-url --quiet --output-file requirements-dev.lock
+	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --group dev --output-file requirements-dev.lock
+	@$(LOCK) pyproject.toml --extra schema-registry --constraint requirements-dev.lock --output-file requirements-runtime.lock
+	@$(LOCK) pyproject.toml --extra operator --constraint requirements-dev.lock --output-file requirements-operator.lock
+	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
+
+.PHONY: e2e
+e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests on it, take it all down (root, Debian, Go)
+	@$(BIN)/python -m e2e $(E2E_ARGS)
 
 .PHONY: clean
 clean: ## Remove the environment and every cache in the checkout

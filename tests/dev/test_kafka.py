@@ -216,6 +216,16 @@ def test_without_users_there_is_no_password_listener(kafka):
         _ = kafka.sasl_bootstrap_servers
 
 
+def test_listens_and_is_reached_on_the_address_it_is_given(own_kafka, tmp_path):
+    """All listeners are on the given address of this machine, which a handle on the running cluster knows too."""
+    kafka = own_kafka(host="127.0.0.2", directory=tmp_path)
+    assert kafka.bootstrap_servers.startswith("127.0.0.2:")
+    kafka.create_topics("there")
+    assert EmbeddedKafka.attach(tmp_path).bootstrap_servers == kafka.bootstrap_servers
+    brokers = kafka.admin().list_topics(timeout=10).brokers.values()
+    assert [broker.host for broker in brokers] == ["127.0.0.2"]
+
+
 def test_explicit_port_is_used(own_kafka):
     """A broker listens where it is told, and a second one there fails with the log's reason."""
     with socket.socket() as probe:

@@ -71,7 +71,7 @@ class SaslPlain:
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
-    """The TCP ports of one node, all on 127.0.0.1."""
+    """The TCP ports of one node, all on the cluster's address."""
 
     client: int
     controller: int
@@ -84,6 +84,8 @@ def server_properties(
     data: Path,
     security: SaslPlain | None,
     overrides: Mapping[str, str],
+    *,
+    host: str = HOST,
 ) -> str:
     """Return the text of `server.properties` for one node of a cluster.
 
@@ -93,6 +95,7 @@ def server_properties(
         data: Where the node keeps its logs.
         security: A second listener with passwords, if wanted.
         overrides: Settings that replace or add to the defaults.
+        host: The address that all nodes listen on and are reached at.
     """
     own, nodes = ports[node_id], len(ports)
     replicas, in_sync = str(min(3, nodes)), str(2 if nodes > 2 else 1)
@@ -103,7 +106,7 @@ def server_properties(
         "broker.session.timeout.ms": "6000" if nodes > 1 else "3000",
         "process.roles": "broker,controller",
         "node.id": str(node_id),
-        "controller.quorum.voters": ",".join(f"{node}@{HOST}:{port.controller}" for node, port in ports.items()),
+        "controller.quorum.voters": ",".join(f"{node}@{host}:{port.controller}" for node, port in ports.items()),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
@@ -119,7 +122,7 @@ def server_properties(
         listeners["SASL"] = own.sasl
         settings["sasl.enabled.mechanisms"] = "PLAIN"
         settings["listener.name.sasl.plain.sasl.jaas.config"] = _jaas(security)
-    settings["listeners"] = ",".join(f"{name}://{HOST}:{port}" for name, port in listeners.items())
+    settings["listeners"] = ",".join(f"{name}://{host}:{port}" for name, port in listeners.items())
     settings |= overrides
     return "".join(f"{key}={_escape(value)}\n" for key, value in sorted(settings.items()))
 

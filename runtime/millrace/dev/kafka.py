@@ -1,4 +1,4 @@
-"""A real Apache Kafka on this machine, for development and tests: no Docker, no installation, 127.0.0.1 only.
+"""A real Apache Kafka on this machine, for development and tests: no Docker, no installation, 127.0.0.1 unless told otherwise.
 
 `EmbeddedKafka` runs one or more nodes, each a broker and a controller in a JVM of its own. Started means *serving*: every
 broker is registered, and a topic with a replica on each of them could be created. A cluster ends with the process that
@@ -76,6 +76,7 @@ class EmbeddedKafka:
         brokers: int = 1,
         *,
         directory: Path | None = None,
+        host: str = HOST,
         ports: Literal["free"] | Sequence[int] = "free",
         config: Mapping[str, str] | None = None,
         log_level: str = "WARN",
@@ -90,6 +91,7 @@ class EmbeddedKafka:
         Args:
             brokers: How many nodes; three or more replicate the internal topics three times.
             directory: Where data, logs and configuration are kept; a temporary one, removed on `stop`, when not given.
+            host: The address of this machine that the brokers listen on and tell their clients.
             ports: The brokers' client ports, one per broker, or "free" to choose some.
             config: Broker settings that replace or add to the defaults.
             log_level: What the brokers log: ERROR, WARN, INFO, DEBUG.
@@ -108,6 +110,7 @@ class EmbeddedKafka:
         self._ids = range(1, brokers + 1)
         self._temporary = directory is None
         self._directory = Path(directory).absolute() if directory else None
+        self._host = host
         self._wanted_ports = ports
         self._config = dict(config or {})
         self._log_level = log_level
@@ -139,6 +142,7 @@ class EmbeddedKafka:
         handle = cls(
             len(state.nodes),
             directory=directory,
+            host=state.bootstrap_servers.partition(":")[0],
             config=state.config,
             log_level=state.log_level,
             security=SaslPlain(state.users) if state.users else None,
@@ -168,7 +172,7 @@ class EmbeddedKafka:
     def bootstrap_servers(self) -> str:
         """The open listeners, for `bootstrap.servers`."""
         self._require_started()
-        return ",".join(f"{HOST}:{ports.client}" for ports in self._ports.values())
+        return ",".join(f"{self._host}:{ports.client}" for ports in self._ports.values())
 
     @property
     def sasl_bootstrap_servers(self) -> str:
@@ -177,7 +181,7 @@ class EmbeddedKafka:
         if not self._security:
             message = "This Kafka has no listener with passwords: start it with security=SaslPlain({user: password})"
             raise DevKafkaError(message)
-        return ",".join(f"{HOST}:{ports.sasl}" for ports in self._ports.values())
+        return ",".join(f"{self._host}:{ports.sasl}" for ports in self._ports.values())
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -333,7 +337,7 @@ class EmbeddedKafka:
             raise DevKafkaError(message)
 
     def _choose_ports(self) -> dict[int, NodePorts]:
-        numbers = iter(free_ports(3 * len(self._ids), HOST))
+        numbers = iter(free_ports(3 * len(self._ids), self._host))
         clients = [next(numbers) for _ in self._ids] if self._wanted_ports == "free" else self._wanted_ports
         return {
             node: NodePorts(client, next(numbers), next(numbers) if self._security else None)
@@ -341,9 +345,11 @@ class EmbeddedKafka:
         }
 
     def _check_ports(self) -> None:
-        taken = [ports.client for ports in self._ports.values() if not is_free(ports.client, HOST)]
+        taken = [ports.client for ports in self._ports.values() if not is_free(ports.client, self._host)]
         if taken:
-            message = f"Address already in use: something listens on {HOST}:{taken[0]}. Stop it, or choose another port"
+            message = (
+                f"Address already in use: something listens on {self._host}:{taken[0]}. Stop it, or choose another port"
+            )
             raise BrokerStartError(message)
 
     def _launch_all(self) -> None:
@@ -363,7 +369,7 @@ class EmbeddedKafka:
         properties, log4j = directory / f"node-{node}.properties", directory / "log4j2.xml"
         properties.touch(mode=0o600)
         properties.write_text(
-            server_properties(node, self._ports, self._data_path(node), self._security, self._config),
+            server_properties(node, self._ports, self._data_path(node), self._security, self._config, host=self._host),
         )
         log4j.write_text(log4j_configuration(self._log_level))
         command = [str(java.executable), *self._jvm_options, *self._archive.options()]
@@ -375,11 +381,11 @@ class EmbeddedKafka:
     def _wait_until_serving(self, started: Iterable[int]) -> None:
         deadline = time.monotonic() + self._start_timeout_s
         for node in started:
-            while not accepts_connections(HOST, self._ports[node].client):
+            while not accepts_connections(self._host, self._ports[node].client):
                 self._check_starting(started, deadline)
                 time.sleep(_POLL_S)
         reachable = [node for node, process in self._processes.items() if process.alive and node not in self._paused]
-        admin = quiet_admin(",".join(f"{HOST}:{self._ports[node].client}" for node in reachable))
+        admin = quiet_admin(",".join(f"{self._host}:{self._ports[node].client}" for node in reachable))
         cluster_id = cluster_id_of(self._data_path(1)) or ""
         while not serves(admin, cluster_id, len(reachable)):
             self._check_starting(started, deadline)

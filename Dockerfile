@@ -1,0 +1,44 @@
+# Two images: `--target runtime` runs applications, `--target operator` runs the operator. Both are a plain Python with an
+# environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes.
+ARG BASE_IMAGE=python:3.11-slim-bookworm
+
+FROM ${BASE_IMAGE} AS build
+RUN python3 -m venv /pip && python3 -m venv --without-pip /opt/millrace
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
+
+FROM build AS package
+WORKDIR /src
+COPY requirements-build.lock ./
+RUN /pip/bin/pip install --quiet --require-hashes --requirement requirements-build.lock
+COPY pyproject.toml README.md LICENSE ./
+COPY runtime runtime
+COPY operator operator
+RUN /pip/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheel . \
+ && /pip/bin/pip --python /opt/millrace/bin/python install --quiet --no-deps --prefix /package /wheel/*.whl
+
+FROM build AS runtime-environment
+COPY requirements-runtime.lock ./
+RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-runtime.lock
+
+FROM build AS operator-environment
+COPY requirements-operator.lock ./
+RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-operator.lock \
+ && rm -r /opt/millrace/lib/python3*/site-packages/kubernetes/aio
+# (the client's asynchronous half is 68 MB, and the operator uses the other)
+
+# An application's image is FROM this one, with its modules in /app and its own dependencies, if any, in /opt/millrace.
+FROM ${BASE_IMAGE} AS runtime
+COPY --from=runtime-environment /opt/millrace /opt/millrace
+COPY --from=package /package /opt/millrace
+ENV PATH=/opt/millrace/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+WORKDIR /app
+USER 65532:65532
+ENTRYPOINT ["millrace"]
+
+FROM ${BASE_IMAGE} AS operator
+COPY --from=operator-environment /opt/millrace /opt/millrace
+COPY --from=package /package /opt/millrace
+ENV PATH=/opt/millrace/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+WORKDIR /tmp
+USER 65532:65532
+ENTRYPOINT ["python", "-m", "millrace_operator"]

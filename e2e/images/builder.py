@@ -1,0 +1,146 @@
+"""Builds images with buildah, without a daemon or a registry.
+
+Stages may use the network of the host, its certificate authorities and its package index; what those are is mounted while a
+stage runs and is in no image. Layers are kept between runs in the user's cache directory.
+"""
+
+from __future__ import annotations
+
+import configparser
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from e2e.cluster.build import e2e_cache
+from e2e.cluster.errors import ClusterError
+from e2e.cluster.progress import say
+
+ROOT = Path(__file__).parents[2]
+BASE = "localhost/millrace-base:bookworm"
+_AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+_INDEX_OPTIONS = {
+    "index-url",
+    "extra-index-url",
+    "trusted-host",
+    "proxy",
+    "cert",
+    "timeout",
+    "default-timeout",
+    "retries",
+}
+_DEBIAN = [
+    "mmdebstrap",
+    "--quiet",
+    "--variant=essential",
+    "--include=python3,python3-venv,ca-certificates",
+    *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")),
+    "bookworm",
+]
+
+
+def build_image(
+    name: str,
+    dockerfile: Path,
+    *,
+    context: Path = ROOT,
+    target: str | None = None,
+    arguments: Mapping[str, str] | None = None,
+) -> None:
+    """Build an image into buildah's store.
+
+    Args:
+        name: The image's name and tag.
+        dockerfile: How.
+        context: What it copies from.
+        target: The stage to stop at.
+        arguments: Values of its ARGs.
+
+    Raises:
+        ClusterError: The build failed; has the end of what it said.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="pip-", suffix=".conf") as pip_configuration:
+        pip_configuration.write(_pip_configuration())
+        pip_configuration.flush()
+        mounts = {pip_configuration.name: "/etc/pip.conf"}
+        if _AUTHORITIES.exists():
+            mounts[str(_AUTHORITIES)] = str(_AUTHORITIES)
+        command = ["bud", "--quiet", "--layers", "--isolation=chroot", "--network=host", f"--file={dockerfile}"]
+        command += [f"--volume={outside}:{inside}:ro" for outside, inside in mounts.items()]
+        command += [f"--build-arg={key}={value}" for key, value in (arguments or {}).items()]
+        command += [f"--target={target}"] if target else []
+        _buildah(*command, f"--tag={name}", str(context))
+
+
+def provide_base() -> str:
+    """Make the image that stands for `python:slim`, unless it is there, and return its name: Debian with Python."""
+    recipe = Path(__file__).with_name("base.Containerfile")
+    key = hashlib.sha256(recipe.read_bytes() + " ".join(_DEBIAN).encode()).hexdigest()[:16]
+    name = f"{BASE}-{key}"
+    if _exists(name):
+        return name
+    say("Making the base image of Debian's packages (a minute, once)")
+    with tempfile.TemporaryDirectory(prefix="millrace-base-") as directory:
+        command = [*_DEBIAN, f"{directory}/rootfs.tar"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise ClusterError(f"`{' '.join(command)}` failed: {result.stderr[-2000:]}")
+        build_image(name, recipe, context=Path(directory))
+    return name
+
+
+def save(name: str, archive: Path) -> None:
+    """Write an image to a Docker archive, which containerd loads."""
+    archive.unlink(missing_ok=True)
+    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
+
+
+def size_bytes(name: str) -> int:
+    """Return how large an image is, its base included."""
+    shown = _buildah("images", "--format={{.Size}}", name).split("\n")[0]
+    number, unit = re.fullmatch(r"([\d.]+) ?([KMG]?)B", shown, re.IGNORECASE).groups()  # type: ignore[union-attr]
+    return int(float(number) * 1000 ** " KMG".index(unit.upper() or " "))
+
+
+def remove_unused() -> None:
+    """Drop the layers that no image of the last build uses."""
+    _buildah("rmi", "--prune", "--force")
+
+
+def _exists(name: str) -> bool:
+    return _run_buildah(["inspect", "--type=image", name]).returncode == 0
+
+
+def _buildah(*arguments: str) -> str:
+    result = _run_buildah(arguments)
+    if result.returncode:
+        said = (result.stdout + result.stderr).strip()[-4000:]
+        raise ClusterError(f"`buildah {' '.join(arguments)}` failed: {said}")
+    return result.stdout
+
+
+def _run_buildah(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    store = e2e_cache() / "buildah"
+    command = ["buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def _pip_configuration() -> str:
+    """Return the host's package index as a configuration file, wherever the host has it from."""
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
+    parser = configparser.RawConfigParser()
+    parser.add_section("global")
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        scope, _, option = key.rpartition(".")
+        if option in _INDEX_OPTIONS and (scope == ":env:" or not parser.has_option("global", option)):
+            parser.set("global", option, value.strip().strip("'"))
+    with tempfile.TemporaryFile("w+") as file:
+        parser.write(file)
+        file.seek(0)
+        return file.read()
