@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from millrace_operator.explain.facts import Facts
-from millrace_operator.explain.rules_for_apps import app_rules
+from millrace_operator.explain.rules_for_apps import app_rules, later_app_rules
 from millrace_operator.explain.rules_for_pods import pod_rules
 from millrace_operator.explain.words import Finding, Severity
 
@@ -44,7 +44,8 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data."""
-        return asdict(self)
+        findings = [{k: v for k, v in asdict(finding).items() if k != "points_elsewhere"} for finding in self.findings]
+        return {"namespace": self.namespace, "name": self.name, "verdict": self.verdict, "findings": findings}
 
 
 def explain(facts: Facts) -> Findings:
@@ -53,9 +54,9 @@ def explain(facts: Facts) -> Findings:
     Args:
         facts: What there is of it.
     """
-    found = [finding for rule in (*app_rules(), *pod_rules()) for finding in rule(facts)]
-    # A condition that only points at another one adds nothing when that one has its own finding.
-    if any(not finding.points_elsewhere for finding in found):
+    found = [finding for rule in (*app_rules(), *pod_rules(), *later_app_rules()) for finding in rule(facts)]
+    # What only points elsewhere adds nothing when what it points at has its own finding.
+    if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
         found = [finding for finding in found if not finding.points_elsewhere]
     found.sort(key=lambda finding: _ORDER[finding.severity])
     return Findings(facts.namespace, facts.name, _verdict(facts, found), tuple(found))

@@ -26,23 +26,26 @@ _BAD: Final = (
 _PASSES: Final = frozenset(
     {"TopicsBeingCreated", "Planning", "PlanPending", "VolumePending", "PodsNotReady", "Deleting"}
 )
+_ABOUT_PODS: Final = frozenset({"StartFailed", "UpgradeFailed"})
+"""Reasons that the pods' own findings tell more about."""
 _HARMLESS: Final = frozenset({"TopicDiffers", "NeedsResetIgnored"})
 
 
 def app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
-    """Return the rules, in the order of causes."""
+    """Return the rules that come before those for pods, in the order of causes."""
     return (
         _deletion,
         _operator_is_away,
         _pause,
         _suspension,
         _no_replicas,
-        _conditions,
-        _restoration,
-        _lag,
-        _idle_replicas,
-        _unreadable,
+        _causes,
     )
+
+
+def later_app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
+    """Return the rules that come after those for pods: what follows from pods that fail, and what is good to know."""
+    return (_consequences, _restoration, _lag, _idle_replicas, _unreadable)
 
 
 def _deletion(facts: Facts) -> Iterator[Finding]:
@@ -93,8 +96,9 @@ def _last_change_of_spec(metadata: Object) -> str | None:
 
 
 def _pause(facts: Facts) -> Iterator[Finding]:
-    if facts.is_condition("ReconciliationPaused", "True"):
-        yield _of_condition(facts, "ReconciliationPaused", Severity.NOTE)
+    condition = facts.condition("ReconciliationPaused")
+    if condition is not None and condition["status"] == "True":
+        yield _of_condition(condition, facts, Severity.NOTE)
 
 
 def _suspension(facts: Facts) -> Iterator[Finding]:
@@ -114,41 +118,49 @@ def _no_replicas(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _conditions(facts: Facts) -> Iterator[Finding]:
+def _causes(facts: Facts) -> Iterator[Finding]:
+    return _conditions(facts, of_pods=False)
+
+
+def _consequences(facts: Facts) -> Iterator[Finding]:
+    return _conditions(facts, of_pods=True)
+
+
+def _conditions(facts: Facts, *, of_pods: bool) -> Iterator[Finding]:
     stopped = facts.spec.get("state") == "suspended" or facts.replicas == 0
+    processes = facts.is_condition("Ready", "True")
     for kind, bad, severity in _BAD:
-        if not facts.is_condition(kind, bad) or (kind == "Ready" and stopped):
-            continue
         condition = facts.condition(kind)
-        assert condition is not None
-        if condition["reason"] in _PASSES:
-            yield _of_condition(facts, kind, Severity.WAITING)
-        elif condition["reason"] in _HARMLESS or (
-            severity is Severity.BLOCKING and facts.is_condition("Ready", "True")
-        ):
-            yield _of_condition(facts, kind, Severity.PROBLEM)
+        if condition is None or condition["status"] != bad or (kind == "Ready" and stopped):
+            continue
+        reason = condition["reason"]
+        if (reason in _ABOUT_PODS) is not of_pods:
+            continue
+        if reason in _PASSES:
+            yield _of_condition(condition, facts, Severity.WAITING)
+        elif reason in _HARMLESS or (severity is Severity.BLOCKING and processes):
+            yield _of_condition(condition, facts, Severity.PROBLEM)
         else:
-            yield _of_condition(facts, kind, severity)
+            yield _of_condition(condition, facts, severity)
 
 
-def _of_condition(facts: Facts, kind: str, severity: Severity) -> Finding:
-    condition = facts.condition(kind)
-    assert condition is not None
+def _of_condition(condition: Object, facts: Facts, severity: Severity) -> Finding:
     known = REASONS.get(condition["reason"])
     remedy = known.remedy if known is not None else ""
     since = age(facts.age_seconds(condition.get("lastTransitionTime")))
     message = condition["message"] or (known.meaning if known is not None else condition["reason"])
     return Finding(
         severity,
-        f"{kind}={condition['status']}, {condition['reason']}",
+        f"{condition['type']}={condition['status']}, {condition['reason']}",
         f"{message} (for {since})",
         remedy,
-        points_elsewhere=remedy.startswith(_LOOK) or kind == "Ready",
+        points_elsewhere=remedy.startswith(_LOOK) or condition["type"] == "Ready",
     )
 
 
 def _restoration(facts: Facts) -> Iterator[Finding]:
-    if not facts.is_condition("StateRestored", "False"):
+    condition = facts.condition("StateRestored")
+    if condition is None or condition["status"] != "False":
         return
     restoration = facts.status.get("restoration") or {}
     left, eta = restoration.get("remainingRecords"), restoration.get("etaSeconds")
@@ -156,8 +168,6 @@ def _restoration(facts: Facts) -> Iterator[Finding]:
     what = f"{'Tasks' if tasks is None else f'{tasks} tasks'} restore their state before they process"
     what += "" if left is None else f"; {left:,} changelog records are left"
     what += "." if eta is None else f", about {age(eta)}."
-    condition = facts.condition("StateRestored")
-    assert condition is not None
     since = facts.age_seconds(condition.get("lastTransitionTime"))
     long = since > _WAITING_IS_LONG_AFTER_SECONDS
     remedy = f"It has taken {age(since)}: see that the brokers and the volumes are not at their limits." if long else ""

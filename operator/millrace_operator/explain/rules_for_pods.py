@@ -13,7 +13,7 @@ _IMAGE: Final = frozenset(
 )
 _CONFIG: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _NO_VOLUME: Final = ("ProvisioningFailed", "FailedBinding")
-_KILLED: Final = 137
+_ENDED_BY_SIGNAL: Final = {137: "killed", 143: "told to stop"}
 _WRONG_INPUT: Final = 2
 _SLOW_START_SECONDS: Final = 120
 
@@ -45,7 +45,9 @@ def _set(facts: Facts) -> Iterator[Finding]:
         if "exceeded quota" in message:
             remedy = "Raise the namespace's ResourceQuota, or lower the pods' requests (spec.podTemplate)."
         elif "PodSecurity" in message:
-            remedy = "Correct spec.podTemplate: the namespace enforces a Pod Security Standard, which the defaults satisfy."
+            remedy = (
+                "Correct spec.podTemplate: the namespace enforces a Pod Security Standard, which the defaults satisfy."
+            )
         yield Finding(Severity.BLOCKING, f"StatefulSet {name}", message, remedy)
         return
 
@@ -158,15 +160,17 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
             f"{again}It was killed because it used more memory than its limit{limit}.",
             "Raise the container's memory limit (spec.podTemplate), lower spec.storage.memoryFraction, or run more replicas.",
         )
-    if code == _KILLED:
-        probe = next(facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy"), None)
-        because = f" The probe said: {probe['message']}" if probe is not None else ""
+    if code in _ENDED_BY_SIGNAL:
+        probe = next(
+            (item["message"] for item in _failed_probes(facts, pod) if not item["message"].startswith("Readiness")),
+            None,
+        )
+        because = "" if probe is None else f" {probe}"
         return Finding(
             Severity.BLOCKING,
             _name(pod),
-            f"{again}It was killed (exit code 137).{because}",
-            "A thread that is stuck in the program's own code is ended by the liveness probe: see the log of the ended "
-            f"container: {_log(facts, pod)}",
+            f"{again}It was {_ENDED_BY_SIGNAL[code]} (exit code {code}).{because}",
+            f"The liveness probe ends a thread that is stuck in the program's own code. Read the log: {_log(facts, pod)}",
         )
     if code == _WRONG_INPUT:
         return Finding(
@@ -189,7 +193,7 @@ def _unready(facts: Facts, pod: Object) -> Iterator[Finding]:
         yield Finding(Severity.WAITING, _name(pod), "It is starting.")
         return
     seconds = facts.age_seconds(started)
-    probe = next(facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy"), None)
+    probe = next(_failed_probes(facts, pod), None)
     what = f"It has run for {age(seconds)} and is not ready."
     what += "" if probe is None else f" {probe['message']}"
     slow = seconds > _SLOW_START_SECONDS and not facts.is_condition("StateRestored", "False")
@@ -225,6 +229,10 @@ def _terminating(facts: Facts, pod: Object) -> Finding:
 
 def _running(pod: Object) -> Iterator[Object]:
     return (item for item in pod["status"].get("containerStatuses", ()) if "running" in item["state"])
+
+
+def _failed_probes(facts: Facts, pod: Object) -> Iterator[Object]:
+    return facts.events_about("Pod", pod["metadata"]["name"], "Unhealthy")
 
 
 def _is_ready(pod: Object) -> bool:
