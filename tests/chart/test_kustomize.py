@@ -11,18 +11,23 @@ ROOT = Path(__file__).parents[2]
 KUSTOMIZATIONS = [ROOT / "crds", *sorted(path.parent for path in ROOT.glob("charts/kustomize/*/kustomization.yaml"))]
 
 
+def _file(folder: Path) -> Path:
+    named = folder / "Kustomization"
+    return named if named.exists() else folder / "kustomization.yaml"
+
+
 @pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
 def test_resources_exist(folder: Path) -> None:
     """What a kustomization lists is there, and a file is in its own folder, because kubectl refuses others."""
-    for resource in yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]:
+    for resource in yaml.safe_load(_file(folder).read_text())["resources"]:
         path = folder / resource
-        assert (path / "kustomization.yaml").is_file() if path.is_dir() else path.is_file()
+        assert _file(path).is_file() if path.is_dir() else path.is_file()
         assert path.is_dir() or "/" not in resource
 
 
 def test_every_crd_is_listed() -> None:
     """`kubectl apply -k crds/` installs all of them."""
-    listed = yaml.safe_load((ROOT / "crds/kustomization.yaml").read_text())["resources"]
+    listed = yaml.safe_load((ROOT / "crds/Kustomization").read_text())["resources"]
     assert sorted(listed) == sorted(path.name for path in (ROOT / "crds").glob("streams*.yaml"))
 
 
