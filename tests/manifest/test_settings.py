@@ -93,6 +93,7 @@ def test_everything_becomes_kafkas_settings():
         "ssl.certificate.location": "/secrets/tls-client/tls.crt",
         "ssl.endpoint.identification.algorithm": "https",
         "ssl.key.location": "/secrets/tls-client/tls.key",
+        "ssl.key.password": "${directory:/etc/orders/key:password}",
         "topic.compression.type": "zstd",
         "topic.min.insync.replicas": 2,
         "topic.segment.bytes": 104_857_600,

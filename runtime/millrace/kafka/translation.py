@@ -94,6 +94,7 @@ NO_COUNTERPART = frozenset(
             "metric.reporters",
             "max.block.ms",
         ),
+        *("schema.registry.url", "basic.auth.credentials.source", "basic.auth.user.info"),
         *("metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms", "auto.include.jmx.reporter"),
         *("socket.connection.setup.timeout.max.ms", "internal.leave.group.on.close", "config.providers"),
         *("partitioner.ignore.keys", "partitioner.adaptive.partitioning.enable", "partitioner.availability.timeout.ms"),

@@ -1,12 +1,13 @@
 """`spec.kafka`: the brokers, how to reach them, and settings under Kafka's own names.
 
-Credentials are only ever named (`SecretReference`), and a setting that would carry one is refused: manifests are kept in
-repositories and read by many.
+Credentials are only ever named (`SecretReference`), or referred to as files, and a setting that would carry one is refused:
+manifests are kept in repositories and read by many.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -72,9 +73,10 @@ SECRET_SETTINGS = (
 )
 """Kafka keys, with or without a client's prefix, whose values are secrets."""
 
+_LONGEST_VALUE = 4096
 SECURITY_PATTERN = "^((main[.]|restore[.]|global[.])?consumer[.]|producer[.]|admin[.])?(security[.]|sasl[.]|ssl[.])"
 _SECURITY = re.compile(SECURITY_PATTERN)
-_STAYS_FREE = ("ssl.endpoint.identification.algorithm", "ssl.cipher.suites")
+_STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ssl.key.password")
 
 
 def _setting_value(value: Any) -> Any:
@@ -82,7 +84,13 @@ def _setting_value(value: Any) -> Any:
         raise broken(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
     if not isinstance(value, int | str):
         raise broken("must be a string or an integer: put it in quotes")
+    if isinstance(value, str) and len(value) > _LONGEST_VALUE:
+        raise broken(f"must have at most {_LONGEST_VALUE} characters")
     return value
+
+
+def _open_secrets(config: Mapping[str, Any]) -> list[str]:
+    return [key for key, value in config.items() if key.endswith(SECRET_SETTINGS) and not str(value).startswith("${")]
 
 
 def _list(texts: tuple[str, ...]) -> str:
@@ -92,17 +100,24 @@ def _list(texts: tuple[str, ...]) -> str:
 SettingValue = Annotated[
     Any,
     BeforeValidator(_setting_value),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": _LONGEST_VALUE,
+        }
+    ),
 ]
 KafkaConfig = Annotated[
     dict[str, SettingValue],
     Field(max_length=256),
     sets_none_of(OWNED_SETTINGS, "must not set what the manifest or the operator sets"),
     Rule(
-        lambda config: not any(key.endswith(SECRET_SETTINGS) for key in config),
-        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)))",
-        "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef",
-        lambda config: ", ".join(key for key in config if key.endswith(SECRET_SETTINGS)),
+        lambda config: not _open_secrets(config),
+        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || string(self[key]).startsWith('${{'))",
+        "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef, or be "
+        "references to files of a mounted Secret as ${directory:FOLDER:FILE}",
+        lambda config: ", ".join(_open_secrets(config)),
         ", ".join(SECRET_SETTINGS),
     ),
 ]
@@ -198,6 +213,6 @@ class Kafka(ManifestModel):
             f"!key.matches('{SECURITY_PATTERN}') || "
             f"{_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",
             "config must not set security.protocol, sasl.* or ssl.* beside the fields tls and auth "
-            f"(but {' and '.join(_STAYS_FREE)})",
+            f"(but {', '.join(_STAYS_FREE)})",
         ),
     )
