@@ -11,28 +11,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
+from millrace.errors import ConfigError
+from millrace.kafka import reset
 from millrace.manifest import StreamsApp, check
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.app.refs import Ref
 from millrace_operator.children import PLAN_KEY, names
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.kafka import Credentials, KafkaClusters, needed_secrets
-from millrace_operator.model import (
-    DeleteGroup,
-    DeleteTopics,
-    Desired,
-    KafkaState,
-    Key,
-    Object,
-    ProvisionTopics,
-    RemoveMembers,
-)
+from millrace_operator.kafka import Credentials, KafkaAction, KafkaClusters, needed_secrets
+from millrace_operator.model import Desired, KafkaState, Key, Object
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.resets import Question
 
 _SECRETS_KEPT_SECONDS: Final = 600.0
 _RETRY_SECRETS_SECONDS: Final = 15.0
@@ -40,7 +34,6 @@ _DOUBTFUL: Final = frozenset({"AuthenticationFailed", "NotAuthorized", "SecretMi
 """Reasons that may go away with a Secret's newer content."""
 
 Data = Mapping[str, bytes]
-KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -87,7 +80,20 @@ class KafkaHands:
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
         return state
 
-    def act(self, desired: Desired, action: Any) -> None:
+    def observe_for_reset(self, desired: Desired, question: Question) -> reset.Observed:
+        """Return what the brokers say that must be known for a reset.
+
+        Raises:
+            StreamsError: They do not tell.
+            ApiError: The credentials could not be read.
+        """
+        app = app_of(desired)
+        if app is None:
+            raise ConfigError("the manifest of the StreamsApp has problems")
+        credentials = self._credentials(_ref(desired), app)
+        return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
+
+    def act(self, desired: Desired, action: KafkaAction) -> None:
         """Carry out an action on an application's topics or group.
 
         Raises:
@@ -154,7 +160,7 @@ def _plan(app: str, revision: str | None, objects: Mapping[Key, Object]) -> Topo
     config_map = objects.get(Key(CONFIG_MAPS.kind, names.plan_config_map(app, revision))) or {}
     text = (config_map.get("data") or {}).get(PLAN_KEY)
     try:
-        return None if text is None else TopologyPlan.model_validate_json(text)
+        return None if text is None else TopologyPlan.from_json(text)
     except ValidationError:
         return None
 

@@ -14,21 +14,24 @@ import logging
 import os
 import threading
 import time
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import kopf
 from kubernetes import client
 from kubernetes import config as kubernetes_config
 
 from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.context import Cluster, Kafka
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.health import HealthServer
 from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.leader import Leader
 from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.passes import Cluster, Passes, Reconcile
+from millrace_operator.app.passes import Passes, Reconcile
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
+from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.app.settings import Settings
 from millrace_operator.app.workers import Workers
 from millrace_operator.cluster.act import Hands, crash_after
@@ -52,6 +55,20 @@ _LIST_ATTEMPTS: Final = 30
 _LIST_PAUSE_SECONDS: Final = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the operator talks to besides the API server; a bench for the operator alone puts something else here."""
+
+    kafka: Kafka
+    instances: Instances
+    outputs: Outputs
+
+    @classmethod
+    def real(cls, requests: Requests) -> Self:
+        """Return brokers, pods and logs as they are."""
+        return cls(KafkaHands(requests, KafkaClusters()), Instances(), Outputs(requests))
+
+
 class Operator:
     """One replica of the operator.
 
@@ -59,9 +76,12 @@ class Operator:
         settings: What its environment says.
         reconcile: What decides; by default Millrace's own.
         api: The client for the API server.
+        outside: What is neither this process nor the API server; the real thing if not given.
     """
 
-    def __init__(self, settings: Settings, reconcile: Reconcile, api: client.ApiClient) -> None:
+    def __init__(
+        self, settings: Settings, reconcile: Reconcile, api: client.ApiClient, outside: Outside | None = None
+    ) -> None:
         self._settings = settings
         self._stop = threading.Event()
         self._synced = False
@@ -77,30 +97,31 @@ class Operator:
             identity=settings.pod_name,
             seconds=settings.lease_seconds,
         )
-        resources, children, instances = Cache(), Cache(), Instances()
+        outside = outside or Outside.real(self._requests)
+        resources, children = Cache(), Cache()
         self._cluster = Cluster(
             requests=self._requests,
             resources=resources,
             children=children,
-            instances=instances,
-            hands=Hands(self._requests, resources, children, instances),
-            outputs=Outputs(self._requests),
+            instances=outside.instances,
+            hands=Hands(self._requests, resources, children, outside.instances),
+            outputs=outside.outputs,
+            kafka=outside.kafka,
             recorder=Recorder(self._requests, settings.pod_name),
             expandable=Expandable(self._requests).of,
         )
         self._brokers = Brokers(self._queue.add)
-        self._kafka = KafkaHands(self._requests, KafkaClusters())
         self._passes = Passes(
             cluster=self._cluster,
             reconcile=reconcile,
-            kafka=self._kafka,
             brokers=self._brokers,
             resync_seconds=settings.resync_seconds,
             after_action=crash_after(settings.crash_after_actions),
         )
+        resets = ResetPasses(self._cluster, self._passes.after_action)
         self._workers = Workers(
             self._queue,
-            {APPS.kind: self._passes.run, RESETS.kind: lambda _ref, _failures: None},
+            {APPS.kind: self._passes.run, RESETS.kind: resets.run},
             count=settings.workers,
             metrics=self._metrics,
         )
@@ -205,7 +226,7 @@ class Operator:
         if not self._workers.join(_LAST_PASSES_SECONDS):
             log.warning("a pass has not ended; the next operator goes on from where it was")
         self._brokers.close()
-        self._kafka.close()
+        self._cluster.kafka.close()
         self._cluster.instances.close()
 
     def _not_live(self) -> list[str]:
@@ -228,9 +249,9 @@ def api_client(workers: int) -> client.ApiClient:
     """
     configuration = client.Configuration()
     try:
-        kubernetes_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        kubernetes_config.load_incluster_config(client_configuration=configuration)
     except kubernetes_config.ConfigException:
-        kubernetes_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        kubernetes_config.load_kube_config(client_configuration=configuration)
     configuration.retries = False
     configuration.connection_pool_maxsize = workers + 24
     return client.ApiClient(configuration)

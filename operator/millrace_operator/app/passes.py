@@ -10,19 +10,17 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from millrace.errors import StreamsError
 from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.context import Cluster
+from millrace_operator.app.failures import FailedError, TransientError, failure_of
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.stalled import stalled_status
-from millrace_operator.cluster.act import Hands, StaleError
-from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import InstanceError, Instances
+from millrace_operator.cluster.act import StaleError
 from millrace_operator.cluster.kinds import APPS, PODS
-from millrace_operator.cluster.observe import Outputs, desired_from
-from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.cluster.observe import desired_from
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
 from millrace_operator.model import (
     Action,
@@ -31,8 +29,6 @@ from millrace_operator.model import (
     DeleteTopics,
     Desired,
     Event,
-    KafkaState,
-    Key,
     Object,
     Observed,
     ProvisionTopics,
@@ -44,60 +40,10 @@ log = logging.getLogger(__name__)
 STALE_SECONDS: Final = 0.5
 _FIRST_AGAIN_SECONDS: Final = 0.05
 _MOST_AGAIN_SECONDS: Final = 5.0
-_TRANSIENT_FAILURES: Final = 4
+TRANSIENT_FAILURES: Final = 4
 """How often in a row something may fail that may pass by itself, before the user is told."""
 
 Reconcile = Callable[[Desired, Observed], Decision]
-
-
-class Kafka(Protocol):
-    """The hands on Kafka, as a pass needs them."""
-
-    def observe(self, desired: Desired, objects: dict[Key, Object]) -> KafkaState:
-        """Ask an application's brokers; takes seconds if they do not answer, and does not raise."""
-
-    def act(self, desired: Desired, action: Action) -> None:
-        """Carry out an action.
-
-        Raises:
-            StreamsError: It could not be done.
-        """
-
-    def forget(self, ref: Ref) -> None:
-        """Close what was kept for an application that is gone."""
-
-
-class TransientError(Exception):
-    """A pass failed by what may pass by itself."""
-
-
-class FailedError(Exception):
-    """A pass failed by what its user, or Millrace's developers, must mend.
-
-    Args:
-        reason: In one CamelCase word.
-        message: In words.
-    """
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
-@dataclass(slots=True)
-class Cluster:
-    """What the operator knows of the cluster, and how it reaches it."""
-
-    requests: Requests
-    resources: Cache
-    children: Cache
-    instances: Instances
-    hands: Hands
-    outputs: Outputs
-    recorder: Recorder
-    expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
-    """Whether the claims among an app's objects may grow."""
-    pod_monitors: bool = False
 
 
 @dataclass(slots=True)
@@ -107,7 +53,6 @@ class Passes:
     Args:
         cluster: The Kubernetes cluster.
         reconcile: What decides.
-        kafka: The hands on Kafka.
         brokers: What is known of brokers.
         resync_seconds: When to look again if a decision does not say.
         after_action: Called after each action.
@@ -115,7 +60,6 @@ class Passes:
 
     cluster: Cluster
     reconcile: Reconcile
-    kafka: Kafka
     brokers: Brokers
     resync_seconds: float
     after_action: Callable[[], None] = lambda: None
@@ -145,11 +89,10 @@ class Passes:
         except StaleError as error:
             log.info("%s: %s; looking again", ref, error)
             return STALE_SECONDS
-        except NotAllowedToWriteError as error:
-            raise TransientError(str(error)) from error
         except Exception as error:
-            failure = _failure(error)
-            if isinstance(failure, TransientError) and failures < _TRANSIENT_FAILURES:
+            failure = failure_of(error)
+            mine = isinstance(error, NotAllowedToWriteError)
+            if isinstance(failure, TransientError) and (mine or failures < TRANSIENT_FAILURES):
                 raise failure from error
             told = FailedError(getattr(failure, "reason", "ActionFailed"), str(failure))
             self._tell(ref, told)
@@ -168,7 +111,7 @@ class Passes:
         if decision.status is not None and not gone:
             self._write_status(app, desired, decision)
         for event in decision.events:
-            self._record(app, event)
+            self.cluster.recorder.record(app, event)
         return self._again(ref, decision)
 
     def _decide(self, ref: Ref, desired: Desired) -> Decision:
@@ -177,7 +120,7 @@ class Passes:
         observed = Observed(
             now=time.time(),
             objects=objects,
-            kafka=self.brokers.state(ref, lambda: self.kafka.observe(desired, objects)),
+            kafka=self.brokers.state(ref, lambda: self.cluster.kafka.observe(desired, objects)),
             instances=cluster.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
             outputs=cluster.outputs.of(ref.namespace, objects),
             storage_class_expandable=cluster.expandable(objects),
@@ -209,7 +152,7 @@ class Passes:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
             self.cluster.requests.check_may_write()
             try:
-                self.kafka.act(desired, action)
+                self.cluster.kafka.act(desired, action)
             finally:
                 self.brokers.changed(ref)
         else:
@@ -229,12 +172,6 @@ class Passes:
                 raise StaleError("the resource is gone") from error
             raise
 
-    def _record(self, app: Object, event: Event) -> None:
-        try:
-            self.cluster.recorder.record(app, event)
-        except ApiError as error:
-            log.warning("Event %s of %s was not written: %s", event.reason, app["metadata"]["name"], error)
-
     def _again(self, ref: Ref, decision: Decision) -> float:
         """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
         if not decision.actions:
@@ -252,14 +189,14 @@ class Passes:
         status = stalled_status(desired_from(app), failure.reason, str(failure))
         try:
             if write_status(self.cluster.requests, self.cluster.resources, APPS, app, status):
-                self._record(app, Event(failure.reason, str(failure), "Warning"))
+                self.cluster.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
 
     def _forget(self, ref: Ref) -> None:
         self._acted.pop(ref, None)
         self.brokers.forget(ref)
-        self.kafka.forget(ref)
+        self.cluster.kafka.forget(ref)
 
 
 def described(action: Action) -> str:
@@ -281,18 +218,3 @@ def _identity(app: Object) -> tuple[Any, ...]:
         tuple(metadata.get("finalizers") or ()),
         metadata.get("annotations") or {},
     )
-
-
-def _failure(error: Exception) -> TransientError | FailedError:
-    match error:
-        case FailedError() | TransientError():
-            return error
-        case ApiError(status=status) if status in {0, 409, 429} or status >= 500:
-            return TransientError(str(error))
-        case ApiError():
-            return FailedError("RefusedByApiServer", str(error))
-        case InstanceError():
-            return TransientError(str(error))
-        case StreamsError():
-            return FailedError("RefusedByKafka", str(error))
-    return FailedError("OperatorError", f"The operator failed by its own fault: {type(error).__name__}: {error}")

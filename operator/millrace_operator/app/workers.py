@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 
+from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.passes import STALE_SECONDS, FailedError, TransientError
+from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
 

@@ -19,6 +19,7 @@ from millrace_operator.model import (
     ResizeClaim,
     SetFinalizer,
 )
+from millrace_operator.resets import PatchApp
 
 FINALIZER: Final = "streams.millrace.dev/finalizer"
 
@@ -72,6 +73,25 @@ class Hands:
                 self._instances.drain(pod)
             case _:
                 raise TypeError(f"not an action on Kubernetes: {action}")
+
+    def patch_app(self, namespace: str, name: str, change: PatchApp) -> None:
+        """Change the resource of an application for a reset.
+
+        Raises:
+            ApiError: The API server refused.
+            StaleError: The application is another one than the one that was seen.
+        """
+        metadata = {"uid": change.uid, **({"annotations": dict(change.annotations)} if change.annotations else {})}
+        try:
+            if change.annotations:
+                self._resources.put(APPS, self._requests.patch(APPS, namespace, name, {"metadata": metadata}))
+            if change.status:
+                body = {"metadata": {"uid": change.uid}, "status": dict(change.status)}
+                self._resources.put(APPS, self._requests.patch(APPS, namespace, name, body, "status"))
+        except ApiError as error:
+            if error.not_found or error.conflict:
+                raise StaleError(f"StreamsApp {name} is gone or is another one") from error
+            raise
 
     def _delete(self, kind: Kind, namespace: str, name: str, uid: str, *, orphan: bool) -> None:
         propagation = "Orphan" if orphan else "Background"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -10,6 +11,8 @@ from typing import Any, Final
 from millrace_operator.cluster.kinds import EVENTS
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Event, Object
+
+log = logging.getLogger(__name__)
 
 COMPONENT: Final = "millrace-operator"
 _LONGEST_MESSAGE: Final = 1024
@@ -31,22 +34,35 @@ class Recorder:
         """So that Events need not be read; after a restart the counting begins anew."""
 
     def record(self, resource: Object, event: Event) -> None:
-        """Write an event about a resource, or count it once more.
-
-        Raises:
-            ApiError: The API server refused or did not answer.
-        """
+        """Write an event about a resource, or count it once more; if that fails it is logged."""
         metadata = resource["metadata"]
-        namespace, name = metadata["namespace"], _name(resource, event)
+        name = _name(resource, event)
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            self._requests.create(EVENTS, namespace, self._object(resource, event, name, now))
+            self._write(metadata["namespace"], name, now, self._object(resource, event, name, now))
         except ApiError as error:
-            if not error.conflict:
-                raise
-            count = self._counts.get(name, 1) + 1
+            log.warning("Event %s of %s was not written: %s", event.reason, metadata["name"], error)
+
+    def _write(self, namespace: str, name: str, now: str, body: Object) -> None:
+        if name not in self._counts:
+            try:
+                self._requests.create(EVENTS, namespace, body)
+            except ApiError as error:
+                if not error.conflict:
+                    raise
+            else:
+                self._remember(name, 1)
+                return
+        count = self._counts.get(name, 1) + 1
+        try:
             self._requests.patch(EVENTS, namespace, name, {"count": count, "lastTimestamp": now})
             self._remember(name, count)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            # Kubernetes forgets Events after an hour.
+            self._requests.create(EVENTS, namespace, body)
+            self._remember(name, 1)
 
     def _remember(self, name: str, count: int) -> None:
         if len(self._counts) >= _MOST_COUNTS:

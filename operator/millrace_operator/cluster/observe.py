@@ -6,20 +6,24 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
 
-from millrace.manifest import StreamsApp, check
+from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, check
 from millrace.manifest.status import StreamsAppStatus
 from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Desired, Key, Object
+from millrace_operator.resets import DesiredReset
 
 log = logging.getLogger(__name__)
+_S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus)
 
 _LOG_LIMIT_BYTES: Final = 4 << 20
 _FAILURE_TAIL_CHARACTERS: Final = 2000
+_MOST_OUTPUTS: Final = 64
+_OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. Delete the Job to have it run again."
 _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 
@@ -44,7 +48,7 @@ def desired_from(body: Object) -> Desired:
         spec=app.spec if app else None,
         manifest=body.get("spec") or {},
         problems=tuple(map(str, problems)),
-        status=_status(body),
+        status=_status(body, StreamsAppStatus),
         annotations=metadata.get("annotations") or {},
         finalizers=tuple(metadata.get("finalizers") or ()),
         deleting=deleted is not None,
@@ -52,12 +56,30 @@ def desired_from(body: Object) -> Desired:
     )
 
 
-def _status(body: Object) -> StreamsAppStatus | None:
+def desired_reset_from(body: Object) -> DesiredReset:
+    """Return a `StreamsReset` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
+    metadata: Mapping[str, Any] = body["metadata"]
+    given = {"name": metadata["name"], "namespace": metadata["namespace"]}
+    manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
+    found, problems = check(manifest, StreamsReset)
+    return DesiredReset(
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation", 1),
+        spec=found.spec if found else None,
+        problems=tuple(map(str, problems)),
+        status=_status(body, StreamsResetStatus),
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _status(body: Object, model: type[_S]) -> _S | None:
     """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
     status = dict(body.get("status") or {})
     while status:
         try:
-            return StreamsAppStatus.model_validate(status)
+            return model.model_validate(status)
         except ValidationError as error:
             unreadable = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & set(status)
             log.warning("status of %s: cannot read %s", body["metadata"]["name"], ", ".join(sorted(unreadable)))
@@ -82,47 +104,49 @@ class Outputs:
     def of(self, namespace: str, objects: Mapping[Key, Object]) -> dict[str, str]:
         """Return the outputs of the finished Jobs among an app's objects, by name of the Job.
 
+        A Job is left out while its pod is not seen to have ended: what was seen of the two may be of different age.
+
         Raises:
             ApiError: A log could not be read; the next pass tries again.
         """
-        jobs = [obj for key, obj in objects.items() if key.kind == JOBS.kind]
-        return {job["metadata"]["name"]: self._output(namespace, job, objects) for job in jobs if _result(job)}
+        found: dict[str, str] = {}
+        for job in (obj for key, obj in objects.items() if key.kind == JOBS.kind):
+            result, uid = _result(job), job["metadata"]["uid"]
+            if result is None:
+                continue
+            output = self._read.get(uid)
+            if output is None and (output := self._ask(namespace, job, result, objects)) is not None:
+                self._keep(uid, output)
+            if output is not None:
+                found[job["metadata"]["name"]] = output
+        return found
 
-    def forget(self, live: set[str]) -> None:
-        """Forget the output of Jobs other than those with these uids."""
-        for uid in set(self._read) - live:
-            self._read.pop(uid, None)
+    def _keep(self, uid: str, output: str) -> None:
+        while len(self._read) >= _MOST_OUTPUTS:
+            self._read.pop(next(iter(self._read)), None)
+        self._read[uid] = output
 
-    def _output(self, namespace: str, job: Object, objects: Mapping[Key, Object]) -> str:
-        uid = job["metadata"]["uid"]
-        if uid not in self._read:
-            self._read[uid] = self._ask(namespace, job, objects)
-        return self._read[uid]
-
-    def _ask(self, namespace: str, job: Object, objects: Mapping[Key, Object]) -> str:
-        name, result = job["metadata"]["name"], _result(job)
-        pods = [
-            obj
-            for key, obj in objects.items()
-            if key.kind == PODS.kind and (obj["metadata"].get("labels") or {}).get("job-name") == name
-        ]
-        wanted = "Succeeded" if result == "Complete" else "Failed"
-        pods = sorted(
-            (pod for pod in pods if pod.get("status", {}).get("phase") == wanted),
-            key=lambda pod: str(pod["metadata"].get("creationTimestamp")),
-        )
+    def _ask(self, namespace: str, job: Object, result: str, objects: Mapping[Key, Object]) -> str | None:
+        pods = [obj for key, obj in objects.items() if key.kind == PODS.kind and _is_of(obj, job)]
         if not pods:
-            return "" if result == "Complete" else _why_failed(job)
-        pod = pods[-1]
-        if result != "Complete" and (message := _termination_message(pod)):
+            return _why_failed(job) if result == "Failed" else _OUTPUT_LOST
+        wanted = "Succeeded" if result == "Complete" else "Failed"
+        ended = [pod for pod in pods if pod.get("status", {}).get("phase") == wanted]
+        if not ended:
+            return _why_failed(job) if result == "Failed" else None
+        pod = max(ended, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
+        if result == "Failed" and (message := _termination_message(pod)):
             return message
         try:
-            text = self._requests.get(PODS, namespace, pod["metadata"]["name"], "log", limitBytes=str(_LOG_LIMIT_BYTES))
+            log_text = self._requests.get(
+                PODS, namespace, pod["metadata"]["name"], "log", limitBytes=str(_LOG_LIMIT_BYTES)
+            )
         except ApiError as error:
             if not error.not_found:
                 raise
-            return "" if result == "Complete" else _why_failed(job)
-        return str(text) if result == "Complete" else str(text)[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
+            return _why_failed(job) if result == "Failed" else None
+        text = str(log_text)
+        return text if result == "Complete" else text[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
 
 
 class Expandable:
@@ -162,6 +186,11 @@ def _result(job: Object) -> str | None:
         if condition.get("status") == "True" and condition.get("type") in {"Complete", "Failed"}:
             return str(condition["type"])
     return None
+
+
+def _is_of(pod: Object, job: Object) -> bool:
+    labels = pod["metadata"].get("labels") or {}
+    return job["metadata"]["name"] in {labels.get("batch.kubernetes.io/job-name"), labels.get("job-name")}
 
 
 def _why_failed(job: Object) -> str:

@@ -1,0 +1,167 @@
+"""One pass over one StreamsReset: look, decide, act, tell, like a pass over an application."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millrace.errors import StreamsError
+from millrace.manifest import StreamsResetStatus
+from millrace_operator.app.context import Cluster
+from millrace_operator.app.failures import failure_of
+from millrace_operator.app.passes import STALE_SECONDS
+from millrace_operator.app.refs import Ref
+from millrace_operator.cluster.act import StaleError
+from millrace_operator.cluster.kinds import APPS, RESETS
+from millrace_operator.cluster.observe import desired_from, desired_reset_from
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
+from millrace_operator.cluster.status import write_status
+from millrace_operator.model import Delete, Object
+from millrace_operator.resets import (
+    DesiredReset,
+    ObservedReset,
+    PatchApp,
+    ResetAction,
+    has_ended,
+    question_for,
+    reconcile_reset,
+    with_problem,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPasses:
+    """Makes passes over resets; safe to use from several threads, for different resets.
+
+    Args:
+        cluster: The Kubernetes cluster and the hands on Kafka.
+        after_action: Called after each action.
+    """
+
+    cluster: Cluster
+    after_action: Callable[[], None] = lambda: None
+
+    def run(self, ref: Ref, failures: int) -> float | None:
+        """Make a pass; the arguments and what is returned and raised are those of `Passes.run`."""
+        resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name)
+        if resource is None:
+            return None
+        desired = desired_reset_from(resource)
+        try:
+            return self._pass(ref, resource, desired)
+        except StaleError as error:
+            log.info("%s: %s; looking again", ref, error)
+            return STALE_SECONDS
+        except Exception as error:
+            failure = failure_of(error)
+            if not isinstance(error, NotAllowedToWriteError):
+                self._tell(ref, desired, str(failure))
+            log.debug("%s has failed %d times before", ref, failures)
+            raise failure from error
+
+    def _pass(self, ref: Ref, resource: Object, desired: DesiredReset) -> float | None:
+        if desired.deleting or has_ended(desired.status):
+            return None
+        observed = self._observe(desired)
+        decision = reconcile_reset(desired, observed)
+        if decision.actions:
+            self._confirm(resource, observed)
+        for action in decision.actions:
+            log.info("%s: %s", ref, type(action).__name__)
+            self._do(resource, observed, action)
+            self.after_action()
+        if decision.status is not None:
+            self._write(resource, decision.status)
+        for event in decision.events:
+            self.cluster.recorder.record(resource, event)
+        return decision.again_after
+
+    def _observe(self, desired: DesiredReset) -> ObservedReset:
+        name = desired.spec.app_ref.name if desired.spec else ""
+        app = self.cluster.resources.get(APPS, desired.namespace, name)
+        observed = ObservedReset(
+            now=time.time(),
+            app=desired_from(app) if app else None,
+            objects=self.cluster.children.of_app(desired.namespace, name),
+            before=self._before(desired, name),
+        )
+        question = question_for(desired, observed)
+        if question is None or observed.app is None:
+            return observed
+        try:
+            return replace(observed, brokers=self.cluster.kafka.observe_for_reset(observed.app, question))
+        except StreamsError as error:
+            return replace(observed, problem=str(error))
+
+    def _before(self, desired: DesiredReset, app: str) -> tuple[str, ...]:
+        """Return the names of older resets of the same application that are not finished."""
+        others = sorted(
+            (str(obj["metadata"].get("creationTimestamp", "")), obj["metadata"]["name"])
+            for obj in self.cluster.resources.of_kind(RESETS)
+            if obj["metadata"]["namespace"] == desired.namespace
+            and (obj.get("spec") or {}).get("appRef", {}).get("name") == app
+            and not has_ended(desired_reset_from(obj).status)
+        )
+        names = [name for _, name in others]
+        return tuple(names[: names.index(desired.name)]) if desired.name in names else ()
+
+    def _confirm(self, resource: Object, observed: ObservedReset) -> None:
+        """Read the reset and its application once more: what a reset throws away does not come back."""
+        app = observed.app
+        assert app is not None
+        seen = self.cluster.resources.get(APPS, app.namespace, app.name)
+        for kind, known in ((RESETS, resource), (APPS, seen)):
+            if known is None:
+                raise StaleError("the application is gone")
+            metadata = known["metadata"]
+            try:
+                now: dict[str, Any] = self.cluster.requests.get(kind, metadata["namespace"], metadata["name"])
+            except ApiError as error:
+                if error.not_found:
+                    self.cluster.resources.remove(kind, known)
+                    raise StaleError(f"{kind.kind} {metadata['name']} is gone") from error
+                raise
+            if _identity(now) != _identity(known):
+                self.cluster.resources.remove(kind, known)
+                self.cluster.resources.put(kind, now)
+                raise StaleError(f"{kind.kind} {metadata['name']} has changed")
+
+    def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
+        app = observed.app
+        assert app is not None
+        if isinstance(action, PatchApp):
+            self.cluster.hands.patch_app(app.namespace, app.name, action)
+        elif isinstance(action, Delete):
+            self.cluster.hands.do(action, resource)
+        else:
+            self.cluster.requests.check_may_write()
+            self.cluster.kafka.act(app, action)
+
+    def _write(self, resource: Object, status: StreamsResetStatus) -> None:
+        try:
+            write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                raise StaleError("the reset has changed or is gone") from error
+            raise
+
+    def _tell(self, ref: Ref, desired: DesiredReset, problem: str) -> None:
+        """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
+        resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name)
+        if resource is None or has_ended(desired.status):
+            return
+        status = with_problem(desired_reset_from(resource).status or StreamsResetStatus(), problem)
+        try:
+            write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
+        except (ApiError, NotAllowedToWriteError) as error:
+            log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _identity(resource: Object) -> tuple[Any, ...]:
+    metadata = resource["metadata"]
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
