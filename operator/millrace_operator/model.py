@@ -63,7 +63,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of the consumer group; `instance_id` is, for those of ours, a pod's name, and its thread's number after it."""
+    """A member of the consumer group; `instance_id` is a pod's name for those of ours, of which each thread is a member."""
 
     member_id: str
     instance_id: str | None
@@ -181,8 +181,6 @@ class ProvisionTopics:
     plan: str
     """The plan's JSON; its topic settings are those to be created with."""
     names: tuple[str, ...]
-    replication_factor: int = -1
-    """How many brokers are to hold each partition; -1 for the brokers' default."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def _kafka_is_done(turn: Turn) -> bool:
         )
         return True
     members = kafka.group.members if kafka.group is not None else ()
-    static = tuple(sorted(item.instance_id for item in members if item.instance_id is not None))
+    static = tuple(sorted({item.instance_id for item in members if item.instance_id is not None}))
     if static:
         turn.actions.append(RemoveMembers(static))
     topics = _topics_to_delete(turn)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from millrace_operator.reconcile.reasons import Reason
-from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.turn import NOT_ASKED, Turn
 
 _KAFKA_REASONS = {
-    "Unknown": Reason.BROKERS_NOT_ASKED,
+    NOT_ASKED: Reason.BROKERS_NOT_ASKED,
     "Unreachable": Reason.UNREACHABLE,
     "AuthenticationFailed": Reason.AUTHENTICATION_FAILED,
     "NotAuthorized": Reason.NOT_AUTHORIZED,
@@ -23,8 +23,12 @@ def settle_brokers(turn: Turn) -> None:
         turn.settle("True", Reason.BROKERS_ANSWER)
         return
     reason = _KAFKA_REASONS.get(kafka.reason, Reason.UNREACHABLE)
-    turn.settle("Unknown" if reason is Reason.BROKERS_NOT_ASKED else "False", reason, kafka.error)
-    turn.look_after(15)
+    if reason is Reason.BROKERS_NOT_ASKED:
+        turn.settle_unknown(reason, kafka.error)
+        turn.look_after(2)
+    else:
+        turn.settle("False", reason, kafka.error)
+        turn.look_after(15)
 
 
 def settle_restoration(turn: Turn) -> None:

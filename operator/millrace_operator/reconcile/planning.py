@@ -60,6 +60,9 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
         if output is None:
             turn.look_after(2)
             return Planned(message=f"Job {name} has finished; its output is being read.")
+        if not output.strip():
+            why = f"Job {name} printed nothing, or its log was lost. Delete the Job to try again."
+            return Planned(failure=Reason.PLAN_FAILED, message=why)
         if read_plan(output) is None:
             why = f"Job {name} printed something that is no plan: is another version of Millrace in {image}? {_tail(output)}"
             return Planned(failure=Reason.PLAN_FAILED, message=why)

@@ -91,8 +91,8 @@ def _has_left(turn: Turn, pod: Pod) -> bool:
 
 
 def _ordinal(turn: Turn, instance_id: str | None) -> int | None:
-    """Return the ordinal of the pod that a static member is of; its id is the pod's name and its thread's number."""
-    match = re.fullmatch(rf"{re.escape(turn.desired.name)}-(\d+)(-\d+)?", instance_id or "")
+    """Return the ordinal of the pod that a static member is of."""
+    match = re.fullmatch(rf"{re.escape(turn.desired.name)}-(\d+)", instance_id or "")
     return None if match is None else int(match[1])
 
 
@@ -106,16 +106,14 @@ def remove_members(turn: Turn, replicas: int) -> bool:
     group = turn.observed.kafka.group
     if not turn.brokers_answer or group is None:
         return True
-    gone = tuple(
-        sorted(
-            item.instance_id
-            for item in group.members
-            if item.instance_id is not None
-            and (index := _ordinal(turn, item.instance_id)) is not None
-            and index >= replicas
-            and index not in turn.view.pods
-        )
-    )
+    gone = {
+        item.instance_id
+        for item in group.members
+        if item.instance_id is not None
+        and (index := _ordinal(turn, item.instance_id)) is not None
+        and index >= replicas
+        and index not in turn.view.pods
+    }
     if gone:
-        turn.actions.append(RemoveMembers(gone))
+        turn.actions.append(RemoveMembers(tuple(sorted(gone))))
     return not gone

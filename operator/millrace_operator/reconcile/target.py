@@ -143,7 +143,8 @@ def _with_topics(turn: Turn, revision: str | None) -> Target:
         turn.settle("Unknown", Reason.TOPICS_UNKNOWN)
         may_start = turn.brokers_answer
     elif not turn.brokers_answer:
-        turn.settle("Unknown", Reason.TOPICS_UNKNOWN, "The brokers do not answer.")
+        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers do not answer.")
+        turn.settle("True", Reason.WAITING_FOR_BROKERS)
         may_start = False
     else:
         may_start = _examine(turn, target.spec, turn.plan)
@@ -157,8 +158,7 @@ def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
     turn.topics, turn.tasks = found.statuses, found.tasks
     _settle_topics(turn, found)
     if found.create and turn.spec.state == "running":
-        replicas = spec.internal_topics.replication_factor
-        turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
+        turn.actions.append(ProvisionTopics(plan.to_json(), found.create))
         turn.look_after(2)
     return found.ready
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, InternalTopicStatus, LifecycleState
@@ -17,6 +17,9 @@ from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, 
 from millrace_operator.reconcile.applying import needs_apply, stamped
 from millrace_operator.reconcile.reasons import REASONS, Reason
 from millrace_operator.reconcile.view import View, is_terminating
+
+NOT_ASKED: Final = "Unknown"
+"""The reason of a Kafka state that nobody has asked for yet, as after a restart of the operator."""
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 
@@ -84,6 +87,11 @@ class Turn:
         """Settle the condition that a reason belongs to; the reason's meaning stands in for a message."""
         explanation = REASONS[reason]
         self.verdicts[explanation.condition] = Verdict(status, reason, message or explanation.meaning)
+
+    def settle_unknown(self, reason: Reason, message: str = "") -> None:
+        """Settle a condition as unknown; while the brokers have only not been asked yet, what was known before stays."""
+        if self.observed.kafka.reason != NOT_ASKED or self.condition(REASONS[reason].condition) is None:
+            self.settle("Unknown", reason, message)
 
     def apply(self, wanted: Mapping[str, Any] | None) -> bool:
         """Have an object applied if it is not as wanted, and return whether it is as wanted already."""

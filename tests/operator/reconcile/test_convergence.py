@@ -161,7 +161,7 @@ def assert_at_rest(world: World) -> None:
         assert all(map(is_ready, world.pods()))
         assert world.condition("Ready")[0] == "True"
         assert world.status.stable_revision == world.revisions()[0]
-        assert world.members == {f"{APP}-{index}-1" for index in range(world.manifest["replicas"])}
+        assert world.members == {f"{APP}-{index}" for index in range(world.manifest["replicas"])}
     elif program in GOOD:
         assert world.condition("TopologyCompatible")[0] == "False"
     else:

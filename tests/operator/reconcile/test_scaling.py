@@ -38,7 +38,7 @@ def test_a_pod_is_drained_before_it_goes(world):
     ]
     assert [step for step, _ in itertools.groupby(steps)] == [3, f"{APP}-2", 2, f"{APP}-1", 1]
     assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
-    assert world.members == {f"{APP}-0-1"}
+    assert world.members == {f"{APP}-0"}
     assert world.turn().actions == ()
 
 
@@ -53,8 +53,8 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
     assert len(world.pods()) == 2
     world.run(60)
     assert len(world.pods()) == 1
-    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1-1",))]
-    assert world.members == {f"{APP}-0-1"}
+    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",))]
+    assert world.members == {f"{APP}-0"}
 
 
 def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world):

@@ -95,7 +95,7 @@ class World:
     brokers_up: bool = True
     brokers: int = 3
     members: set[str] = field(default_factory=set)
-    """Instance ids in the group."""
+    """Pods whose instances are in the group."""
     group_exists: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
@@ -173,7 +173,11 @@ class World:
             return KafkaState(error="No broker answers at kafka:9092.", reason="Unreachable")
         group = None
         if self.group_exists:
-            members = tuple(Member(f"m-{name}", name) for name in sorted(self.members))
+            members = tuple(
+                Member(f"m-{name}-{thread}", name)
+                for name in sorted(self.members)
+                for thread in range(1, self.manifest.get("threads", 1) + 1)
+            )
             group = Group("Stable" if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
@@ -322,7 +326,7 @@ class World:
             if name not in self.topics:
                 self.serial += 1
                 partitions = self.topics[INPUT].partitions
-                factor = max(1, action.replication_factor)
+                factor = self.manifest.get("internalTopics", {}).get("replicationFactor", 1)
                 self.topics[name] = Topic(f"topic-{self.serial}", partitions, factor, configs[name])
 
     def _delete_topics(self, action: model.DeleteTopics) -> None:
@@ -342,7 +346,7 @@ class World:
         pod = self.objects.get(Key("Pod", action.pod))
         if pod is not None and pod["metadata"]["uid"] == action.uid and self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
-            self.members.discard(f"{action.pod}-1")
+            self.members.discard(action.pod)
             set_ready(pod, False, self.timestamp())
 
     # The controllers
@@ -426,7 +430,7 @@ class World:
                 pod["status"].setdefault("containerStatuses", [{"state": {"running": {}}}])
                 if self.brokers_up:
                     self.group_exists = True
-                    self.members.add(f"{name}-1")
+                    self.members.add(name)
                 booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
                 set_ready(pod, program.becomes_ready and self.brokers_up and booted, self.timestamp())
 
