@@ -89,8 +89,9 @@ class KafkaState:
     reason: str = ""
     """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    """Those topics that exist of the internal and input topics that any plan among the app's ConfigMaps names, and of those
-    that the status knows; all visible ones if a plan reads by pattern."""
+    """Those internal and input topics of the plans among the app's ConfigMaps that exist."""
+    asked: frozenset[str] | None = None
+    """The topics that were asked for, by the plans that were known then; None for all that there could be."""
     brokers: int = 0
     group: Group | None = None
     lag: int | None = None
@@ -181,6 +182,8 @@ class ProvisionTopics:
     plan: str
     """The plan's JSON; its topic settings are those to be created with."""
     names: tuple[str, ...]
+    replication_factor: int = -1
+    """How many brokers are to hold each partition; -1 for the brokers' default."""
 
 
 @dataclass(frozen=True, slots=True)

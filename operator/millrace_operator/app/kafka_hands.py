@@ -73,8 +73,7 @@ class KafkaHands:
             credentials = self._credentials(ref, app)
         except ApiError as error:
             return KafkaState(error=f"The credentials could not be read: {error}", reason="SecretMissing")
-        wanted, stable = plans_of(desired, objects)
-        state = self._clusters.observe(app, credentials, wanted, stable)
+        state = self._clusters.observe(app, credentials, *plans_of(desired, objects))
         with self._lock:
             self._uids[ref] = desired.uid
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
@@ -147,17 +146,15 @@ def app_of(desired: Desired) -> StreamsApp | None:
     return check(manifest, StreamsApp)[0]
 
 
-def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> tuple[TopologyPlan | None, TopologyPlan | None]:
-    """Return the plans of the wanted and of the stable revision, as far as they are known."""
-    wanted = None if desired.spec is None else revision_of(desired.spec)
-    stable = None if desired.status is None else desired.status.stable_revision
-    return _plan(desired.name, wanted, objects), _plan(desired.name, stable, objects)
+def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
+    """Return the plans of all revisions that are kept, the wanted one's first."""
+    wanted = names.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
+    kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
+    plans = (_plan(objects[Key(CONFIG_MAPS.kind, name)]) for _, name in kept)
+    return [plan for plan in plans if plan is not None]
 
 
-def _plan(app: str, revision: str | None, objects: Mapping[Key, Object]) -> TopologyPlan | None:
-    if not revision:
-        return None
-    config_map = objects.get(Key(CONFIG_MAPS.kind, names.plan_config_map(app, revision))) or {}
+def _plan(config_map: Object) -> TopologyPlan | None:
     text = (config_map.get("data") or {}).get(PLAN_KEY)
     try:
         return None if text is None else TopologyPlan.from_json(text)

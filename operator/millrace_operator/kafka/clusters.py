@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from millrace.config import StreamsConfig
@@ -62,21 +62,19 @@ class KafkaClusters:
         self,
         app: StreamsApp,
         credentials: Credentials,
-        plan: TopologyPlan | None = None,
-        stable_plan: TopologyPlan | None = None,
+        *plans: TopologyPlan | None,
     ) -> KafkaState:
         """Return what an application's brokers say of it, within ten seconds; never raises.
 
         Args:
             app: The application; its `metadata.uid` tells whose connection it is.
             credentials: To be used for it.
-            plan: What its wanted revision needs, if that is known.
-            stable_plan: What its stable revision needs, if there is one.
+            plans: What its revisions need, None if that is not known; the one that lag is counted for comes first.
         """
         if credentials.problem is not None:
             return KafkaState(error=credentials.problem, reason="SecretMissing")
         try:
-            return self._look(app, client_config(app, credentials), plan, stable_plan)
+            return self._look(app, client_config(app, credentials), [plan for plan in plans if plan is not None])
         except StreamsError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             return KafkaState(error=_explained(app, error, reason), reason=reason)
@@ -139,16 +137,14 @@ class KafkaClusters:
         """Close all connections."""
         self._connections.close()
 
-    def _look(
-        self, app: StreamsApp, config: StreamsConfig, plan: TopologyPlan | None, stable_plan: TopologyPlan | None
-    ) -> KafkaState:
+    def _look(self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan]) -> KafkaState:
         """Look; where that fails over a connection of old, over a new one, whose opening says what is wrong if it fails too."""
         began = time.monotonic()
         while True:
             with self._connections.lease(_uid(app), config) as connection:
                 left = max(0.5, began + _ALL_LOOKS_S - time.monotonic())
                 try:
-                    return look(connection, config.application_id, plan, stable_plan, min(LOOK_TIMEOUT_S, left))
+                    return look(connection, config.application_id, plans, min(LOOK_TIMEOUT_S, left))
                 except AuthorizationError:
                     raise
                 except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from millrace.errors import AuthorizationError
 from millrace.kafka import reset
@@ -26,8 +26,7 @@ _INSTANCE = re.compile(r"(?P<pod>.+)-\d+")
 def look(
     connection: Connection,
     application_id: str,
-    plan: TopologyPlan | None,
-    stable_plan: TopologyPlan | None,
+    plans: Sequence[TopologyPlan],
     timeout_s: float,
 ) -> KafkaState:
     """Return what the brokers have of an application.
@@ -35,8 +34,7 @@ def look(
     Args:
         connection: To its brokers.
         application_id: Its consumer group's name.
-        plan: What its wanted revision needs, if that is known.
-        stable_plan: What its stable revision needs, if there is one.
+        plans: What its revisions need, as far as that is known; the one that lag is counted for comes first.
         timeout_s: How long all of it may take, give or take a request.
 
     Raises:
@@ -48,7 +46,7 @@ def look(
     def left() -> float:
         return max(0.1, deadline - time.monotonic())
 
-    admin, plans = connection.admin, [item for item in (plan, stable_plan) if item is not None]
+    admin = connection.admin
     internal = {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
     everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
     inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
@@ -68,7 +66,8 @@ def look(
             TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
         ]
         lag = _lag(connection, partitions, group.committed(), left)
-    return KafkaState(topics=topics, brokers=brokers, group=_group(found.state, found.members), lag=lag)
+    asked = frozenset(internal.keys() | inputs)
+    return KafkaState(topics=topics, asked=asked, brokers=brokers, group=_group(found.state, found.members), lag=lag)
 
 
 def pod_of(instance_id: str | None) -> str | None:

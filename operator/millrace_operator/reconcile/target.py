@@ -155,10 +155,15 @@ def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
     known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
     accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
     found = topics.examine(plan, spec, turn.observed.kafka, known, accepted)
+    if found is None:
+        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan.")
+        turn.look_after(1)
+        return False
     turn.topics, turn.tasks = found.statuses, found.tasks
     _settle_topics(turn, found)
     if found.create and turn.spec.state == "running":
-        turn.actions.append(ProvisionTopics(plan.to_json(), found.create))
+        replicas = spec.internal_topics.replication_factor
+        turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
         turn.look_after(2)
     return found.ready
 

@@ -81,10 +81,15 @@ def internal_topics(plan: TopologyPlan) -> dict[str, Mapping[str, str]]:
     return {**{name: topic.config for name, topic in repartition_topics(plan).items()}, **changelogs}
 
 
+def needed_topics(plan: TopologyPlan) -> frozenset[str]:
+    """Return the topics that a plan names."""
+    return external_source_topics(plan) | internal_topics(plan).keys()
+
+
 def examine(
     plan: TopologyPlan, spec: StreamsAppSpec, kafka: KafkaState, known: Mapping[str, str], accepted: frozenset[str]
-) -> Topics:
-    """Compare topics with what a plan needs.
+) -> Topics | None:
+    """Compare topics with what a plan needs; None if the brokers were not asked for all of them yet.
 
     Args:
         plan: The plan.
@@ -93,6 +98,8 @@ def examine(
         known: Ids of internal topics that were seen before, by name.
         accepted: Ids of topics whose loss the user has accepted.
     """
+    if kafka.asked is not None and not needed_topics(plan) <= kafka.asked:
+        return None
     existing = {name: topic.partitions for name, topic in kafka.topics.items()}
     missing = sorted(external_source_topics(plan) - existing.keys())
     if missing:

@@ -326,7 +326,7 @@ class World:
             if name not in self.topics:
                 self.serial += 1
                 partitions = self.topics[INPUT].partitions
-                factor = self.manifest.get("internalTopics", {}).get("replicationFactor", 1)
+                factor = max(1, action.replication_factor)
                 self.topics[name] = Topic(f"topic-{self.serial}", partitions, factor, configs[name])
 
     def _delete_topics(self, action: model.DeleteTopics) -> None:
