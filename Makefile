@@ -53,9 +53,13 @@ demo: $(READY) ## Count the words of Python's standard library with two exactly-
 crds: $(READY) ## Generate crds/ from the manifest models, and the chart's copy of it
 	@for folder in crds charts/millrace-operator/files/crds; do $(BIN)/python -m millrace.manifest.crd $$folder; done
 
+.PHONY: manifests
+manifests: $(READY) ## Render charts/kustomize/ from the chart (builds helm, if it is not there)
+	@$(BIN)/python -m e2e.manifests
+
 .PHONY: docs
 docs: $(READY) ## Generate the pages of docs/ that are made from code and data
-	@for page in inventory dsl configuration streamsapp; do $(BIN)/python -m tests.docs.$$page || exit 1; done
+	@for page in inventory dsl configuration streamsapp conditions; do $(BIN)/python -m tests.docs.$$page || exit 1; done
 
 .PHONY: bench
 bench: $(READY) ## Measure the engine's CPU per record

@@ -1,0 +1,107 @@
+"""Alerts and dashboards name metrics that exist, and the chart names settings that the operator knows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from millrace.telemetry.metric_table import mapping_rows
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.settings import settings_from
+
+ROOT = Path(__file__).parents[2]
+FILES = ROOT / "charts/millrace-operator/files"
+ALERTS = yaml.safe_load((FILES / "alerts.yaml").read_text())["rules"]
+DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
+METRIC = re.compile(r"\b(?:millrace_operator|org_apache_kafka)_\w+")
+
+
+@pytest.fixture(scope="module")
+def known() -> dict[str, set[str]]:
+    """Every series by its name in Prometheus, with its labels; those that are scraped with it come to them."""
+    metrics = Metrics()
+    metrics.watch(depth=lambda: 0, leads=lambda: True, apps=lambda: [{"status": {"lifecycleState": "Running"}}])
+    metrics.request("get", "pods", "200", 0.1)
+    metrics.event("pods")
+    metrics.passed("ok", 0.1)
+    series: dict[str, set[str]] = {}
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            series.setdefault(sample.name, set()).update(sample.labels)
+    of_runtime = {name.replace(".", "_"): {"client_id", "thread_id", "task_id"} for _, _, name, _, _ in mapping_rows()}
+    return {name: labels | {"namespace", "pod"} for name, labels in {**series, **of_runtime}.items()}
+
+
+def _expressions() -> Iterator[Any]:
+    for rule in ALERTS:
+        yield pytest.param(rule["expr"], id=rule["alert"])
+    for path in DASHBOARDS:
+        dashboard = json.loads(path.read_text())
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                yield pytest.param(target["expr"], id=f"{path.stem}: {panel['title']}")
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                yield pytest.param(variable["query"], id=f"{path.stem}: ${variable['name']}")
+
+
+@pytest.mark.parametrize("expression", list(_expressions()))
+def test_expression_is_over_metrics_that_exist(expression: str, known: dict[str, set[str]]) -> None:
+    """Every metric has the name, and every label it is filtered or grouped by, that the code gives it."""
+    names = METRIC.findall(expression)
+    assert names
+    assert [name for name in names if name not in known] == []
+    labels = {
+        label for braces in re.findall(r"\{([^}]*)\}", expression) for label in re.findall(r"(\w+)[=!]~?", braces)
+    }
+    labels |= {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
+    assert labels - {"le"} <= set.intersection(*(known[name] for name in names))
+
+
+def test_panels_do_not_overlap_and_say_what_they_show() -> None:
+    """Each dashboard has an id of its own, panels with titles and targets, and every panel its place."""
+    dashboards = [json.loads(path.read_text()) for path in DASHBOARDS]
+    assert len({dashboard["uid"] for dashboard in dashboards}) == len(dashboards) == 2
+    for dashboard in dashboards:
+        taken: set[tuple[int, int]] = set()
+        for panel in dashboard["panels"]:
+            assert panel["title"]
+            place = panel["gridPos"]
+            cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+            assert not cells & taken
+            assert all(x < 24 for x, _ in cells)
+            taken |= cells
+
+
+def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
+    """An alert has a severity, a summary and a description, and its remedy is in the operations guide."""
+    guide = (ROOT / "docs/operations.md").read_text()
+    for rule in ALERTS:
+        assert rule["labels"]["severity"] in {"critical", "warning"}
+        assert {*rule["annotations"]} == {"summary", "description"}
+        assert f"`{rule['alert']}`" in guide
+
+
+@pytest.mark.parametrize("overlay", ["cluster-wide", "namespaced"])
+def test_operator_understands_its_environment(overlay: str) -> None:
+    """The operator refuses variables it does not know; those that the chart gives it are taken, with their values."""
+    objects = yaml.safe_load_all((ROOT / f"charts/kustomize/{overlay}/operator.yaml").read_text())
+    (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    pod = {"metadata.name": "millrace-operator-5d9c-x2x", "metadata.namespace": "millrace"}
+    values = {
+        variable["name"]: variable.get("value", "")
+        or pod.get(variable.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath"), "")
+        for variable in container["env"]
+    }
+    settings = settings_from(values)
+    assert settings.namespaces == (("millrace",) if overlay == "namespaced" else ())
+    assert (settings.pod_name, settings.pod_namespace) == ("millrace-operator-5d9c-x2x", "millrace")
+    assert settings.metrics_port == container["ports"][0]["containerPort"]
+    assert settings.lease_name == deployment["metadata"]["name"]
