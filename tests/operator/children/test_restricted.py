@@ -1,6 +1,8 @@
 """Pods are admitted where Pod Security's level Restricted is enforced."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 from tests.operator.children.apps import FULL, full, program, small
@@ -69,7 +71,9 @@ def test_the_rules_tell(path, value):
 def test_users_are_the_images_unless_named():
     """Pods run as the user of Millrace's images, and as the user that the spec names if it names one."""
     context = pod_template(small())["spec"]["securityContext"]
-    assert {context[field] for field in ("runAsUser", "runAsGroup", "fsGroup")} == {65532}
+    text = (Path(__file__).parents[3] / "Dockerfile").read_text()
+    images = {int(number) for pair in re.findall(r"^USER (\d+):(\d+)$", text, re.MULTILINE) for number in pair}
+    assert {context[field] for field in ("runAsUser", "runAsGroup", "fsGroup")} == images
     wanted = FULL["podTemplate"]["securityContext"]
     assert pod_template(full())["spec"]["securityContext"].items() >= wanted.items()
 
