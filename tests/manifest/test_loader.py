@@ -237,6 +237,7 @@ def test_keys_that_yaml_reads_as_booleans_are_refused(key):
         ("a: &a\n  b: *a\n", "an alias contains itself"),
         ("a:\n  - !!python/object:os.system {}\n", "line 2: the tag !!python/object:os.system is not allowed"),
         ("a: !secret x\n", "line 1: the tag !secret is not allowed"),
+        ("a: [1, -.inf]\n", "line 1: -.inf is no number that Kubernetes can keep"),
         ("a: \x01\n", "not YAML: special characters are not allowed"),
         ("[" * 70 + "]" * 70 + "\n", "nested more than 64 levels deep"),
         ("- a\n- b\n", "a manifest must be a mapping with apiVersion, kind, metadata and spec (got ['a', 'b'])"),

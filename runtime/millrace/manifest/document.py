@@ -7,6 +7,7 @@ repetitions and cycles are errors, each with its line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +103,12 @@ def _value(node: yaml.Node, loader: _Loader, parents: tuple[int, ...]) -> Any:
         _check_keys(node)
         loader.flatten_mapping(node)
         return {key.value: _value(item, loader, inner) for key, item in node.value}
-    return loader.construct_object(node)
+    value = loader.construct_object(node)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DocumentError(
+            f"{node.value} is no number that Kubernetes can keep: put it in quotes if it is a text", line
+        )
+    return value
 
 
 def _check_keys(node: yaml.MappingNode) -> None:

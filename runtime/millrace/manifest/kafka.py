@@ -38,6 +38,7 @@ OWNED_SETTINGS = {
     "group.id": "spec.applicationId",
     "group.instance.id": "the operator, for each replica",
     "group.protocol": "spec.kafka.groupProtocol",
+    "health.drain": "the operator, for each replica",
     "health.listener": "the operator, for each replica",
     "main.consumer.group.id": "spec.applicationId",
     "main.consumer.group.instance.id": "the operator, for each replica",
