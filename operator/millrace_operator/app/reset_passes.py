@@ -15,7 +15,7 @@ from millrace_operator.app.failures import failure_of
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.act import StaleError
-from millrace_operator.cluster.kinds import APPS, RESETS
+from millrace_operator.cluster.kinds import APPS, RESETS, Kind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
@@ -126,7 +126,7 @@ class ResetPasses:
                     self.cluster.resources.remove(kind, known)
                     raise StaleError(f"{kind.kind} {metadata['name']} is gone") from error
                 raise
-            if _identity(now) != _identity(known):
+            if _identity(kind, now) != _identity(kind, known):
                 self.cluster.resources.remove(kind, known)
                 self.cluster.resources.put(kind, now)
                 raise StaleError(f"{kind.kind} {metadata['name']} has changed")
@@ -162,6 +162,8 @@ class ResetPasses:
             log.warning("%s: the status could not be written: %s", ref, error)
 
 
-def _identity(resource: Object) -> tuple[Any, ...]:
+def _identity(kind: Kind, resource: Object) -> tuple[Any, ...]:
+    """Return what must be as it was seen: of the reset all of it, as another operator may have done it already."""
     metadata = resource["metadata"]
-    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
+    version = metadata.get("resourceVersion") if kind is RESETS else None
+    return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), version

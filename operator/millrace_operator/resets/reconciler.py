@@ -49,8 +49,8 @@ class Question:
 
 
 def has_ended(status: StreamsResetStatus | None) -> bool:
-    """Return whether a reset with this status does nothing any more."""
-    return status is not None and status.phase in ENDED
+    """Return whether a reset with this status does nothing any more, even if its phase is known only to a newer operator."""
+    return status is not None and (status.phase in ENDED or status.completion_time is not None)
 
 
 def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | None:

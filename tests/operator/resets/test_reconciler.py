@@ -65,6 +65,15 @@ def test_a_finished_reset_does_nothing_ever_again():
         assert fresh.done == []
 
 
+def test_a_reset_that_a_newer_operator_has_ended_stays_ended():
+    """A time of completion says enough, though the phase cannot be read."""
+    this = world()
+    this.run()
+    this.reset_status = this.reset_status.model_copy(update={"phase": None, "conditions": ()})
+    assert this.pass_over().actions == ()
+    assert question_for(*this.look()) is None
+
+
 @given(
     target=st.sampled_from(
         ["earliest", "latest", "offset:20", "shift:-7", "shift:3", "timestamp:2026-01-01T00:00:00Z"]
