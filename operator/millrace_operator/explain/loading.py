@@ -48,12 +48,12 @@ class Cluster:
         """The namespace that kubectl would use."""
         try:
             try:
-                config.load_kube_config(context=context)  # type: ignore[no-untyped-call]
+                config.load_kube_config(context=context)
                 self.namespace = _namespace_of(context) or self.namespace
             except ConfigException:
                 if context is not None:
                     raise
-                config.load_incluster_config()  # type: ignore[no-untyped-call]
+                config.load_incluster_config()
         except ConfigException as error:
             raise ClusterError(
                 f"There is no way to the cluster: {str(error).rstrip('.')}. Set KUBECONFIG, or choose a context with --context."
@@ -119,7 +119,7 @@ class _ForbiddenError(Exception):
 
 
 def _namespace_of(context: str | None) -> str | None:
-    contexts, current = config.list_kube_config_contexts()  # type: ignore[no-untyped-call]
+    contexts, current = config.list_kube_config_contexts()
     chosen = current if context is None else next(item for item in contexts if item["name"] == context)
     namespace: str | None = chosen["context"].get("namespace")
     return namespace
