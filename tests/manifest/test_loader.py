@@ -89,6 +89,17 @@ def test_smallest_manifest_gets_defaults():
     assert app.spec.processing.guarantee == "at_least_once"
 
 
+def test_nothing_after_a_name_is_as_if_it_were_left_out():
+    """`storage:` whose entries are all commented out is no error, as it is none for the API server; app.config keeps its nulls."""
+    app = load(
+        GOOD.replace("replicas: 2", "replicas:")
+        .replace("storage: {size: 10Gi, storageClassName: fast}", "storage:")
+        .replace("inputTopic: lines", "inputTopic:")
+    )
+    assert (app.spec.replicas, app.spec.storage.size) == (1, "1Gi")
+    assert app.spec.app.config["inputTopic"] is None
+
+
 WRONG: list[tuple[str, Any, str]] = [
     ("apiVersion", "v1", "apiVersion: must be `streams.millrace.dev/v1alpha1`"),
     (
@@ -140,7 +151,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/replicas", "2", "spec.replicas: must be an integer (got '2')"),
     ("spec/replicas", 1.5, "spec.replicas: must be an integer (got 1.5)"),
     ("spec/replicas", True, "spec.replicas: must be an integer (got true)"),
-    ("spec/replicas", None, "spec.replicas: must be an integer (got nothing)"),
+    ("spec/kafka/bootstrapServers", None, "spec.kafka.bootstrapServers: is required: addresses (host:port)"),
     ("spec/threads", 0, "spec.threads: must be at least 1 (got 0)"),
     ("spec/threads", 257, "spec.threads: must be at most 256"),
     ("spec/kafka", _ABSENT, "spec.kafka: is required: the Kafka cluster"),

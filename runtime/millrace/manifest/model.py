@@ -7,7 +7,7 @@ CEL, which the API server checks; it stands in a field's `Annotated`, or in its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -96,6 +96,15 @@ class ManifestModel(BaseModel):
     """What its fields demand of each other."""
     changes: ClassVar[tuple[Change, ...]] = ()
     """What must hold when they change."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: Any) -> Any:
+        """Leave out fields that are null, such as `config:` with nothing after it, as the API server does."""
+        if not isinstance(value, Mapping):
+            return value
+        names = {name for field, info in cls.model_fields.items() for name in (field, info.alias)}
+        return {key: item for key, item in value.items() if item is not None or key not in names}
 
     @model_validator(mode="after")
     def _keeps_its_rules(self) -> Self:

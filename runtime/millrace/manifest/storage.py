@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
-
 from millrace.manifest.fields import ObjectName, Quantity
-from millrace.manifest.model import Change, ManifestModel
+from millrace.manifest.model import Change, ManifestModel, Rule
+
+MemoryFraction = Annotated[
+    float,
+    Rule(lambda value: 0.05 <= value <= 0.9, "self >= 0.05 && self <= 0.9", "must be between 0.05 and 0.9"),
+]
 
 
 class Retention(ManifestModel):
@@ -28,7 +31,7 @@ class Storage(ManifestModel):
     """The class of the volumes; the cluster's default if not given. Immutable."""
     retention: Retention = Retention()
     """What becomes of volumes that no pod uses."""
-    memory_fraction: Annotated[float, Field(ge=0.05, le=0.9)] | None = None
+    memory_fraction: MemoryFraction | None = None
     """The part of the container's memory that RocksDB may use for its caches and write buffers."""
 
     changes: ClassVar[tuple[Change, ...]] = (
