@@ -90,7 +90,7 @@ def test_smallest_manifest_gets_defaults():
 
 
 def test_nothing_after_a_name_is_as_if_it_were_left_out():
-    """`storage:` whose entries are all commented out is no error, as it is none for the API server; app.config keeps its nulls."""
+    """`storage:` whose entries are all commented out is no error, nor one for the API server; app.config keeps nulls."""
     app = load(
         GOOD.replace("replicas: 2", "replicas:")
         .replace("storage: {size: 10Gi, storageClassName: fast}", "storage:")
