@@ -1,16 +1,177 @@
-"""Autoscaling: how many replicas the load asks for."""
+"""Autoscaling: how many replicas the load asks for, and when that many are had.
+
+What one replica can do follows from how much all of them process and which part of their time that takes. There have to be so
+many that they keep up with what comes in and catch up with the lag within the target time, with something to spare. More
+replicas than there are tasks for their threads would be idle, so that is the cap besides the user's own.
+
+`spec.replicas` is never written, which would fight whoever keeps the manifest in a repository; with the mode Auto it is only
+where scaling begins. What was decided last stands in `status.autoscaling.recommended`, and pods follow that. While something
+speaks against moving tasks it stays as it is, and `blockedBy` says what does.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.manifest.fields import duration_ms
+from millrace.manifest.status import AutoscalingStatus
+from millrace.manifest.upgrade import Autoscaling
+from millrace_operator.model import Instance
+from millrace_operator.reconcile.status import timestamp, two_digits
 from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.view import seconds
+
+_FULL: Final = 0.8
+"""How busy replicas may be before there are more of them."""
+_SPARE: Final = 0.6
+"""How busy fewer replicas may be at most for them to be enough; less than `_FULL`, so that it does not swing."""
+_IDLE: Final = 0.01
+"""How busy replicas must be for their speed to be known."""
+_SLOW: Final = 0.01
+"""How many records per second must be processed for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What there is to do, and what it takes."""
+
+    lag: int
+    records_per_second: float
+    """Processed by all replicas."""
+    busy: float
+    """The sum over all replicas of the part of their time that this takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """How many replicas there should be."""
+
+    replicas: int
+    reason: str
 
 
 def replicas(turn: Turn) -> int:
     """Return how many replicas there are to be while the application runs."""
-    return turn.spec.replicas
+    scaling = turn.spec.autoscaling
+    if scaling.mode != "Auto":
+        return turn.spec.replicas
+    before = turn.status.autoscaling
+    decided = None if before is None else before.recommended
+    start = decided or turn.view.replicas or turn.spec.replicas
+    return _within(start, scaling, None)
 
 
-def recommend(turn: Turn) -> None:
-    """Say in the status how many replicas the load asks for."""
-    if turn.spec.autoscaling.mode == "Off":
+def recommend(turn: Turn, current: int) -> None:
+    """Say in the status how many replicas the load asks for.
+
+    Args:
+        turn: The turn, in which ScalingAllowed is settled.
+        current: How many there are to be now.
+    """
+    scaling = turn.spec.autoscaling
+    if scaling.mode == "Off":
         turn.autoscaling = None
+        return
+    load = load_of(turn.observed.instances.values(), turn.observed.kafka.lag)
+    tasks = turn.tasks if turn.tasks is not None else turn.status.topology and turn.status.topology.tasks
+    limit = math.ceil(tasks / turn.spec.threads) if tasks else None
+    if load is None or turn.spec.state == "suspended":
+        kept = turn.status.autoscaling.recommended if turn.status.autoscaling is not None else None
+        turn.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
+        return
+    advice = advise(load, current, scaling, limit)
+    fewer_since = _fewer_since(turn, advice.replicas < current)
+    blocked = None if advice.replicas == current else _blocked(turn, fewer_since)
+    acts = scaling.mode == "Recommend" or blocked is None
+    turn.autoscaling = AutoscalingStatus(
+        recommended=advice.replicas if acts else current,
+        reason=advice.reason,
+        blocked_by=blocked,
+        fewer_since=fewer_since,
+    )
+    if scaling.mode == "Auto" and acts and advice.replicas != current:
+        turn.look_after(1)
+
+
+def load_of(instances: Iterable[Instance], lag: int | None) -> Load | None:
+    """Return the load; None if not all of it is known."""
+    items = list(instances)
+    if lag is None or not items:
+        return None
+    rates = [item.records_per_second for item in items if item.records_per_second is not None]
+    busy = [item.busy_ratio for item in items if item.busy_ratio is not None]
+    if len(rates) < len(items) or len(busy) < len(items):
+        return None
+    return Load(lag, sum(rates), sum(busy))
+
+
+def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) -> Advice:
+    """Return how many replicas a load asks for.
+
+    Args:
+        load: The load on the replicas there are.
+        current: How many there are to be now.
+        scaling: The user's limits and target.
+        limit: How many have tasks; None if not known.
+    """
+    catch_up_s = duration_ms(scaling.target_catch_up) / 1000
+    needed = load.records_per_second + load.lag / catch_up_s
+    if load.busy < _IDLE or load.records_per_second < _SLOW:
+        if load.lag:
+            return Advice(
+                _within(current, scaling, limit), "Nothing is processed, so what a replica can do is not known."
+            )
+        fewest = _within(1, scaling, limit)
+        return Advice(fewest, _reason(fewest, current, load, scaling, limit))
+    each = load.records_per_second / load.busy
+    at_least, enough = math.ceil(needed / (each * _FULL)), math.ceil(needed / (each * _SPARE))
+    wanted = at_least if at_least > current else min(enough, current)
+    found = _within(wanted, scaling, limit)
+    return Advice(found, _reason(found, current, load, scaling, limit))
+
+
+def _within(wanted: int, scaling: Autoscaling, limit: int | None) -> int:
+    bounds = [bound for bound in (scaling.max, limit) if bound]
+    return max(1, min([max(wanted, scaling.min), *bounds]))
+
+
+def _reason(found: int, current: int, load: Load, scaling: Autoscaling, limit: int | None) -> str:
+    if found > current:
+        lag = f"a lag of about {two_digits(load.lag)} records within {scaling.target_catch_up}"
+        return f"{current} replicas do not keep up and catch up with {lag}."
+    if found < current:
+        return f"{found} replicas are enough for the load."
+    if limit is not None and found >= limit:
+        return f"The load suits {found} replicas; more would have no tasks."
+    return f"The load suits {found} replicas."
+
+
+def _fewer_since(turn: Turn, fewer: bool) -> str | None:  # noqa: FBT001 (a fact, not an option)
+    if not fewer:
+        return None
+    before = turn.status.autoscaling
+    return before.fewer_since if before is not None and before.fewer_since else timestamp(turn.now)
+
+
+def _blocked(turn: Turn, fewer_since: str | None) -> str | None:
+    """Return what speaks against another number of replicas just now."""
+    verdict = turn.verdicts["ScalingAllowed"]
+    if verdict.status != "True":
+        return verdict.message
+    cooldown = turn.spec.autoscaling.cooldown
+    before = turn.condition("ScalingAllowed")
+    allowed_since = turn.now if before is None or before.status != "True" else seconds(before.last_transition_time)
+    left = allowed_since + duration_ms(cooldown.rebalance) / 1000 - turn.now
+    if left > 0:
+        turn.look_after(left)
+        return f"Tasks have moved less than {cooldown.rebalance} ago."
+    if fewer_since is None:
+        return None
+    left = seconds(fewer_since) + duration_ms(cooldown.scale_down) / 1000 - turn.now
+    if left <= 0:
+        return None
+    turn.look_after(left)
+    return f"Fewer replicas have to be enough for {cooldown.scale_down} first."

@@ -85,7 +85,7 @@ def _run(turn: Turn) -> None:
     collect_garbage(turn)
     health.settle_ready(turn, wanted, suspended=suspended)
     health.settle_scaling(turn, busy=_busy(turn))
-    autoscaling.recommend(turn)
+    autoscaling.recommend(turn, running)
     _settle_failed_start(turn, target)
     turn.lifecycle = _lifecycle(turn, suspended=suspended)
 

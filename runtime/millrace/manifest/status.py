@@ -161,6 +161,8 @@ class AutoscalingStatus(StatusModel):
     """Why."""
     blocked_by: Annotated[str, Field(max_length=1024)] | None = None
     """What keeps it from having them."""
+    fewer_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
+    """Since when fewer replicas have been enough."""
 
 
 class StreamsAppStatus(StatusModel):

@@ -105,6 +105,9 @@ class World:
     """How long a pod takes until it is ready."""
     restoring: dict[str, int] = field(default_factory=dict)
     lag: int = 0
+    records_per_second: float | None = None
+    """Of each instance."""
+    busy_ratio: float | None = None
     status: StreamsAppStatus | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
@@ -190,6 +193,8 @@ class World:
             ready=ready,
             active=0 if drained else 1,
             restoring=restoring,
+            records_per_second=self.records_per_second,
+            busy_ratio=self.busy_ratio,
             storage_used_percent=self.used_percent,
         )
 
