@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -76,11 +77,15 @@ class Operator:
         settings: What its environment says.
         reconcile: What decides; by default Millrace's own.
         api: The client for the API server.
-        outside: What is neither this process nor the API server; the real thing if not given.
+        outside_of: Makes what is neither this process nor the API server; the real thing if not given.
     """
 
     def __init__(
-        self, settings: Settings, reconcile: Reconcile, api: client.ApiClient, outside: Outside | None = None
+        self,
+        settings: Settings,
+        reconcile: Reconcile,
+        api: client.ApiClient,
+        outside_of: Callable[[Requests], Outside] | None = None,
     ) -> None:
         self._settings = settings
         self._stop = threading.Event()
@@ -97,7 +102,7 @@ class Operator:
             identity=settings.pod_name,
             seconds=settings.lease_seconds,
         )
-        outside = outside or Outside.real(self._requests)
+        outside = (outside_of or Outside.real)(self._requests)
         resources, children = Cache(), Cache()
         self._cluster = Cluster(
             requests=self._requests,

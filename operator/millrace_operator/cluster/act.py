@@ -104,8 +104,10 @@ class Hands:
             if error.conflict:
                 raise StaleError(f"{kind.kind} {name} is another one than was seen") from error
             raise
-        if answer.get("kind") == kind.kind:
+        if answer.get("kind") == kind.kind:  # it has finalizers, or time to end
             self._children.put(kind, answer)
+        else:
+            self._forget(kind, namespace, name, uid)
 
     def _forget(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
         known = self._children.get(kind, namespace, name)

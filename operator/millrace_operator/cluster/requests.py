@@ -7,6 +7,7 @@ time than that, so that none is on its way when another operator takes over.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -16,6 +17,8 @@ from kubernetes import client
 
 from millrace_operator.cluster.kinds import Kind
 from millrace_operator.model import Object
+
+log = logging.getLogger(__name__)
 
 FIELD_MANAGER: Final = "millrace-operator"
 REQUEST_TIMEOUT_SECONDS: Final = 10.0
@@ -166,12 +169,13 @@ class Requests:
         begun, status = time.monotonic(), 0
         try:
             response = self._api.call_api(*serialised, _request_timeout=seconds)
-            data: bytes = response.read() or b""  # type: ignore[no-untyped-call]
+            data: bytes = response.read() or b""
             status = response.status
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise ApiError(f"{verb} {path}", 0, "NoAnswer", f"the API server does not answer: {error}") from error
         finally:
             self._count(verb, resource, str(status or "none"), time.monotonic() - begun)
+            log.debug("%s %s: %s", verb, path, status or "no answer")
         if subresource == "log" and status == 200:
             return data.decode(errors="replace")
         return _parsed(f"{verb} {path}", status, data)
