@@ -67,6 +67,10 @@ bench: $(READY) ## Measure the engine's CPU per record
 
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
+.PHONY: bench-operator
+bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server
+	@$(BIN)/python -m e2e.bench_latency
+
 .PHONY: lock
 lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

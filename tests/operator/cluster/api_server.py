@@ -1,0 +1,121 @@
+"""A small API server over HTTP: objects under their paths, versions, uids, and the kinds of patch that the operator sends."""
+
+import itertools
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+from kubernetes import client
+
+
+class ApiServer:
+    """Serves until it is closed; `objects` has what it keeps, by path, and `asked` what it was asked."""
+
+    def __init__(self):
+        self.objects = {}
+        self.asked = []
+        self.failures = []
+        """Answers (status, reason) to be given to the next requests instead of the right ones."""
+        self.logs = {}
+        self._versions = itertools.count(1)
+        server = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def _serve(self):
+                length = int(self.headers.get("Content-Length") or 0)
+                text = self.rfile.read(length)
+                status, answer = server._answer(
+                    self.command, self.path, json.loads(text) if text else None, self.headers.get("Content-Type", "")
+                )
+                data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - the base class's names
+
+            def log_message(self, *arguments):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def client(self):
+        configuration = client.Configuration(host=self.url)
+        configuration.retries = False
+        return client.ApiClient(configuration)
+
+    def close(self):
+        self._server.shutdown()
+        self._server.server_close()
+
+    def put(self, path, obj):
+        """Keep an object as if somebody had made or changed it."""
+        known = self.objects.get(path, {"metadata": {"uid": f"uid-{next(self._versions)}"}})
+        metadata = {"uid": known["metadata"]["uid"], **obj["metadata"], "resourceVersion": str(next(self._versions))}
+        self.objects[path] = {**obj, "metadata": metadata}
+        return self.objects[path]
+
+    def _answer(self, method, url, body, content_type):
+        split = urlsplit(url)
+        path, query = split.path, {name: values[0] for name, values in parse_qs(split.query).items()}
+        self.asked.append((method, path, query, body))
+        if self.failures:
+            status, reason = self.failures.pop(0)
+            return status, {"kind": "Status", "reason": reason, "message": f"{reason}, as the test wants it"}
+        if path in self.logs:
+            return 200, self.logs[path].encode()
+        status_of = path.removesuffix("/status")
+        match method:
+            case "GET" if path in self.objects:
+                return 200, self.objects[path]
+            case "GET" if path.rpartition("/")[2].endswith("s"):
+                return 200, self._list(path, query)
+            case "POST":
+                made = f"{path}/{body['metadata']['name']}"
+                return (409, {"reason": "AlreadyExists"}) if made in self.objects else (201, self.put(made, body))
+            case "PATCH" if "apply" in content_type:
+                return 200, self.put(path, body)
+            case "PATCH" | "PUT" | "DELETE" if status_of in self.objects:
+                return self._change(method, status_of, body)
+        return 404, {"reason": "NotFound", "message": f"{path} not found"}
+
+    def _list(self, path, query):
+        found = sorted(name for name in self.objects if name.startswith(f"{path}/"))
+        begin, size = int(query.get("continue", 0)), int(query.get("limit", 500))
+        more = {"continue": str(begin + size)} if begin + size < len(found) else {}
+        items = [self.objects[name] for name in found[begin : begin + size]]
+        return {"metadata": {"resourceVersion": str(next(self._versions)), **more}, "items": items}
+
+    def _change(self, method, path, body):
+        known = self.objects[path]["metadata"]
+        wanted = body.get("preconditions") or body.get("metadata") or {}
+        if any(name in wanted and wanted[name] != known[name] for name in ("uid", "resourceVersion")):
+            return 409, {"reason": "Conflict", "message": "the object is another one"}
+        if method == "DELETE":
+            del self.objects[path]
+            return 200, {"kind": "Status", "status": "Success"}
+        changed = _merged(self.objects[path], body) if method == "PATCH" else body
+        return 200, self.put(path, changed)
+
+
+def _merged(old, patch):
+    merged = dict(old)
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        elif isinstance(value, dict):
+            merged[name] = _merged(merged.get(name) or {}, value)
+        else:
+            merged[name] = value
+    return merged
