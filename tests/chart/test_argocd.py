@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from millrace.manifest import StreamsApp, StreamsReset
+from millrace_operator.reconcile.reasons import REASONS
 
 CHECKS = Path(__file__).parents[2] / "charts/argocd/resource_customizations/streams.millrace.dev"
 MODELS = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
@@ -37,6 +38,8 @@ def test_test_data_are_real(kind: str, path: str, expected: dict[str, str]) -> N
     """The test data are what the API server could hold: a misspelt field or condition would test nothing."""
     resource = yaml.safe_load((CHECKS / kind / path).read_text())
     MODELS[kind].model_validate(resource)
+    for condition in resource.get("status", {}).get("conditions", []):
+        assert REASONS[condition["reason"]].condition == condition["type"]
 
 
 def test_all_test_data_are_used() -> None:

@@ -1,5 +1,8 @@
--- The health of a StreamsApp in Argo CD. Healthy: every task runs what the manifest says.
--- Degraded waits for a person: the operator goes on trying, but what is wrong does not mend itself.
+-- The health of a StreamsApp in Argo CD.
+--   Healthy      every replica runs all its tasks, as the manifest says
+--   Progressing  the operator is at work, or waits for something that may still come
+--   Degraded     someone has to do something; what runs, runs on
+--   Suspended    the manifest says so, or the operator is paused
 local health = {}
 
 local function answer(status, message)
@@ -34,16 +37,16 @@ if (obj.status.observedGeneration or 0) < (obj.metadata.generation or 0) then
   return answer("Progressing", "Waiting for the operator to see generation " .. obj.metadata.generation)
 end
 
+-- Stalled often only points at the condition that has the details.
 if is("Stalled", "True") then
+  for _, type in ipairs({ "TopologyCompatible", "TopicsReady", "RolledBack" }) do
+    if is(type, type == "RolledBack" and "True" or "False") then
+      return answer("Degraded", because(type))
+    end
+  end
   return answer("Degraded", because("Stalled"))
 end
-for _, type in ipairs({ "TopologyCompatible", "TopicsReady", "BrokersReachable", "StorageHealthy" }) do
-  -- Without Stalled the operator still works on it; it is a failure once the application is not to be started with it.
-  if is(type, "False") and (obj.status.lifecycleState == "Failed" or obj.status.lifecycleState == "Blocked") then
-    return answer("Degraded", because(type))
-  end
-end
--- The old revision runs, but the manifest in git is not what runs.
+-- The old revision runs, but what is in git does not.
 if is("RolledBack", "True") then
   return answer("Degraded", because("RolledBack"))
 end
@@ -51,13 +54,21 @@ end
 if obj.status.lifecycleState == "Suspended" then
   return answer("Suspended", "The application is suspended (spec.state)")
 end
-if is("Ready", "True") then
+if is("Ready", "True") and not is("Reconciling", "True") then
   return answer("Healthy", conditions["Ready"].message)
 end
-if obj.status.lifecycleState == "Failed" or obj.status.lifecycleState == "Blocked" then
-  return answer("Degraded", conditions["Ready"] and because("Ready") or obj.status.lifecycleState)
-end
+
+-- Brokers that have never answered may be part of the same rollout; others have gone away.
 if is("BrokersReachable", "False") then
-  return answer("Degraded", because("BrokersReachable"))
+  local never_ran = obj.status.stableRevision == nil and conditions["BrokersReachable"].reason == "Unreachable"
+  return answer(never_ran and "Progressing" or "Degraded", because("BrokersReachable"))
 end
-return answer("Progressing", conditions["Ready"] and because("Ready") or "Waiting for the application to start")
+if is("TopicsReady", "False") then
+  return answer("Progressing", because("TopicsReady"))
+end
+for _, type in ipairs({ "Reconciling", "StateRestored", "Ready" }) do
+  if is(type, type == "Reconciling" and "True" or "False") then
+    return answer("Progressing", because(type))
+  end
+end
+return answer("Progressing", "Waiting for the application to start")
