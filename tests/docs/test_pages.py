@@ -1,0 +1,88 @@
+"""The pages about Kubernetes: their manifests are valid, their program runs, and they name what is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from millrace import TopologyTestDriver
+from millrace.dsl import StreamsBuilder
+from millrace.manifest import StreamsApp, StreamsReset
+from millrace.serdes import Serdes
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ["install.md", "getting-started.md", "upgrades.md", "gitops.md", "operations.md", "conditions.md", "README.md"]
+CHART = DOCS.parent / "charts/millrace-operator"
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return a page's code blocks in a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def documents(page: str) -> list[dict[str, Any]]:
+    """Return everything in YAML on a page."""
+    return [item for block in blocks(page, "yaml") for item in yaml.safe_load_all(block)]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_manifests_are_valid(page: str) -> None:
+    """A StreamsApp or StreamsReset on a page is one that the API server takes."""
+    models = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+    for document in documents(page):
+        if document.get("kind") in models:
+            models[document["kind"]].model_validate(document)
+
+
+def test_security_of_the_first_application_is_valid() -> None:
+    """What the page adds for security fits into the manifest above it."""
+    manifest, security = documents("getting-started.md")
+    manifest["spec"]["kafka"] |= security["spec"]["kafka"]
+    assert StreamsApp.model_validate(manifest).spec.kafka.auth
+
+
+def test_program_of_the_first_application_counts_words() -> None:
+    """The program runs as it stands, with the settings of the manifest beside it."""
+    scope: dict[str, Any] = {}
+    (program,) = blocks("getting-started.md", "python")
+    exec(compile(program, "wordcount.py", "exec"), scope)
+    builder = StreamsBuilder()
+    scope["topology"](builder)
+    config = documents("getting-started.md")[0]["spec"]["kafka"]["config"]
+    with TopologyTestDriver(builder.build(), config) as driver:
+        text = Serdes.string()
+        driver.create_input_topic("lines", text, text).pipe_input(None, "to be or not to be")
+        counts = driver.create_output_topic("word-counts", text, Serdes.long()).read_key_values_to_map()
+    assert counts == {"to": 2, "be": 2, "or": 1, "not": 1}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """Every relative link names a file that exists, and every anchor a heading of it."""
+    for target in re.findall(r"\]\((?!https?:)([^)]+)\)", (DOCS / page).read_text()):
+        name, _, anchor = target.partition("#")
+        path = (DOCS / name) if name else DOCS / page
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_values_of_the_chart_exist(page: str) -> None:
+    """A value that a page sets is one of the chart's."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for path in re.findall(r"--set '?([\w.]+)=", (DOCS / page).read_text()):
+        found = values
+        for part in path.split("."):
+            assert part in found, path
+            found = found[part]
+
+
+def test_conditions_are_linked() -> None:
+    """The operations guide leads to the table of conditions."""
+    assert "(conditions.md)" in (DOCS / "operations.md").read_text()
