@@ -139,6 +139,8 @@ class StreamsConfig(BaseModel):
     rocksdb_config_setter: Any = None
     rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
     """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
+    rocksdb_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Millrace's own: the same as a fraction of the container's memory limit; the number of bytes, if given, goes before it."""
     state_cleanup_delay_ms: Millis = 600_000
     state_cleanup_dir_max_age_ms: int = -1
     allow_os_group_write_access: bool = False
@@ -180,6 +182,8 @@ class StreamsConfig(BaseModel):
     built_in_metrics_version: str = "latest"
     enable_metrics_push: bool = True
     log_summary_interval_ms: int = 120_000
+    telemetry_otlp_headers_file: Path | None = None
+    """Millrace's own: file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read again as it changes."""
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
     """Millrace's own: host:port where probes and status are served; off unless set."""
     health_drain: bool = False

@@ -94,6 +94,7 @@ def test_everything_becomes_kafkas_settings():
         "ssl.endpoint.identification.algorithm": "https",
         "ssl.key.location": "/secrets/tls-client/tls.key",
         "ssl.key.password": "${directory:/etc/orders/key:password}",
+        "telemetry.otlp.headers.file": "/secrets/otlp/headers",
         "topic.compression.type": "zstd",
         "topic.min.insync.replicas": 2,
         "topic.segment.bytes": 104_857_600,

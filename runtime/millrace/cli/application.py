@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from millrace.cli.logs import LogFormat, LogLevel
 from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
+    from millrace.manifest.observability import Logs
     from millrace.topology import Topology
 
 EntrypointArgument = Annotated[
@@ -46,6 +49,13 @@ class Application:
     args: tuple[str, ...]
     folders: tuple[Path, ...] = ()
     """Where the program is looked for, besides the working directory."""
+    manifest: Path | None = None
+    """Where the settings come from."""
+    manifest_config: Mapping[str, Any] = field(default_factory=dict)
+    """Its `spec.kafka.config`."""
+    log_level: LogLevel | None = None
+    """What it says of logs, as the format."""
+    log_format: LogFormat = LogFormat.TEXT
 
     def config(self) -> StreamsConfig:
         """Return the validated settings.
@@ -55,7 +65,29 @@ class Application:
         """
         from millrace.config import StreamsConfig
 
-        return StreamsConfig.of(self.settings)
+        with self.naming_fields():
+            return StreamsConfig.of(self.settings)
+
+    def check_settings(self) -> None:
+        """Check everything about the settings that can be known without brokers and secrets.
+
+        Raises:
+            ConfigError: A client does not take a setting, or two contradict each other.
+            UnsupportedFeatureError: One is valid but not served by this version.
+        """
+        from millrace.runtime.preflight import check_settings
+
+        config = self.config()
+        with self.naming_fields():
+            check_settings(config)
+
+    def naming_fields(self) -> AbstractContextManager[None]:
+        """Have errors in this block say which field of the manifest they are about."""
+        from millrace.cli.manifest_fields import naming_fields
+
+        if self.manifest is None:
+            return nullcontext()
+        return naming_fields(self.manifest, self.manifest_config, self.settings)
 
     def topology(self) -> Topology:
         """Import the user's program and return its topology.
@@ -82,6 +114,7 @@ def application(
     options: Mapping[str, Any] | None = None,
     replica: int | None = None,
     bootstrap: str | None = None,
+    secrets_dir: Path | None = None,
 ) -> Application:
     """Return the application that the options of a command name.
 
@@ -92,6 +125,7 @@ def application(
         options: Settings from options of their own; None values are left out. They go before everything else.
         replica: Which replica of the manifest's this process is.
         bootstrap: Brokers to use in place of the manifest's and of its security settings.
+        secrets_dir: Where the secrets are that the manifest names; None = where a pod has them.
 
     Raises:
         ConfigError: Neither entrypoint nor manifest is given, or a setting is not `key=value`.
@@ -100,13 +134,20 @@ def application(
     merged: dict[str, Any] = {}
     app_config: Mapping[str, Any] = {}
     args: tuple[str, ...] = ()
+    kafka_config: Mapping[str, Any] = {}
+    logs: Logs | None = None
     if manifest is not None:
         from millrace.manifest import load, to_streams_config
 
         app = load(manifest)
-        merged |= to_streams_config(app, replica, bootstrap_servers=None if bootstrap is None else [bootstrap])
+        merged |= to_streams_config(
+            app, replica, bootstrap_servers=None if bootstrap is None else [bootstrap], secrets_dir=secrets_dir
+        )
         app_config, args = app.spec.app.config, app.spec.app.args
+        kafka_config, logs = app.spec.kafka.config, app.spec.observability.logs
         entrypoint = entrypoint or app.spec.app.entrypoint
+    elif secrets_dir is not None:
+        raise ConfigError("--secrets-dir holds the secrets of a manifest: name it with -f FILE")
     elif replica is not None:
         raise ConfigError("--replica counts the replicas of a manifest: name it with -f FILE")
     if entrypoint is None:
@@ -119,7 +160,19 @@ def application(
     merged |= {key: value for key, value in (options or {}).items() if value is not None}
     if "application.id" not in merged:
         raise ConfigError("The application has no id: give --application-id ID, or a manifest with -f FILE")
-    return Application(entrypoint, merged, app_config, args, (manifest.absolute().parent,) if manifest else ())
+    if manifest is None:
+        return Application(entrypoint, merged, app_config, args)
+    return Application(
+        entrypoint,
+        merged,
+        app_config,
+        args,
+        folders=(manifest.absolute().parent,),
+        manifest=manifest,
+        manifest_config=kafka_config,
+        log_level=None if logs is None else LogLevel(logs.level),
+        log_format=LogFormat.TEXT if logs is None else LogFormat(logs.format),
+    )
 
 
 def setting(text: str) -> tuple[str, str]:

@@ -1,17 +1,78 @@
-"""Where log records go: standard error, one line each, with the time and the logger."""
+"""Where log records go: standard error, one line each, for people or as JSON for collectors of logs."""
 
 from __future__ import annotations
 
+import json
 import logging
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["LogFormat", "LogLevel", "are_json", "configure"]
+
+_TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
-def configure(*, verbose: bool, quiet: bool = True) -> None:
+class LogFormat(StrEnum):
+    """How a log record is written."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least level that is logged."""
+
+    DEBUG = "DEBUG"
+    INFO = "INFO"
+    WARNING = "WARNING"
+    ERROR = "ERROR"
+
+
+class _JsonLines(logging.Formatter):
+    """One JSON object per record: time (UTC), level, logger, message, thread, and error with its traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+        }
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(
+    *, verbose: bool, quiet: bool = True, level: LogLevel | None = None, form: LogFormat = LogFormat.TEXT
+) -> None:
     """Set up logging of this process; may be called again.
 
     Args:
-        verbose: Whether Millrace logs at DEBUG; other libraries stay at WARNING.
-        quiet: Whether Millrace, too, logs warnings only, where the command itself says what it does.
+        verbose: Whether Millrace logs at DEBUG, whatever `level` says.
+        quiet: Whether Millrace logs warnings only unless `level` says otherwise, where the command itself says what it does.
+        level: Of Millrace and of the user's program; libraries do not log below INFO. None: Millrace as `quiet` says, all
+            others from WARNING on.
+        form: How a record is written.
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", level=logging.WARNING)
-    usual = logging.WARNING if quiet else logging.INFO
-    logging.getLogger("millrace").setLevel(logging.DEBUG if verbose else usual)
+    root = logging.getLogger()
+    logging.basicConfig()
+    for handler in root.handlers:
+        if type(handler) is logging.StreamHandler:
+            handler.setFormatter(_JsonLines() if form is LogFormat.JSON else logging.Formatter(_TEXT))
+    root.setLevel(logging.WARNING if level is None else max(logging.getLevelName(level.value), logging.INFO))
+    if verbose:
+        ours: int | str = logging.DEBUG
+    elif level is None:
+        ours = logging.WARNING if quiet else logging.INFO
+    else:
+        ours = level.value
+    logging.getLogger("millrace").setLevel(ours)
+
+
+def are_json() -> bool:
+    """Return whether log records of this process are written as JSON."""
+    return any(isinstance(handler.formatter, _JsonLines) for handler in logging.getLogger().handlers)

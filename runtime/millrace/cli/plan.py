@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,9 @@ from millrace.cli.application import (
     SettingOption,
     application,
 )
-from millrace.errors import ConfigError
+from millrace.cli.failure import report
+from millrace.cli.output import prints_on_stderr
+from millrace.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +31,7 @@ NEEDS_RESET = 3
 
 
 def plan(
+    context: typer.Context,
     entrypoint: EntrypointArgument = None,
     file: ManifestOption = None,
     application_id: ApplicationIdOption = None,
@@ -45,18 +49,27 @@ def plan(
     With `--diff`, show instead what has changed since an older plan, and whether the state that was built by it can be kept.
     Exit codes are then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
-    No broker is asked. For example:
+    No broker is asked, and no secret is needed. The settings are checked too, as far as that goes. With `--json` standard output
+    holds the document alone (one line, unless it is a terminal); what the program prints goes to standard error, as errors do,
+    with the kind of the error in their last line: `Reason: UnsupportedFeature`. For example:
 
     - `millrace plan -f streamsapp.yaml`
     - `millrace plan wordcount.py --application-id wordcount --json`
     - `millrace plan -f streamsapp.yaml --diff running.json`
     """
-    app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
-    old = None if diff is None else _read(diff)
-    result = app.topology().build(app.config()).plan()
+    verbose = bool((context.parent or context).params.get("verbose"))
+    try:
+        with prints_on_stderr():
+            app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
+            old = None if diff is None else _read(diff)
+            app.check_settings()
+            result = app.topology().build(app.config()).plan()
+    except StreamsError as error:
+        raise typer.Exit(report(error, verbose=verbose, with_reason=as_json)) from None
+    indent = 2 if sys.stdout.isatty() else None
     if old is None:
         if as_json:
-            print(result.to_json(indent=2))
+            print(result.to_json(indent=indent))
         else:
             _show(result, _console())
         return
@@ -64,7 +77,7 @@ def plan(
 
     difference = diff_plans(old, result)
     if as_json:
-        print(difference.to_json(indent=2))
+        print(difference.to_json(indent=indent))
     else:
         _show_diff(difference, _console())
     if difference.verdict is Verdict.NEEDS_RESET:

@@ -14,6 +14,7 @@ from millrace.cli.application import (
     SettingOption,
     application,
 )
+from millrace.cli.logs import LogFormat, LogLevel, configure
 
 
 def run(
@@ -31,7 +32,28 @@ def run(
     state_dir: Annotated[
         Path | None, typer.Option("--state-dir", help="Where state stores are kept.", show_default=False)
     ] = None,
+    secrets_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--secrets-dir", metavar="DIR", help="Where the manifest's secrets are mounted.", show_default=False
+        ),
+    ] = None,
     config: SettingOption = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(
+            "--log-format", help="Log lines for people, or JSON; the manifest's by default.", show_default=False
+        ),
+    ] = None,
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option(
+            "--log-level",
+            case_sensitive=False,
+            help="The least level that is logged; the manifest's, or INFO, by default.",
+            show_default=False,
+        ),
+    ] = None,
     status_file: Annotated[
         Path | None,
         typer.Option("--status-file", help="Write what the instance does to this file.", show_default=False),
@@ -63,12 +85,21 @@ def run(
         "health.listener": http,
         "health.drain": drain_endpoint or None,
     }
-    app = application(entrypoint, file, settings=config or (), options=options, replica=replica, bootstrap=bootstrap)
-    from millrace.cli.instance import run_until_stopped
-    from millrace.cli.logs import configure
-
     verbose = bool((context.parent or context).params.get("verbose"))
-    configure(verbose=verbose, quiet=False)
+    configure(verbose=verbose, quiet=False, level=log_level, form=log_format or LogFormat.TEXT)
+    app = application(
+        entrypoint,
+        file,
+        settings=config or (),
+        options=options,
+        replica=replica,
+        bootstrap=bootstrap,
+        secrets_dir=secrets_dir,
+    )
+    configure(verbose=verbose, quiet=False, level=log_level or app.log_level, form=log_format or app.log_format)
+    app.check_settings()
+    from millrace.cli.instance import run_until_stopped
+
     code = run_until_stopped(
         app.topology(),
         app.config(),

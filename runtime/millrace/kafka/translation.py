@@ -56,6 +56,9 @@ HANDLED_ELSEWHERE = frozenset(
 )
 """Client settings that librdkafka knows, or Java has, but that this library decides or uses itself."""
 
+_FOR_OTHERS = ("ssl.", "sasl.", "security.", "schema.registry.", "basic.auth.")
+"""Settings that are read elsewhere: by `security`, and by clients of a schema registry."""
+
 _CONSUMER_ONLY = (
     "fetch.",
     "max.partition.fetch.bytes",
@@ -167,7 +170,7 @@ def translate(settings: Mapping[str, Any], client: str) -> Settings:
     """
     translated = Settings()
     for key, value in settings.items():
-        if value is None or key.startswith(("ssl.", "sasl.", "security.")) or key in HANDLED_ELSEWHERE:
+        if value is None or key.startswith(_FOR_OTHERS) or key in HANDLED_ELSEWHERE:
             continue
         if key == _REQUEST_TIMEOUT:
             translated["socket.timeout.ms"] = min(max(10, int(value)), 300_000)

@@ -56,6 +56,7 @@ OWNED_SETTINGS = {
     "schema.registry.url": "spec.kafka.schemaRegistry.url",
     "session.timeout.ms": "spec.membership.sessionTimeout",
     "state.dir": "the operator, from spec.storage",
+    "telemetry.otlp.headers.file": "spec.observability.otlp.headersSecretRef",
     "topic.min.insync.replicas": "spec.internalTopics.minInsyncReplicas",
     "transactional.id": "Millrace, for each thread",
 }

@@ -76,6 +76,8 @@ def to_streams_config(
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
     if spec.kafka.schema_registry is not None:
         settings |= dict(_schema_registry(spec.kafka.schema_registry, secrets_dir or SECRETS_DIR))
+    if spec.observability.otlp is not None and spec.observability.otlp.headers_secret_ref is not None:
+        settings["telemetry.otlp.headers.file"] = str((secrets_dir or SECRETS_DIR) / OTLP / "headers")
     if replica is not None:
         settings["client.id"] = replica_name(app, replica)
         if spec.membership.static:

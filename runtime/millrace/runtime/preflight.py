@@ -17,9 +17,25 @@ from millrace.kafka.internal_topics import provision
 from millrace.runtime.membership import may_create_topics
 from millrace.topology.built import BuiltTopology
 
-__all__ = ["check_served", "provision_internal_topics"]
+__all__ = ["check_served", "check_settings", "provision_internal_topics"]
 
 _log = logging.getLogger(__name__)
+
+
+def check_settings(config: StreamsConfig) -> None:
+    """Check everything about the settings that can be known without brokers, and without the files that they refer to.
+
+    Raises:
+        UnsupportedFeatureError: one is valid but not served by this version.
+        ConfigError: a client does not take one, or two contradict each other.
+    """
+    given = config if config.bootstrap_servers else config.model_copy(update={"bootstrap_servers": ("localhost:9092",)})
+    settings = ClientSettings(given, "check", resolve_references=False)
+    check_served(config, settings)
+    for read in (settings.main_consumer, settings.restore_consumer, settings.producer, settings.membership):
+        read(1)
+    settings.global_consumer()
+    settings.admin()
 
 
 def check_served(config: StreamsConfig, settings: ClientSettings) -> None:

@@ -1,8 +1,8 @@
 """How RocksDB is opened: Kafka Streams' options (formats §9), and one memory budget for all stores of a process.
 
 Java gives every store its own 50 MiB block cache and up to 48 MiB of write buffers, so memory grows with the number of tasks
-and every larger deployment writes the same config setter to bound it. Here the bound is the default: one block cache of
-`rocksdb.memory.max.bytes`, which also pays for the write buffers. `rocksdb.config.setter` may change all of it per store.
+and every larger deployment writes the same config setter to bound it. Here the bound is the default: one block cache, as large
+as `memory_budget` says, which also pays for the write buffers. `rocksdb.config.setter` may change all of it per store.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rocksdict import (
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.state.memory_budget import rocksdb_budget
 
 BLOCK_SIZE = 4096
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
@@ -91,7 +92,7 @@ def config_setter(config: StreamsConfig) -> RocksDBConfigSetter | None:
 
 def store_options(store_name: str, config: StreamsConfig, setter: RocksDBConfigSetter | None) -> RocksDBOptions:
     """Return the options to open one store with."""
-    block_cache, manager = _shared_memory(config.rocksdb_memory_max_bytes)
+    block_cache, manager = _shared_memory(rocksdb_budget(config))
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.create_missing_column_families(True)

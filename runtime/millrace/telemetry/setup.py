@@ -8,6 +8,8 @@
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
 
+The setting `telemetry.otlp.headers.file` adds headers out of a file, such as an API key, which is no matter for variables.
+
 Samplers, propagators, batch sizes and time-outs have their variables too, which the SDK reads itself. It differs from the
 SDK's own start-up in one point: with no variable set, nothing is exported, instead of everything to a collector on this host.
 
@@ -34,6 +36,7 @@ from opentelemetry.trace import TracerProvider
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.telemetry.headers import read_headers, session_with_headers
 from millrace.telemetry.metric_table import Level
 from millrace.telemetry.metrics import observe
 from millrace.telemetry.tracing import Tracing
@@ -107,7 +110,7 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
     owned: list[SdkTracerProvider | SdkMeterProvider] = []
     tracer_provider: TracerProvider | None = _existing_tracer_provider()
     if tracer_provider is None:
-        exporters = [_load("traces", name, variables)() for name in _exporter_names("traces", variables)]
+        exporters = [_exporter("traces", name, variables, config) for name in _exporter_names("traces", variables)]
         if exporters:
             made = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
             for exporter in exporters:
@@ -116,7 +119,8 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
             tracer_provider = made
     meter_provider: MeterProvider | None = _existing_meter_provider()
     if meter_provider is None:
-        readers = [_reader(_load("metrics", name, variables)()) for name in _exporter_names("metrics", variables)]
+        names = _exporter_names("metrics", variables)
+        readers = [_reader(_exporter("metrics", name, variables, config)) for name in names]
         if readers:
             meters = SdkMeterProvider(readers, resource, shutdown_on_exit=False)
             owned.append(meters)
@@ -159,14 +163,27 @@ def _exporter_names(signal: str, variables: Mapping[str, str]) -> list[str]:
     return [] if names == ["none"] else names
 
 
+def _exporter(signal: str, name: str, variables: Mapping[str, str], config: StreamsConfig) -> Any:
+    make, file = _load(signal, name, variables), config.telemetry_otlp_headers_file
+    if name != "otlp" or file is None:
+        return make()
+    if _protocol(signal, variables) == "grpc":
+        return make(headers=dict(read_headers(file)))
+    return make(session=session_with_headers(file))
+
+
+def _protocol(signal: str, variables: Mapping[str, str]) -> str:
+    return (
+        variables.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+        or variables.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+        or "http/protobuf"
+    ).strip()
+
+
 def _load(signal: str, name: str, variables: Mapping[str, str]) -> Any:
     wanted = name
     if name == "otlp":
-        protocol = (
-            variables.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-            or variables.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-            or "http/protobuf"
-        ).strip()
+        protocol = _protocol(signal, variables)
         if protocol not in _PROTOCOLS:
             raise ConfigError(
                 f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol!r} is not supported: use http/protobuf, or grpc with its exporter"

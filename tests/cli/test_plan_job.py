@@ -1,0 +1,214 @@
+"""`millrace plan --json` as a restricted Job runs it, with a manifest and nothing else; and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from millrace.topology.plan import TopologyPlan
+
+PROGRAM = '''\
+import os
+import sys
+
+print("imported")
+
+
+def topology(builder):
+    """Print in every way there is, then count."""
+    print("built")
+    sys.stdout.write("written\\n")
+    os.write(1, b"of the system\\n")
+    os.system("echo of a child")
+    builder.stream("lines").group_by_key().count().to_stream().to("counts")
+'''
+
+READ_ONLY = '''\
+"""Stands in for a read-only root file system: whoever opens a file to write, or makes a folder, is refused."""
+import errno
+import os
+import sys
+
+
+def refuse(event, args):
+    if event == "open":
+        path, _, flags = args
+        writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if writes and not str(path).startswith("/dev/") and not isinstance(path, int):
+            raise OSError(errno.EROFS, "Read-only file system", path)
+    elif event in ("os.mkdir", "os.rename", "os.symlink", "os.link"):
+        raise OSError(errno.EROFS, "Read-only file system", args[0])
+
+
+sys.addaudithook(refuse)
+'''
+
+SECURED = {
+    "tls": {"caSecretRef": {"name": "ca"}},
+    "auth": {"type": "scram-sha-512", "secretRef": {"name": "login"}},
+}
+
+
+class Job:
+    """A folder with a manifest and its program, and the command on it."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        (folder / "shop.py").write_text(PROGRAM)
+
+    def manifest(self, *, kafka=None, **spec):
+        """Write the manifest."""
+        document = {
+            "apiVersion": "streams.millrace.dev/v1alpha1",
+            "kind": "StreamsApp",
+            "metadata": {"name": "shop"},
+            "spec": {
+                "applicationId": "shop-v1",
+                "image": "registry.example/shop:1",
+                "app": {"entrypoint": "shop:topology"},
+                "kafka": {"bootstrapServers": ["kafka.invalid:9092"], **(kafka or {})},
+                **spec,
+            },
+        }
+        (self.folder / "streamsapp.yaml").write_text(yaml.safe_dump(document))
+
+    def run(self, *options, **environment):
+        """Run it with next to no environment, as a user that may write nowhere; standard output is no terminal."""
+        hooks = self.folder / "hooks"
+        hooks.mkdir(exist_ok=True)
+        (hooks / "sitecustomize.py").write_text(READ_ONLY)
+        search = os.pathsep.join([str(hooks), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return subprocess.run(
+            [sys.executable, "-m", "millrace.cli", "plan", "-f", str(self.folder / "streamsapp.yaml"), *options],
+            capture_output=True,
+            text=True,
+            cwd="/",
+            timeout=120,
+            check=False,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": search, **environment},
+        )
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Give a Job of an application."""
+    return Job(tmp_path)
+
+
+def test_plan_needs_no_kafka_secret_home_or_disk(job):
+    """With brokers that do not exist, secrets that are not mounted and nowhere to write, the plan is the only line printed."""
+    job.manifest(kafka=SECURED)
+    ran = job.run("--json")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.count("\n") == 1
+    plan = TopologyPlan.from_json(ran.stdout)
+    assert plan.application_id == "shop-v1"
+    assert plan.subtopologies[0].source_topics == ("lines",)
+
+
+def test_what_the_program_prints_goes_to_standard_error(job):
+    """However the program prints, standard output holds the plan alone."""
+    job.manifest()
+    ran = job.run("--json")
+    assert TopologyPlan.from_json(ran.stdout).application_id == "shop-v1"
+    for line in ("imported", "built", "written", "of the system", "of a child"):
+        assert line in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "says", "field"),
+    [
+        (
+            {"standby": {"replicas": 2}},
+            "UnsupportedFeature",
+            "num.standby.replicas=2 is not served yet",
+            "spec.standby.replicas",
+        ),
+        (
+            {"kafka": {"groupProtocol": "streams"}},
+            "UnsupportedFeature",
+            "group.protocol=streams",
+            "spec.kafka.groupProtocol",
+        ),
+        (
+            {"kafka": {"config": {"producer.compression.type": "zip"}}},
+            "Config",
+            "compression.type",
+            "spec.kafka.config[producer.compression.type]",
+        ),
+        (
+            {
+                "processing": {"guarantee": "exactly_once_v2", "commitInterval": "5s"},
+                "kafka": {"config": {"producer.transaction.timeout.ms": 3000}},
+            },
+            "Config",
+            "commit.interval.ms=5000 is longer than producer.transaction.timeout.ms",
+            "spec.processing.commitInterval",
+        ),
+        (
+            {"kafka": {"config": {"num.stream.thread": "x", "poll.ms": "x"}}},
+            "Config",
+            "poll.ms",
+            "spec.kafka.config[poll.ms]",
+        ),
+    ],
+)
+def test_settings_that_cannot_run_are_refused_with_their_field(job, spec, reason, says, field):
+    """What no pod could run is found by the plan: exit code 2, nothing on standard output, and an end that a program can read."""
+    job.manifest(**spec)
+    ran = job.run("--json")
+    assert ran.returncode == 2, ran.stderr
+    assert ran.stdout == ""
+    *_, error, hint, last = ran.stderr.splitlines()
+    assert error.startswith("Error: ")
+    assert says in error
+    assert hint == f"Hint: In {job.folder}/streamsapp.yaml this is {field}."
+    assert last == f"Reason: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("program", "reason", "says"),
+    [
+        ("def topology(builder):\n    return {}['missing']\n", "Entrypoint", "KeyError"),
+        ("import nowhere\n", "Entrypoint", "module `nowhere` is not installed"),
+        ("def topology(builder):\n    builder.stream('a').to(\n", "Entrypoint", "shop.py:2"),
+    ],
+)
+def test_error_of_the_program_ends_with_its_reason(job, program, reason, says):
+    """The block on standard error is complete: what, where, and which kind."""
+    (job.folder / "shop.py").write_text(program)
+    job.manifest()
+    ran = job.run("--json")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+    assert ran.stderr.splitlines()[-1] == f"Reason: {reason}"
+
+
+def test_wrong_manifest_ends_with_its_reason(job):
+    """A manifest that breaks a rule is as clear."""
+    job.manifest(threads=0)
+    ran = job.run("--json")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.splitlines()[-1] == "Reason: Manifest"
+
+
+def test_run_refuses_the_same_settings(job):
+    """An instance with such settings ends at once, with the same words."""
+    job.manifest(standby={"replicas": 1})
+    ran = subprocess.run(
+        [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],
+        capture_output=True,
+        text=True,
+        cwd=job.folder,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert "spec.standby.replicas" in ran.stderr
+    assert not Path("/tmp/kafka-streams/shop-v1").exists()
