@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.support import TEXT, read_all, settings, wait_until
 
 from millrace.config import StreamsConfig
-from millrace.errors import TransactionAbortedError
+from millrace.errors import TaskMigratedError, TransactionAbortedError
 from millrace.kafka.clients import ClientSettings
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 from millrace.runtime.producer import StreamsProducer
@@ -97,3 +97,29 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     producer.close()
     stuck.release.set()
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
+
+
+def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):
+    """Being fenced is told while reports are served, as any other time; aborting then ends with a producer that works."""
+    topic, app = topic_factory("out", partitions=4), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    fenced, newer = (
+        StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms) for _ in range(2)
+    )
+    fenced.start()
+    fenced.begin()
+    newer.start()
+    for number in range(2_000):
+        fenced.client.produce(topic, b"lost", None, number % 4)
+    with pytest.raises(TaskMigratedError, match="fenced"):
+        wait_until(fenced.flush, "never: flush raises")
+    fenced.abort()
+    fenced.begin()
+    fenced.client.produce(topic, b"kept")
+    fenced.flush()
+    fenced.client.commit_transaction(30)
+    for producer in (fenced, newer):
+        producer.close()
+    wait_until(
+        lambda: [item[1] for item in read_all(kafka, topic, partitions=4)] == [b"kept"], "only what was committed"
+    )

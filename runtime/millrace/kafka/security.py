@@ -108,10 +108,7 @@ class Security:
             settings["ssl_context"] = self.ssl_context()
             settings["ssl_check_hostname"] = self.verify_hostname
         if self.sasl:
-            if self.mechanism == "OAUTHBEARER":
-                raise UnsupportedFeatureError(
-                    "sasl.mechanism=OAUTHBEARER is not served for group membership yet: use SCRAM, PLAIN or mutual TLS"
-                )
+            self.check_served()
             settings.update(
                 sasl_mechanism=self.mechanism,
                 sasl_plain_username=self.username,
@@ -121,6 +118,17 @@ class Security:
                 service = self.others.get("sasl.kerberos.service.name", "kafka")
                 settings["sasl_kerberos_service_name"] = service
         return settings
+
+    def check_served(self) -> None:
+        """Check that group membership can authenticate so.
+
+        Raises:
+            UnsupportedFeatureError: It cannot.
+        """
+        if self.sasl and self.mechanism == "OAUTHBEARER":
+            raise UnsupportedFeatureError(
+                "sasl.mechanism=OAUTHBEARER is not served for group membership yet: use SCRAM, PLAIN or mutual TLS"
+            )
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return a TLS context with the certificates of these settings.

@@ -36,6 +36,7 @@ def check_settings(config: StreamsConfig) -> None:
         read(1)
     settings.global_consumer()
     settings.admin()
+    settings.security("consumer.", "main.consumer.").check_served()
 
 
 def check_served(config: StreamsConfig, settings: ClientSettings) -> None:

@@ -92,6 +92,19 @@ def translate_error(error: KafkaException, doing: str) -> StreamsError:
     return StreamsError(text)
 
 
+def _client_error(error: KafkaException | SystemError) -> KafkaException:
+    """Return the client's error that a call ended with.
+
+    The library raises a fatal error while it serves delivery reports, and goes on to serve: if our function for these is called
+    then, Python finds an exception set where none may be, and says so with a SystemError that has the real one as its cause.
+    """
+    if isinstance(error, KafkaException):
+        return error
+    if isinstance(error.__cause__, KafkaException):
+        return error.__cause__
+    raise error
+
+
 def send_error(error: KafkaException, topic: str, *, transactional: bool) -> StreamsError:
     """Sort what `produce` itself raised; never into a plain `StreamsError`, which would count as the fault of user code."""
     failure = translate_error(error, f"send a record to {topic}")
@@ -141,14 +154,38 @@ class StreamsProducer:
             raise translate_error(error, "begin a transaction") from error
         self.in_transaction = True
 
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Take delivery reports, waiting for the first for so long.
+
+        Raises:
+            TaskMigratedError: the producer is fenced.
+            TransactionAbortedError: it has failed for good, and `abort` replaces it.
+        """
+        self._serve(lambda: self.client.poll(timeout_s))
+
     def flush(self) -> None:
         """Wait until every record is delivered or has failed.
 
         librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends.
+
+        Raises:
+            TaskMigratedError: the producer is fenced.
+            TransactionAbortedError: it has failed for good, and `abort` replaces it.
         """
         with self._progress.waiting_for("records to be acknowledged"):
-            while self.client.flush(_FLUSH_STEP_S):
+            while self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
                 pass
+
+    def _serve(self, call: Callable[[], int]) -> int:
+        try:
+            return call()
+        except (KafkaException, SystemError) as error:
+            failure = translate_error(_client_error(error), "send records")
+            if self.transactional and type(failure) is StreamsError:
+                raise TransactionAbortedError(
+                    f"{failure}. The records since the last commit are processed again"
+                ) from error
+            raise failure from error
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
         """Commit the transaction together with input offsets.
@@ -208,14 +245,14 @@ class StreamsProducer:
         """Forget what is not sent. Flush or commit first to keep it."""
         if self._stuck:
             return  # it ends by itself, once the call that hangs returns
-        with contextlib.suppress(KafkaException):  # a fenced producer refuses even this
+        with contextlib.suppress(KafkaException, SystemError):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
 
     def _open(self) -> Producer:
         settings = self._settings()
         self.transactional = "transactional.id" in settings
-        settings.update({"on_delivery": self._on_delivery, "error_cb": _on_error, "delivery.report.only.error": True})
+        settings.update({"on_delivery": self._on_delivery, "delivery.report.only.error": True})
         return open_producer(settings)
 
     def _in_time(self, call: Callable[[], None]) -> None:
@@ -255,22 +292,15 @@ class StreamsProducer:
             try:
                 with self._progress.waiting_for(f"a broker to {doing}"):
                     call()
-            except KafkaException as error:
-                cause: KafkaError = error.args[0]
+            except (KafkaException, SystemError) as error:
+                failure = _client_error(error)
+                cause: KafkaError = failure.args[0]
                 if cause.retriable() and not cause.txn_requires_abort() and time.monotonic() < deadline:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue
-                raise translate_error(error, doing) from error
+                raise translate_error(failure, doing) from error
             return
-
-
-def _on_error(error: KafkaError) -> None:
-    """Note an error of the client as a whole: what it prevents fails by itself, in the call that it concerns.
-
-    Without this, a fatal one is raised in the middle of serving delivery reports, which are lost by it.
-    """
-    _log.debug("Producer: %s (%s)", error.str(), error.name())
 
 
 def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:

@@ -140,7 +140,7 @@ class KafkaRecordCollector:
             ProductionError: a record was refused for good.
             TaskMigratedError: the producer is fenced.
         """
-        self._producer.client.poll(0)
+        self._producer.poll()
         self._raise_failure()
 
     def flush(self) -> None:
@@ -236,7 +236,7 @@ class KafkaRecordCollector:
         deadline = time.monotonic() + _BLOCK_S
         produce: Callable[..., None] = self._producer.client.produce
         while time.monotonic() < deadline:
-            self._producer.client.poll(0.05)
+            self._producer.poll(0.05)
             self._raise_failure()
             try:
                 produce(topic, value, key, partition, None, None, timestamp, list(headers))
@@ -260,7 +260,7 @@ class KafkaRecordCollector:
             if metadata is not None and metadata.error is None and metadata.partitions:
                 return len(metadata.partitions)
             problem = "it does not exist" if metadata is None or metadata.error is None else metadata.error.str()
-            self._producer.client.poll(0.1)
+            self._producer.poll(0.1)
         raise StreamsTimeoutError(
             f"Cannot learn how many partitions {topic} has: {problem}. Create it, or check its ACLs"
         )
