@@ -1,0 +1,196 @@
+"""Seeing: manifests and statuses as they stand, what plan Jobs printed, lists page by page."""
+
+import pytest
+
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, RESETS
+from millrace_operator.cluster.observe import Expandable, Outputs, desired_from, desired_reset_from
+from millrace_operator.cluster.relist import relist
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.model import Key
+
+SPEC = {
+    "applicationId": "orders-v1",
+    "image": "registry.example/orders:1",
+    "app": {"entrypoint": "orders:topology"},
+    "kafka": {"bootstrapServers": ["kafka:9092"]},
+}
+
+
+def app(spec=None, status=None, **metadata):
+    """A StreamsApp as the API gives it."""
+    return {
+        "apiVersion": "streams.millrace.dev/v1alpha1",
+        "kind": "StreamsApp",
+        "metadata": {"name": "orders", "namespace": "shop", "uid": "u", "generation": 3, **metadata},
+        "spec": SPEC if spec is None else spec,
+        **({} if status is None else {"status": status}),
+    }
+
+
+def test_resource_becomes_what_is_desired():
+    """Spec and status as models, the manifest as it was written."""
+    desired = desired_from(app(status={"currentRevision": "a"}, finalizers=["f"], annotations={"x": "y"}))
+    assert desired.spec is not None
+    assert (desired.spec.replicas, desired.manifest, desired.problems) == (1, SPEC, ())
+    assert desired.status is not None
+    assert desired.status.current_revision == "a"
+    assert (desired.generation, desired.finalizers, desired.annotations) == (3, ("f",), {"x": "y"})
+    assert not desired.deleting
+
+
+def test_deletion_has_its_time():
+    """How long a deletion has lasted can be told."""
+    desired = desired_from(app(deletionTimestamp="1970-01-01T00:01:00Z"))
+    assert (desired.deleting, desired.deletion_time) == (True, 60.0)
+
+
+def test_broken_spec_becomes_problems():
+    """A resource of an older or newer CRD is no reason to fail: its user is told."""
+    desired = desired_from(app({**SPEC, "replicas": "many"}))
+    assert desired.spec is None
+    assert "spec.replicas" in desired.problems[0]
+
+
+def test_unreadable_part_of_a_status_does_not_cost_the_rest():
+    """What an operator before has remembered stays, also beside a field that this one cannot read."""
+    status = {"currentRevision": "a", "lifecycleState": "Dreaming", "replicas": "x", "newField": 1}
+    desired = desired_from(app(status=status))
+    assert desired.status is not None
+    assert (desired.status.current_revision, desired.status.lifecycle_state) == ("a", None)
+
+
+def test_reset_becomes_what_is_desired():
+    """Like an app."""
+    body = {"apiVersion": APPS.api_version, "kind": "StreamsReset", "metadata": app()["metadata"]}
+    good = desired_reset_from({**body, "spec": {"appRef": {"name": "orders"}}, "status": {"phase": "Waiting"}})
+    assert good.spec is not None
+    assert good.status is not None
+    assert (good.spec.app_ref.name, good.status.phase) == ("orders", "Waiting")
+    assert desired_reset_from({**body, "spec": {}}).problems
+
+
+def job(kind="Complete", message=""):
+    """A Job that has ended."""
+    condition = {"type": kind, "status": "True", "message": message}
+    return {"metadata": {"name": "j", "uid": "job"}, "status": {"conditions": [condition]}}
+
+
+def pod(phase, message=None, name="j-1"):
+    """A pod of the Job."""
+    ended = [{"state": {"terminated": {"message": message}}}] if message else []
+    return {
+        "metadata": {"name": name, "labels": {"batch.kubernetes.io/job-name": "j"}, "creationTimestamp": name},
+        "status": {"phase": phase, "containerStatuses": ended},
+    }
+
+
+def objects(*found):
+    """An app's objects by key."""
+    kinds = {"j": "Job"}
+    return {Key(kinds.get(obj["metadata"]["name"], "Pod"), obj["metadata"]["name"]): obj for obj in found}
+
+
+def test_plan_is_read_once_from_the_pods_log(server, requests):
+    """A finished Job's log does not change."""
+    outputs = Outputs(requests)
+    server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = '{"version": 1}'
+    for _ in range(3):
+        assert outputs.of("shop", objects(job(), pod("Succeeded"))) == {"j": '{"version": 1}'}
+    assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running"))])
+def test_output_of_what_has_not_ended_is_not_known(server, requests, found):
+    """Job and pod are seen at different times: what was seen of the pod may be older."""
+    assert Outputs(requests).of("shop", objects(*found)) == {}
+    assert server.asked == []
+
+
+def test_last_of_several_pods_counts(server, requests):
+    """A Job may have had to try twice."""
+    server.logs["/api/v1/namespaces/shop/pods/j-2/log"] = "{}"
+    found = objects(job(), pod("Failed", "no", "j-1"), pod("Succeeded", None, "j-2"))
+    assert Outputs(requests).of("shop", found) == {"j": "{}"}
+
+
+def test_failed_job_tells_why(server, requests):
+    """By its pod's last words, or the end of its log, or else by its own condition."""
+    outputs = lambda *found: Outputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
+    assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"
+    server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "x" * 5000 + "the end"
+    assert outputs(job("Failed"), pod("Failed")).endswith("xthe end")
+    assert outputs(job("Failed", "Job was active longer than specified deadline")).startswith("Job was active longer")
+
+
+def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):
+    """A kubelet may be away for a while."""
+    outputs, found = Outputs(requests), objects(job(), pod("Succeeded"))
+    server.failures.append((500, "InternalError"))
+    with pytest.raises(ApiError):
+        outputs.of("shop", found)
+    server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "{}"
+    assert outputs.of("shop", found) == {"j": "{}"}
+
+
+def test_storage_class_is_asked_now_and_then(server, requests):
+    """Whether claims may grow is known without a request in each pass; without claims nothing is asked."""
+    now = [0.0]
+    expandable = Expandable(requests, lambda: now[0])
+    claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
+    found = {Key("PersistentVolumeClaim", "c"): claim}
+    assert expandable.of({}) is None
+    server.put("/apis/storage.k8s.io/v1/storageclasses/fast", {"metadata": {}, "allowVolumeExpansion": True})
+    assert [expandable.of(found) for _ in range(3)] == [True] * 3
+    assert len(server.asked) == 1
+    server.put("/apis/storage.k8s.io/v1/storageclasses/fast", {"metadata": {}})
+    now[0] = 601
+    assert expandable.of(found) is False
+
+
+def test_storage_class_that_may_not_be_read_is_not_known(server, requests):
+    """In namespaced mode the operator has no right to."""
+    server.failures.append((403, "Forbidden"))
+    claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
+    assert Expandable(requests).of({Key("PersistentVolumeClaim", "c"): claim}) is None
+
+
+def test_lists_fill_the_caches_page_by_page(server, requests):
+    """All namespaces, all pages; and the apps of which something was new are told."""
+    resources, children = Cache(), Cache()
+    for number in range(3):
+        server.put(f"/apis/streams.millrace.dev/v1alpha1/streamsapps/{number}", app(name=f"app-{number}"))
+    labels = {"streams.millrace.dev/app": "app-1"}
+    for number in range(1203):
+        metadata = {"name": f"m{number}", "namespace": "shop", "labels": labels}
+        server.put(f"/api/v1/configmaps/m{number}", {"metadata": metadata})
+    changed, pod_monitors = relist(requests, resources, children, (), "managed=yes")
+    assert changed == {("shop", f"app-{number}") for number in range(3)}
+    assert len(children.of_app("shop", "app-1")) == 1203
+    assert pod_monitors
+    asked = [query for _, path, query, _ in server.asked if path == "/api/v1/configmaps"]
+    assert [query.get("continue") for query in asked] == [None, "500", "1000"]
+    assert all(query["labelSelector"] == "managed=yes" for query in asked)
+
+
+def test_cluster_without_pod_monitors_is_served(server, requests):
+    """The kind is an option; any other list that fails is a failure."""
+    answer = server._answer
+    missing = {"podmonitors": (404, {"reason": "NotFound"})}
+    server._answer = lambda method, url, *more: (
+        missing.get(url.split("?")[0].rpartition("/")[2]) or answer(method, url, *more)
+    )
+    assert relist(requests, Cache(), Cache(), ("shop",), "x") == (set(), False)
+    missing["pods"] = (403, {"reason": "Forbidden"})
+    with pytest.raises(ApiError):
+        relist(requests, Cache(), Cache(), ("shop",), "x")
+
+
+def test_kinds_have_their_paths():
+    """Of the core group and of others, namespaced or not."""
+    assert PODS.path() == "/api/v1/pods"
+    assert CONFIG_MAPS.path("shop", "m") == "/api/v1/namespaces/shop/configmaps/m"
+    assert (
+        RESETS.path("shop", "r", "status")
+        == "/apis/streams.millrace.dev/v1alpha1/namespaces/shop/streamsresets/r/status"
+    )

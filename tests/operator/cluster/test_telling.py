@@ -1,0 +1,103 @@
+"""Statuses and Events: written only when there is something to tell."""
+
+import pytest
+
+from millrace.manifest import StreamsAppStatus
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import Recorder
+from millrace_operator.cluster.kinds import APPS, EVENTS
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.cluster.status import status_patch, write_status
+from millrace_operator.model import Event
+
+PATH = "/apis/streams.millrace.dev/v1alpha1/namespaces/shop/streamsapps/orders"
+
+
+@pytest.fixture
+def app(server):
+    """A StreamsApp with a status."""
+    return server.put(
+        PATH,
+        {
+            "apiVersion": APPS.api_version,
+            "kind": "StreamsApp",
+            "metadata": {"name": "orders", "namespace": "shop"},
+            "status": {"replicas": 1, "lag": {"total": 5}},
+        },
+    )
+
+
+def test_only_what_differs_is_written(server, requests, app):
+    """Changed fields are sent, those that are gone are removed, and the cache has the answer."""
+    cache = Cache()
+    assert write_status(requests, cache, APPS, app, StreamsAppStatus(replicas=2))
+    assert server.asked[-1][3]["status"] == {"replicas": 2, "lag": None, **server.asked[-1][3]["status"]}
+    cached = cache.get(APPS, "shop", "orders")
+    assert cached is not None
+    assert (cached["status"]["replicas"], "lag" in cached["status"]) == (2, False)
+
+
+def test_same_status_is_not_written(server, requests, app):
+    """A pass over a healthy app costs nothing."""
+    cache = Cache()
+    write_status(requests, cache, APPS, app, StreamsAppStatus(replicas=2))
+    asked = len(server.asked)
+    assert not write_status(requests, cache, APPS, server.objects[PATH], StreamsAppStatus(replicas=2))
+    assert len(server.asked) == asked
+
+
+def test_status_of_a_changed_resource_is_refused(server, requests, app):
+    """It was derived from something older."""
+    server.put(PATH, app)
+    with pytest.raises(ApiError) as error:
+        write_status(requests, Cache(), APPS, app, StreamsAppStatus(replicas=2))
+    assert error.value.conflict
+
+
+def test_patch_of_lists_replaces_them():
+    """A merge patch knows no part of a list."""
+    assert status_patch({"a": [1, 2]}, {"a": [1]}) == {"a": [1]}
+    assert status_patch({"a": [1]}, {"a": [1]}) == {}
+
+
+def events(server):
+    """The Events that are kept."""
+    return [obj for path, obj in server.objects.items() if path.startswith(EVENTS.path("shop"))]
+
+
+def test_event_that_happens_again_is_counted(server, requests, app):
+    """One object per resource, reason and message."""
+    recorder = Recorder(requests, "operator-0")
+    for _ in range(3):
+        recorder.record(app, Event("RollingOut", "A new revision."))
+    recorder.record(app, Event("RollingOut", "Another revision.", "Warning"))
+    assert sorted((item["message"], item["count"], item["type"]) for item in events(server)) == [
+        ("A new revision.", 3, "Normal"),
+        ("Another revision.", 1, "Warning"),
+    ]
+    assert events(server)[0]["involvedObject"]["uid"] == app["metadata"]["uid"]
+
+
+def test_event_of_an_operator_before_is_counted_on(server, requests, app):
+    """After a restart too it is the same object; its rights do not let the operator read it."""
+    Recorder(requests, "operator-0").record(app, Event("R", "m"))
+    Recorder(requests, "operator-1").record(app, Event("R", "m"))
+    assert [item["count"] for item in events(server)] == [2]
+    assert all(asked[0] != "GET" for asked in server.asked)
+
+
+def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app):
+    """Events live for an hour."""
+    recorder = Recorder(requests, "operator-0")
+    recorder.record(app, Event("R", "m"))
+    for path in [path for path in server.objects if "/events/" in path]:
+        del server.objects[path]
+    recorder.record(app, Event("R", "m"))
+    assert [item["count"] for item in events(server)] == [1]
+
+
+def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, caplog):
+    """It is logged."""
+    server.failures.append((403, "Forbidden"))
+    Recorder(requests, "operator-0").record(app, Event("R", "m"))
+    assert "was not written" in caplog.text
