@@ -10,6 +10,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -25,6 +26,16 @@ from millrace.manifest.model import VALIDATIONS
 CRDS: Final = Path(__file__).parents[1] / "crds"
 NAMESPACE: Final = "default"
 TABLE: Final = list(wrong.table())
+NEARLY_RIGHT: Final[list[Any]] = [
+    *(True, False, 0, 1, -1, 2, 3, 100, 2**31, 2**40, 0.5, "", [], {}, [{}], {"a": 1}, {"a": "b"}, ["a"], ["a", "a"]),
+    *("a", "A", "a.b", "-a", "a-", "a\n", "ä", "a b", "x" * 64, "x" * 254, "x" * 1000, "fast", "Fail", "Continue"),
+    *("1", "0", "0s", "1s", "10s", "1m30s", "300h", "1Gi", "1.5", "1e3", "1e-3", "-1Gi", "10%", "0%", "100%"),
+    *("m:f", "a:b:c", "kafka:1", "[::1]:1", "kafka:0", "kafka:65536", "http://a", "https://a/b?c=d", "http://a@b"),
+    *("/a", "/a/", "a/b", "/etc/millrace", "/etc/millracer", "/var/lib/millrace/x"),
+    *("earliest", "offset:1", "shift:-1", "timestamp:2026-02-30T00:00:00Z", "timestamp:2026-02-28T00:00:00+01:00"),
+    *("timestamp:1969-12-31T23:59:59Z", "timestamp:2026-02-28T00:00:00.1234567Z", "timestamp:2026-02-28T00:00:00Z"),
+]
+"""Values that are right somewhere, or just miss it."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +104,15 @@ def refusal(error: ApiException) -> str:
     return str(json.loads(error.body)["message"])
 
 
+def refusal_of(manifest: dict[str, Any], resources: Resources) -> str:
+    """Return why the API server refuses a manifest; empty if it does not."""
+    try:
+        resources.create(manifest, dry_run=True)
+    except ApiException as error:
+        return refusal(error)
+    return ""
+
+
 @functools.cache
 def explanations(kind: str) -> set[str]:
     """Return the messages of all rules of a kind, without what they list after a colon."""
@@ -128,6 +148,27 @@ def test_wrong_value_is_refused_with_its_field(case: wrong.Wrong, resources: Res
     for explanation in explanations(case.kind):
         if any(problem.rule.startswith(explanation) for problem in problems):
             assert explanation in message
+
+
+def test_models_and_api_server_judge_alike(resources: Resources):
+    """What the models take the API server takes, and nothing else: with values from anywhere put anywhere.
+
+    Left out are nulls and whole floats, which the API server rewrites before it looks.
+    """
+    random = Random(20260131)
+    places = [(kind, field) for kind, field in wrong.places() if field.startswith("spec")]
+    values = [wrong.standing_at(kind, field) for kind, field in places] + NEARLY_RIGHT
+    taken = 0
+    for _ in range(500):
+        (kind, field), value = random.choice(places), random.choice(values)
+        manifest = wrong.altered(kind, field, value)
+        model, problems = check(manifest, KINDS[kind])
+        refused = refusal_of(manifest, resources)
+        assert bool(refused) == bool(problems), (
+            f"{field}={value!r}: the API server says {refused}, the models {problems}"
+        )
+        taken += model is not None
+    assert taken > 50
 
 
 @pytest.mark.parametrize("name", ["minimal", "everything"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,12 @@ class Wrong:
 
 
 def good(name: str) -> dict[str, dict[str, Any]]:
-    """Return the good manifests of a file, by kind."""
+    """Return the good manifests of a file, by kind, as the caller's own."""
+    return copy.deepcopy(_good(name))
+
+
+@functools.cache
+def _good(name: str) -> dict[str, dict[str, Any]]:
     return {document["kind"]: document for document in yaml.safe_load_all((GOOD / f"{name}.yaml").read_text())}
 
 
@@ -83,13 +89,54 @@ def changes() -> Iterator[Change]:
             yield Change(kind, entry["field"], entry.get("refused", ""), manifest, value)
 
 
+def places() -> list[tuple[str, str]]:
+    """Return the kind and path of everything that stands in the fullest good manifests."""
+
+    def inside(value: Any, path: str) -> Iterator[str]:
+        items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for key, item in items:
+            yield f"{path}{key}"
+            yield from inside(item, f"{path}{key}/")
+
+    return [(kind, path) for kind, manifest in good("everything").items() for path in inside(manifest, "")]
+
+
+def standing_at(kind: str, field: str) -> Any:
+    """Return what the fullest good manifest has in one place."""
+    node: Any = good("everything")[kind]
+    for step in _steps(node, field):
+        node = node[step]
+    return node
+
+
+def altered(kind: str, field: str, value: Any) -> dict[str, Any]:
+    """Return the fullest good manifest with something else in one place."""
+    manifest = good("everything")[kind]
+    _put(manifest, field, value)
+    return manifest
+
+
+def _steps(node: Any, field: str) -> Iterator[Any]:
+    """Yield the keys and indices that a path names; keys may have slashes in them."""
+    while field:
+        if isinstance(node, list):
+            step, _, field = field.partition("/")
+            key: Any = int(step)
+        else:
+            known = [key for key in node if field == key or field.startswith(f"{key}/")]
+            key = max(known, key=len, default=field)
+            field = field[len(key) + 1 :]
+        yield key
+        if field:
+            node = node[key]
+
+
 def _put(manifest: dict[str, Any], field: str, value: Any) -> None:
-    *parents, last = field.split("/")
+    *parents, last = _steps(manifest, field)
     node: Any = manifest
     for step in parents:
-        node = node[int(step) if isinstance(node, list) else step]
-    key: Any = int(last) if isinstance(node, list) else last
+        node = node[step]
     if value is _NOTHING:
-        del node[key]
+        del node[last]
     else:
-        node[key] = value
+        node[last] = value
