@@ -50,10 +50,16 @@ def is_part_of(wanted: Any, seen: Any, key: str = "", parent: str = "") -> bool:
 def _list_is_part_of(wanted: list[Any] | tuple[Any, ...], seen: Any, key: str) -> bool:
     if not isinstance(seen, list | tuple):
         return False
-    if wanted and all(isinstance(item, Mapping) and "name" in item for item in wanted):
-        by_name = {item["name"]: item for item in seen if isinstance(item, Mapping) and "name" in item}
-        return all(item["name"] in by_name and is_part_of(item, by_name[item["name"]], key) for item in wanted)
+    named, by_name = _by_name(wanted), _by_name(seen)
+    if named and by_name is not None:
+        return all(name in by_name and is_part_of(item, by_name[name], key) for name, item in named.items())
     return len(wanted) == len(seen) and all(is_part_of(a, b, key) for a, b in zip(wanted, seen, strict=True))
+
+
+def _by_name(items: list[Any] | tuple[Any, ...]) -> dict[str, Any] | None:
+    """Return the entries of a list by their names; None if they do not all have one of their own."""
+    named = {item["name"]: item for item in items if isinstance(item, Mapping) and isinstance(item.get("name"), str)}
+    return named if len(named) == len(items) else None
 
 
 def _same_quantity(one: Any, other: Any) -> bool:

@@ -86,6 +86,8 @@ def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:
         busy: What else changes pods just now.
     """
     state = turn.observed.kafka.group.state if turn.observed.kafka.group is not None else ""
+    if turn.observed.kafka.reason == NOT_ASKED and turn.condition("ScalingAllowed") is not None:
+        return
     if not turn.brokers_answer:
         turn.settle("False", Reason.BROKERS_AWAY)
     elif not any(pod.ready for pod in turn.view.pods.values()):

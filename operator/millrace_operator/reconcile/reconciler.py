@@ -18,7 +18,7 @@ from millrace_operator.reconcile.annotations import DRAIN, FINALIZER, PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.supporting import collect_garbage, keep_supporting
-from millrace_operator.reconcile.target import Target, choose
+from millrace_operator.reconcile.target import Target, choose, settle_waiting
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import view_of
 
@@ -93,6 +93,7 @@ def _run(turn: Turn) -> None:
 def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
     seen = turn.view.stateful_set
     if seen is None and not target.may_start and not turn.view.pods:
+        settle_waiting(turn)
         return
     step = scaling.scale(turn, wanted, may_start=target.may_start)
     app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
@@ -111,6 +112,8 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
     storage.delete_claims_beyond(turn, running)
     if not applied or step.replicas != wanted or len(turn.view.pods) != wanted:
         _settle_pods_change(turn, wanted, suspended=turn.spec.state == "suspended")
+    if step.replicas < wanted and not target.may_start:
+        settle_waiting(turn)
     if not applied or step.replicas != turn.view.replicas or step.note is not None:
         return
     done = rolling.replace_pods(turn, target.revision, step.replicas, may_start=target.may_start)
@@ -135,7 +138,9 @@ def _settle_pods_change(turn: Turn, wanted: int, *, suspended: bool) -> None:
 
 
 def _settle_roll(turn: Turn, target: Target) -> None:
-    if turn.is_true("RolledBack"):
+    if not target.may_start:
+        settle_waiting(turn)
+    elif turn.is_true("RolledBack"):
         turn.settle("True", Reason.ROLLING_BACK, f"Pods go back to revision {target.revision}.")
     elif "Reconciling" not in turn.verdicts:
         turn.settle(

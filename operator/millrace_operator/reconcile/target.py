@@ -57,7 +57,8 @@ def choose(turn: Turn) -> Target | None:
     target = _with_topics(turn, wanted)
     if target.may_start or running in {None, wanted}:
         return target
-    return _of(turn, running, may_start=False)
+    settle_waiting(turn)
+    return _of(turn, running, may_start=_may_run_on(turn, running))
 
 
 def _failure(turn: Turn, wanted: str) -> Failure | None:
@@ -101,7 +102,6 @@ def _settle_unplanned(turn: Turn, wanted: str, running: str | None, plan: planni
     turn.settle("Unknown", Reason.PLAN_PENDING)
     if plan.failure is None:
         turn.settle("True", Reason.PLANNING, plan.message)
-        turn.lifecycle = "Planning"
         return
     turn.settle("True", plan.failure, plan.message)
     if running is not None and running != wanted:
@@ -144,17 +144,37 @@ def _with_topics(turn: Turn, revision: str | None) -> Target:
         may_start = turn.brokers_answer
     elif not turn.brokers_answer:
         turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers do not answer.")
-        turn.settle("True", Reason.WAITING_FOR_BROKERS)
         may_start = False
     else:
         may_start = _examine(turn, target.spec, turn.plan)
     return Target(target.revision, target.spec, may_start)
 
 
-def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
+def settle_waiting(turn: Turn) -> None:
+    """Settle that something is to be started and has to wait, and for what."""
+    if not turn.brokers_answer:
+        turn.settle("True", Reason.WAITING_FOR_BROKERS)
+    elif "Reconciling" not in turn.verdicts:
+        turn.settle("True", Reason.WAITING_FOR_TOPICS, turn.verdicts["TopicsReady"].message)
+
+
+def _may_run_on(turn: Turn, running: str | None) -> bool:
+    """Return whether pods of the running revision may be added while the wanted one has to wait for its topics."""
+    plan = turn.view.plan(running)
+    if plan is None or not turn.brokers_answer or not turn.view.replicas:
+        return False
+    found = _found(turn, turn.spec, plan)
+    return found is not None and found.ready
+
+
+def _found(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> Topics | None:
     known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
     accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
-    found = topics.examine(plan, spec, turn.observed.kafka, known, accepted)
+    return topics.examine(plan, spec, turn.observed.kafka, known, accepted)
+
+
+def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
+    found = _found(turn, spec, plan)
     if found is None:
         turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan.")
         turn.look_after(1)
@@ -177,11 +197,7 @@ def _settle_topics(turn: Turn, found: Topics) -> None:
         turn.settle("False", Reason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}.")
     else:
         turn.settle("True", Reason.TOPICS_FIT)
-    if found.ready:
-        return
-    if found.create:
+    if found.create and turn.spec.state == "running":
         turn.settle("True", Reason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}.")
-        turn.lifecycle = "Provisioning"
-    else:
-        turn.settle("True", Reason.WAITING_FOR_TOPICS, found.findings[0].message)
+    elif not found.ready:
         turn.look_after(10)

@@ -93,6 +93,7 @@ class World:
     objects: dict[Key, dict[str, Any]] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=lambda: {INPUT: Topic("input", 4, 1)})
     brokers_up: bool = True
+    kafka_reason: str = "Unreachable"
     brokers: int = 3
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
@@ -120,6 +121,10 @@ class World:
     log: list[model.Action] = field(default_factory=list)
     """Every action that was carried out."""
     events: list[model.Event] = field(default_factory=list)
+    warnings: list[model.Event] = field(default_factory=list)
+    """Those that were told though the resource was gone, too."""
+    stuck: bool = False
+    """Whether pods do not end, as on a lost node."""
     status_writes: int = 0
     most_pods_down: int = 0
     """The most pods of the application that were not ready at a time."""
@@ -173,7 +178,7 @@ class World:
 
     def _kafka(self) -> KafkaState:
         if not self.brokers_up:
-            return KafkaState(error="No broker answers at kafka:9092.", reason="Unreachable")
+            return KafkaState(error="No broker answers at kafka:9092.", reason=self.kafka_reason)
         group = None
         if self.group_exists:
             members = tuple(
@@ -213,6 +218,7 @@ class World:
         """Carry out a decision, or only its first actions."""
         for action in decision.actions[:actions]:
             self.do(action)
+        self.warnings.extend(event for event in decision.events if event.type == "Warning")
         if actions is None and self.exists:
             if decision.status is not None and decision.status != self.status:
                 self.status = decision.status
@@ -391,7 +397,7 @@ class World:
 
     def end_pods(self) -> None:
         for pod in self.pods():
-            if pod["metadata"].get("deletionTimestamp"):
+            if pod["metadata"].get("deletionTimestamp") and not self.stuck:
                 del self.objects[Key("Pod", pod["metadata"]["name"])]
         for key in [key for key in self.objects if key.kind == "PersistentVolumeClaim"]:
             if self.objects[key]["metadata"].get("deletionTimestamp") and not self._claimant(key.name):
@@ -467,6 +473,10 @@ class World:
         """Return a condition's message."""
         assert self.status is not None
         return next(item for item in self.status.conditions if item.type == kind).message
+
+    def set_ready(self, pod: str, ready: bool) -> None:  # noqa: FBT001
+        """Set a pod's Ready condition."""
+        set_ready(self.objects[Key("Pod", pod)], ready, self.timestamp())
 
     def timestamp(self) -> str:
         """Return the time as Kubernetes writes it."""

@@ -1,0 +1,179 @@
+"""What deletion leaves and what it takes."""
+
+import pytest
+from tests.operator.reconcile.world import INPUT, World
+
+from millrace_operator import model
+from millrace_operator.model import Decision
+from millrace_operator.reconcile import reconcile
+
+CHANGELOG = "words-v1-counts-changelog"
+
+
+@pytest.fixture
+def world():
+    """A healthy application with two pods, and a topic that only looks like one of its own."""
+    world = World()
+    world.change(replicas=2)
+    world.topics["words-v1-counts-changelog-of-mine"] = world.topics[INPUT]
+    world.run()
+    world.log.clear()
+    return world
+
+
+def delete(world, policy="Retain", **fields):
+    """Delete the application under a policy and wait for the end."""
+    world.change(deletionPolicy=policy, **fields)
+    world.delete()
+    world.run(300)
+
+
+def test_retain_keeps_state(world):
+    """Pods and what serves them go; claims, topics and offsets stay; the members have left."""
+    delete(world)
+    assert not world.exists
+    assert {key.kind for key in world.objects} == {"PersistentVolumeClaim"}
+    assert len(world.names("PersistentVolumeClaim")) == 2
+    assert CHANGELOG in world.topics
+    assert world.group_exists
+    assert world.members == set()
+
+
+def test_state_that_was_retained_is_used_again(world):
+    """An application of the same name takes over volumes and topics."""
+    delete(world)
+    ids = {name: topic.id for name, topic in world.topics.items()}
+    world.exists, world.deleted_at, world.status = True, None, None
+    world.run()
+    assert world.condition("Ready")[0] == "True"
+    assert {name: topic.id for name, topic in world.topics.items()} == ids
+    assert len(world.names("PersistentVolumeClaim")) == 2
+
+
+def test_purge_leaves_nothing_but_the_users_own(world):
+    """Claims, internal topics and the group go too; input topics and topics of other names stay."""
+    delete(world, "Purge")
+    assert not world.exists
+    assert world.objects == {}
+    assert set(world.topics) == {INPUT, "words-v1-counts-changelog-of-mine"}
+    assert not world.group_exists
+
+
+def test_purge_deletes_topics_only_when_nothing_writes_any_more(world):
+    """Pods go first, then members, then topics."""
+    delete(world, "Purge")
+    kinds = [
+        f"{type(action).__name__} {action.key.kind}" if isinstance(action, model.Delete) else type(action).__name__
+        for action in world.log
+    ]
+    order = ["Delete StatefulSet", "RemoveMembers", "DeleteTopics", "DeleteGroup", "Delete ConfigMap"]
+    places = [kinds.index(kind) for kind in order]
+    assert places == sorted(places)
+    assert kinds[-1] == "SetFinalizer"
+
+
+def test_orphan_leaves_everything(world):
+    """No child is touched: only the finalizer goes."""
+    before = {key: item["metadata"]["uid"] for key, item in world.objects.items()}
+    world.change(deletionPolicy="Orphan")
+    world.delete()
+    world.run(30)
+    assert not world.exists
+    assert {key: item["metadata"]["uid"] for key, item in world.objects.items()} == before
+    assert world.log == [model.SetFinalizer(present=False)]
+
+
+def test_claims_and_topics_can_go_with_the_application(world):
+    """storage.retention.whenDeleted and internalTopics.deletionPolicy say it one by one."""
+    delete(world, storage={"retention": {"whenDeleted": "Delete"}}, internalTopics={"deletionPolicy": "Delete"})
+    assert world.names("PersistentVolumeClaim") == []
+    assert CHANGELOG not in world.topics
+    assert world.group_exists
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_deletion_ends_though_no_broker_answers(world, policy):
+    """After a bounded time the finalizer goes, and a Warning says what was left behind."""
+    world.brokers_up = False
+    world.change(deletionPolicy=policy)
+    world.delete()
+    world.run(30)
+    assert world.exists
+    world.run(60)
+    assert not world.exists
+    assert CHANGELOG in world.topics
+    assert ("KafkaLeftBehind", "Warning") in [(event.reason, event.type) for event in world.warnings]
+
+
+def test_brokers_that_come_back_in_time_are_still_asked(world):
+    """Within its patience, deletion does all of its work."""
+    world.brokers_up = False
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.run(30)
+    world.brokers_up = True
+    world.run(60)
+    assert not world.exists
+    assert CHANGELOG not in world.topics
+
+
+def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
+    """A lost node keeps its pods; the finalizer goes after their grace period and some more."""
+    world.stuck = True
+    world.delete()
+    world.run(150)
+    assert world.exists
+    world.run(100)
+    assert not world.exists
+    assert len(world.names("PersistentVolumeClaim")) == 2
+
+
+def test_an_application_that_never_started(world):
+    """A resource whose first actions were never carried out goes at once."""
+    world = World()
+    world.turn(1)
+    world.delete()
+    world.run(30)
+    assert not world.exists
+    assert world.objects == {}
+
+
+def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
+    """Its policy is not known, so nothing that lasts is touched."""
+    desired = world.desired()
+    world.delete()
+    broken = model.Desired(
+        namespace=desired.namespace,
+        name=desired.name,
+        uid=desired.uid,
+        generation=9,
+        spec=None,
+        problems=("spec.image: is missing",),
+        finalizers=world.finalizers,
+        deleting=True,
+        deletion_time=world.now,
+    )
+    kinds = set()
+    for _ in range(10):
+        decision = reconcile(broken, world.observed())
+        kinds |= {type(action) for action in decision.actions}
+        world.carry_out(decision)
+        world.settle()
+        world.tick(5)
+    assert not world.exists
+    assert kinds == {model.Delete, model.SetFinalizer}
+    assert len(world.names("PersistentVolumeClaim")) == 2
+
+
+def test_a_resource_that_is_being_deleted_by_others_is_left_alone(world):
+    """Without the operator's finalizer there is nothing left to do."""
+    world.finalizers = ()
+    world.deleted_at = world.now
+    assert reconcile(world.desired(), world.observed()) == Decision()
+
+
+def test_a_paused_application_can_be_deleted(world):
+    """Pausing does not hold up what was asked for explicitly."""
+    world.annotations["streams.millrace.dev/pause"] = "true"
+    delete(world)
+    assert not world.exists

@@ -1,0 +1,150 @@
+"""What the status and Events tell."""
+
+import pytest
+from tests.operator.reconcile.world import Program, World, plan
+
+from millrace.manifest.status import ConditionType
+from millrace_operator import model
+from millrace_operator.reconcile import REASONS, Reason, reconcile
+from millrace_operator.reconcile.reasons import Explanation
+
+
+@pytest.fixture
+def world():
+    """A healthy application with two pods."""
+    world = World()
+    world.change(replicas=2)
+    world.run()
+    world.events.clear()
+    return world
+
+
+def test_every_reason_is_explained():
+    """Each has its condition, what it means, and a remedy unless all is well."""
+    assert set(REASONS) == set(Reason)
+    for explanation in REASONS.values():
+        assert isinstance(explanation, Explanation)
+        assert explanation.condition in ConditionType.__args__
+        assert explanation.meaning.endswith(".")
+
+
+def test_all_conditions_are_there(world):
+    """A running application has every condition, each with a reason that belongs to it."""
+    assert {item.type for item in world.status.conditions} == set(ConditionType.__args__)
+    for condition in world.status.conditions:
+        assert REASONS[condition.reason].condition == condition.type
+
+
+def test_what_a_healthy_application_says(world):
+    """Numbers of pods, tasks, members and topics are those that were seen."""
+    status = world.status
+    assert (status.replicas, status.ready_replicas) == (2, 2)
+    assert status.topology.model_dump()["tasks"] == 4
+    assert status.topology.compatibility == "Compatible"
+    assert (status.group.state, status.group.members) == ("Stable", 2)
+    assert status.tasks.active == 2
+    assert status.selector == "app.kubernetes.io/component=runtime,streams.millrace.dev/app=words"
+    assert status.lag.total == 0
+    assert status.observed_generation == world.generation
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes(world):
+    """Another message or reason is no transition."""
+    before = next(item for item in world.status.conditions if item.type == "Ready").last_transition_time
+    world.tick(100)
+    world.turn()
+    after = next(item for item in world.status.conditions if item.type == "Ready").last_transition_time
+    assert after == before
+    world.set_ready("words-0", False)
+    world.turn()
+    changed = next(item for item in world.status.conditions if item.type == "Ready")
+    assert changed.status == "False"
+    assert changed.last_transition_time == world.timestamp()
+
+
+@pytest.mark.parametrize(("lag", "told"), [(0, 0), (99, 0), (12_345, 12_000), (996_000, 1_000_000)])
+def test_lag_is_told_in_two_digits(world, lag, told):
+    """Fewer than a hundred records are no lag."""
+    world.lag = lag
+    world.turn()
+    assert world.status.lag.total == told
+
+
+def test_a_lag_that_hovers_is_not_written(world):
+    """A tenth more or less is no change, and the trend settles."""
+    world.lag = 10_000
+    world.turn()
+    assert world.status.lag.trend == "Growing"
+    world.turn()
+    assert world.status.lag.trend == "Steady"
+    writes = world.status_writes
+    for lag in (10_400, 9_700, 10_900, 10_000):
+        world.lag = lag
+        world.turn()
+    assert world.status_writes == writes
+
+
+def test_restoration_is_told(world):
+    """Restoring tasks, the records that are left and the time are in the status."""
+    world.restoring["words-0"] = 2
+    world.turn()
+    assert world.condition("StateRestored") == ("False", "Restoring")
+    assert world.status.tasks.restoring == 2
+
+
+def test_problems_stall_and_touch_nothing(world):
+    """A spec that breaks a rule is told in Stalled; what runs is left alone."""
+    desired = world.desired()
+    broken = model.Desired(
+        namespace=desired.namespace,
+        name=desired.name,
+        uid=desired.uid,
+        generation=desired.generation + 1,
+        spec=None,
+        problems=("spec.threads: must be at least 1",),
+        status=world.status,
+        finalizers=world.finalizers,
+    )
+    decision = reconcile(broken, world.observed())
+    assert decision.actions == ()
+    stalled = next(item for item in decision.status.conditions if item.type == "Stalled")
+    assert (stalled.status, stalled.reason) == ("True", "InvalidSpec")
+    assert "spec.threads" in stalled.message
+    ready = next(item for item in decision.status.conditions if item.type == "Ready")
+    assert ready.status == "True"
+
+
+def test_transitions_become_events(world):
+    """A roll-back is told once, by its reason, as a Warning."""
+    world.programs["new"] = Program(crashes=True)
+    world.change(image="new")
+    world.run(300)
+    told = [(event.reason, event.type) for event in world.events]
+    assert told.count(("PodCrashed", "Warning")) == 1
+    assert ("RollingOut", "Normal") in told
+    world.events.clear()
+    world.run(60)
+    assert world.events == []
+
+
+def test_an_incompatible_topology_is_told_once(world):
+    """The Warning has the reasons, and is not repeated."""
+    world.programs["new"] = Program(plan=plan(["sums"]))
+    world.change(image="new")
+    world.run(60)
+    warnings = [event for event in world.events if event.reason == "NeedsReset"]
+    assert len(warnings) == 1
+    assert "counts was renamed to sums" in warnings[0].message
+
+
+def test_the_life_of_an_application():
+    """The lifecycle goes through the states that a user expects, in this order."""
+    world = World()
+    seen = []
+    for _ in range(40):
+        world.turn()
+        if not seen or seen[-1] != world.status.lifecycle_state:
+            seen.append(world.status.lifecycle_state)
+        world.settle()
+        world.tick(2)
+    assert seen == ["Planning", "Provisioning", "Starting", "Running"]
