@@ -1,16 +1,18 @@
 """What pods and plan Jobs run is a command line that Millrace understands."""
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
 
 from tests.operator.children.apps import SMALL, program, revision_of
+from typer.main import get_command
 
+from millrace.cli.app import app
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
+from millrace.manifest.settings import SECRETS_DIR
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import MANIFEST_KEY, plan_job, pod_template, revision_config_map
+from millrace_operator.children import MANIFEST_KEY, names, plan_job, pod_template, revision_config_map
 
 PROGRAM = '''\
 from millrace.topology import Topology
@@ -72,9 +74,14 @@ def test_program_that_is_wrong_is_not_tried_again(tmp_path):
     assert "nothing_there" in result.stderr
 
 
-def test_replica_is_a_static_member_by_its_pods_name(tmp_path):
-    """The manifest and index that a pod is given make it the member that the operator knows by the pod's name."""
+def test_pods_command_is_understood(tmp_path):
+    """Every option of the pod's command is one of `millrace run`, and the pod's index makes the member of the pod's name."""
     line = command_line(pod_template(revision_of(SPEC)), tmp_path)
-    options = dict(itertools.pairwise(line))
-    settings = to_streams_config(load(Path(options["-f"])), 2)
-    assert settings["group.instance.id"] == "orders-2"
+    _, name, *arguments = [argument.replace("$(POD_INDEX)", "2") for argument in line]
+    command = get_command(app).commands[name]
+    given = command.make_context(name, arguments).params
+    assert given["replica"] == 2
+    assert given["drain_endpoint"] is True
+    assert given["secrets_dir"] == SECRETS_DIR
+    settings = to_streams_config(load(given["file"]), given["replica"])
+    assert settings["group.instance.id"] == names.pod("orders", 2)
