@@ -8,6 +8,10 @@ from urllib.parse import parse_qs, urlsplit
 
 from kubernetes import client
 
+from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS
+
+_PLURALS = {kind.plural for kind in (*CHILDREN, APPS, RESETS, POD_MONITORS)}
+
 
 class ApiServer:
     """Serves until it is closed; `objects` has what it keeps, by path, and `asked` what it was asked."""
@@ -79,7 +83,7 @@ class ApiServer:
         match method:
             case "GET" if path in self.objects:
                 return 200, self.objects[path]
-            case "GET" if path.rpartition("/")[2].endswith("s"):
+            case "GET" if path.rpartition("/")[2] in _PLURALS:
                 return 200, self._list(path, query)
             case "POST":
                 made = f"{path}/{body['metadata']['name']}"

@@ -1,0 +1,117 @@
+"""What is known of brokers: the newest when they answer, something in any case."""
+
+import threading
+
+import pytest
+
+from millrace_operator.app import brokers as module
+from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.refs import Ref
+from millrace_operator.model import Group, KafkaState
+
+REF = Ref("StreamsApp", "shop", "orders")
+
+
+@pytest.fixture
+def changes():
+    """The applications of which something new was told."""
+    return []
+
+
+@pytest.fixture
+def now():
+    """A clock."""
+    return [0.0]
+
+
+@pytest.fixture
+def brokers(changes, now):
+    """Brokers with that clock."""
+    told = Brokers(changes.append, lambda: now[0])
+    yield told
+    told.close()
+
+
+class Slow:
+    """Answers when it is let."""
+
+    def __init__(self, state):
+        self.state = state
+        self.go = threading.Event()
+        self.asked = 0
+
+    def __call__(self):
+        self.asked += 1
+        assert self.go.wait(30)
+        return self.state
+
+
+def test_pass_gets_the_newest_answer(brokers, now):
+    """Brokers that answer in time are asked for each pass."""
+    assert brokers.state(REF, lambda: KafkaState(brokers=3)).brokers == 3
+    now[0] += 5
+    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2
+
+
+def test_passes_in_quick_succession_ask_once(brokers):
+    """What is a second old is new enough."""
+    assert brokers.state(REF, lambda: KafkaState(brokers=3)).brokers == 3
+    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 3
+
+
+def test_what_an_action_has_changed_is_asked_for_again(brokers):
+    """However new the answer is: it is out of date."""
+    brokers.state(REF, lambda: KafkaState(brokers=3))
+    brokers.changed(REF)
+    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2
+
+
+def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes, monkeypatch):
+    """The pass goes on with what was known, the next ones without waiting; the late answer brings another."""
+    monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.01)
+    slow = Slow(KafkaState(brokers=3))
+    assert brokers.state(REF, slow).reason == "Unknown"
+    monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.0)
+    now[0] += 60
+    assert brokers.state(REF, slow).reason == "Unknown"
+    assert slow.asked == 1, "one question at a time"
+    assert changes == []
+    slow.go.set()
+    asking = brokers._known[REF].asking
+    if asking is not None:
+        asking.result(30)
+    assert changes == [REF]
+    assert brokers.state(REF, slow).brokers == 3
+
+
+def test_lag_alone_brings_no_pass(brokers, changes, now, monkeypatch):
+    """It changes all the time; whoever is in the group is worth a look."""
+    brokers.state(REF, lambda: KafkaState(lag=1))
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.0)
+    for state, expected in ((KafkaState(lag=2), []), (KafkaState(lag=2, group=Group("Stable")), [REF])):
+        now[0] += 5
+        slow = Slow(state)
+        brokers.state(REF, slow)
+        asking = brokers._known[REF].asking
+        slow.go.set()
+        if asking is not None:
+            asking.result(30)
+        assert changes == expected
+
+
+def test_failure_of_the_question_is_an_answer(brokers):
+    """A mistake of ours does not end the passes."""
+
+    def broken():
+        raise ValueError
+
+    state = brokers.state(REF, broken)
+    assert (state.reason, state.error) == ("Unreachable", "Asking the brokers failed: ValueError")
+
+
+def test_forgotten_application_begins_anew(brokers):
+    """Another of the same name is another application."""
+    brokers.state(REF, lambda: KafkaState(brokers=3))
+    brokers.forget(REF)
+    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2

@@ -1,0 +1,99 @@
+"""Handlers: events become keys, and only what somebody else has changed does."""
+
+import kopf
+import pytest
+
+from millrace_operator.app.handlers import SELECTOR, Handlers, configure
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.refs import Ref
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS
+
+
+class Keys:
+    """Notes what is added."""
+
+    def __init__(self):
+        self.added = []
+
+    def add(self, key, after=0.0, *, urgent=False):
+        self.added.append((key, urgent))
+
+
+@pytest.fixture
+def keys():
+    """What is added."""
+    return Keys()
+
+
+@pytest.fixture
+def caches():
+    """Resources and children."""
+    return Cache(), Cache()
+
+
+@pytest.fixture
+def handlers(keys, caches):
+    """Handlers that add to those keys."""
+    return Handlers(*caches, keys, Metrics())
+
+
+def obj(version, generation=1, **metadata):
+    """A resource as a watch gives it."""
+    fields = {"name": "orders", "namespace": "shop", "uid": "u", "generation": generation, **metadata}
+    return {"metadata": {**fields, "resourceVersion": str(version)}, "spec": {}}
+
+
+ORDERS = Ref("StreamsApp", "shop", "orders")
+
+
+def test_what_a_user_does_is_urgent(handlers, keys):
+    """A new resource, a new spec, an annotation, a deletion."""
+    handlers.on_resource(APPS, None, obj(1))
+    handlers.on_resource(APPS, "MODIFIED", obj(2, generation=2))
+    handlers.on_resource(APPS, "MODIFIED", obj(3, generation=2, annotations={"streams.millrace.dev/pause": "true"}))
+    handlers.on_resource(APPS, "MODIFIED", obj(4, generation=3, deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert keys.added == [(ORDERS, True)] * 4
+
+
+def test_what_the_operator_does_starts_no_pass(handlers, keys, caches):
+    """Its status writes and finalizers come back through the watch, before or after their answers."""
+    handlers.on_resource(APPS, "ADDED", obj(1))
+    keys.added.clear()
+    handlers.on_resource(APPS, "MODIFIED", {**obj(2, finalizers=["f"]), "status": {"replicas": 1}})
+    caches[0].put(APPS, {**obj(3), "status": {"replicas": 2}})
+    handlers.on_resource(APPS, "MODIFIED", {**obj(3), "status": {"replicas": 2}})
+    assert keys.added == []
+
+
+def test_resource_that_is_gone_is_forgotten(handlers, keys, caches):
+    """Its key comes once more, so that what was kept for it goes."""
+    handlers.on_resource(APPS, "ADDED", obj(1))
+    handlers.on_resource(APPS, "DELETED", obj(2))
+    assert caches[0].get(APPS, "shop", "orders") is None
+    assert keys.added[-1][0] == ORDERS
+
+
+def test_change_of_a_child_is_a_pass_over_its_app(handlers, keys, caches):
+    """By the child's label; what the cache knows already is none."""
+    pod = obj(5, name="orders-0", labels={"streams.millrace.dev/app": "orders"})
+    handlers.on_child(PODS, "ADDED", pod)
+    handlers.on_child(PODS, "MODIFIED", pod)
+    handlers.on_child(PODS, "DELETED", {**pod, "metadata": {**pod["metadata"], "resourceVersion": "6"}})
+    assert keys.added == [(ORDERS, False)] * 2
+    assert caches[1].of_app("shop", "orders") == {}
+
+
+def test_kopf_only_watches(handlers):
+    """No handler that makes kopf write annotations or finalizers, and children by label at the server."""
+    registry = handlers.registry()
+    assert len(registry._watching.get_all_handlers()) == len(CHILDREN) + 2
+    assert not registry._changing.get_all_handlers()
+    assert not registry._spawning.get_all_handlers()
+    settings = kopf.OperatorSettings()
+    configure(settings)
+    selectors = settings.watching.label_selectors
+    assert all(selectors[kind.group, kind.version, kind.plural] == SELECTOR for kind in CHILDREN)
+    assert (RESETS.group, RESETS.version, RESETS.plural) not in selectors
+    assert not settings.posting.enabled
+    assert settings.persistence.finalizer.startswith("streams.millrace.dev/")

@@ -1,0 +1,98 @@
+"""Workers: every key is worked on, one that fails holds no other up, and what sticks is seen."""
+
+import threading
+
+import pytest
+
+from millrace_operator.app.failures import FailedError, TransientError
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.queue import Backoff, WorkQueue
+from millrace_operator.app.refs import Ref
+from millrace_operator.app.workers import Workers
+
+DEADLINE = 30
+
+
+def ref(name):
+    """A resource."""
+    return Ref("StreamsApp", "shop", name)
+
+
+@pytest.fixture
+def queue():
+    """A queue whose failed keys come back soon."""
+    return WorkQueue(Backoff(0.01, 0.02, 0.0))
+
+
+@pytest.fixture
+def start(queue):
+    """Starts workers with a pass; they end with the test."""
+    started = []
+
+    def start(work, count=2):
+        workers = Workers(queue, {"StreamsApp": work}, count=count, metrics=Metrics())
+        workers.start()
+        started.append(workers)
+        return workers
+
+    yield start
+    queue.close()
+    assert all(workers.join(DEADLINE) for workers in started)
+
+
+@pytest.mark.parametrize("error", [TransientError("away"), FailedError("OperatorError", "bug"), RuntimeError("worse")])
+def test_key_that_fails_is_tried_again_while_others_go_on(queue, start, error):
+    """However it fails; and each time with the number of failures before."""
+    failures, good, enough = [], threading.Event(), threading.Event()
+
+    def work(key, before):
+        if key.name == "good":
+            good.set()
+            return
+        failures.append(before)
+        if len(failures) >= 4:
+            enough.set()
+        raise error
+
+    start(work)
+    queue.add(ref("poison"))
+    queue.add(ref("good"))
+    assert good.wait(DEADLINE)
+    assert enough.wait(DEADLINE)
+    assert failures[:4] == [0, 1, 2, 3]
+
+
+def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
+    """And never again when it has not."""
+    times, enough = [], threading.Event()
+
+    def work(key, before):
+        times.append(key)
+        if len(times) == 3:
+            enough.set()
+        return 0.0 if len(times) < 3 else None
+
+    start(work)
+    queue.add(ref("a"))
+    assert enough.wait(DEADLINE)
+    queue.add(ref("b"))
+    assert times[:3] == [ref("a")] * 3
+
+
+def test_pass_that_sticks_is_a_problem(queue, start):
+    """So is a key that nobody gets to because of it; others say nothing."""
+    begun, go = threading.Event(), threading.Event()
+
+    def work(key, before):
+        begun.set()
+        go.wait(DEADLINE)
+
+    workers = start(work, count=1)
+    queue.add(ref("a"))
+    assert begun.wait(DEADLINE)
+    queue.add(ref("b"))
+    assert workers.problems(60) == []
+    problems = workers.problems(-1)
+    go.set()
+    assert any("the pass over StreamsApp shop/a has taken" in item for item in problems)
+    assert any("has waited" in item for item in problems)
