@@ -1,9 +1,9 @@
 """`reconcile_reset`: from a reset and what was seen to what is to be done about it.
 
 A pure function, called again until the reset has come to an end. First the plan is written into the status, then everything is
-done in one pass, and again from the start if that pass does not come to its end: offsets, which the brokers refuse to set while
-anybody is in the group; then topics, then volumes, then what the operator remembers of them. Each step may be done twice. When
-all is done that is written down, and a reset that has ended does nothing ever again.
+done in one pass, and what is left of it in another if that pass does not come to its end: offsets, which the brokers refuse to
+set while anybody is in the group; then topics, then volumes, then what the operator remembers of them. Each step may be done
+twice. When all is done that is written down, and a reset that has ended does nothing ever again.
 
 A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
 later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
@@ -213,7 +213,8 @@ class _Pass:
         self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.Observed
     ) -> ResetDecision:
         app, todo = self.app, list[ResetAction]()
-        offsets = as_planned(actions, planned, brokers)
+        committed = brokers.committed or {}
+        offsets = {tp: to for tp, to in as_planned(actions, planned, brokers).items() if committed.get(tp) != to}
         if offsets or actions.remove_members:
             todo.append(SetOffsets(actions.remove_members, offsets))
         if spec.delete_internal_topics:
@@ -223,8 +224,8 @@ class _Pass:
         if spec.delete_volumes:
             claims = [claim for _, claim in sorted(self.view.claims.items()) if not claim.terminating]
             todo += [Delete(Key("PersistentVolumeClaim", claim.name), claim.uid) for claim in claims]
-        if spec.delete_internal_topics:
-            todo.append(PatchApp(app.uid, status=dict.fromkeys(("stableRevision", "internalTopics"))))
+        if spec.delete_internal_topics and (remembered := _remembered(app)):
+            todo.append(PatchApp(app.uid, status=remembered))
         told = "Offsets are set, topics and volumes deleted."
         status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
         return ResetDecision(tuple(todo), status, (), _SOON_S)
@@ -278,6 +279,15 @@ def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
     accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS, "").split(",")}
     return [PatchApp(app.uid, annotations={ACCEPT_LOSS: ",".join(sorted(known))})] if known - accepted else []
+
+
+def _remembered(app: Desired) -> dict[str, None]:
+    """Return the fields of the application's status by which it would miss what a reset deletes."""
+    if app.status is None:
+        return {}
+    ids = [item for item in app.status.internal_topics if item.topic_id]
+    fields = {"stableRevision": app.status.stable_revision, "internalTopics": ids}
+    return dict.fromkeys(name for name, value in fields.items() if value)
 
 
 def _summary(planned: ResetResult) -> str:
