@@ -1,0 +1,316 @@
+"""A reset against a real API server and a real Kafka: everything goes at once, once, and whatever the operator meets meanwhile.
+
+The application is suspended, so there are no pods, and the cluster needs no node. The operator runs on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from tests.operator.kafka.support import count_plan
+
+from e2e.cluster import Cluster, waiting
+from e2e.cluster.cluster import prepare
+from millrace.dev.kafka import EmbeddedKafka
+from millrace.kafka.admin import all_topic_partitions
+from millrace.kafka.clients import ClientSettings
+from millrace.kafka.group_admin import GroupAdmin
+from millrace.manifest import StreamsApp
+from millrace.records import TopicPartition
+from millrace_operator.children import AppRevision, labels, plan_config_map
+from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.settings import client_config
+from millrace_operator.model import ProvisionTopics
+from millrace_operator.reconcile.revisions import revision_of
+
+CRDS = Path(__file__).parents[1] / "crds"
+NAMESPACE = "default"
+API_VERSION = "streams.millrace.dev/v1alpha1"
+
+
+def wait_for(what: str, look: Callable[[], object], timeout_s: float = 60.0) -> None:
+    """Wait until `look` returns something true."""
+    waiting.wait_for(what, look, timeout_s=timeout_s)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a control plane with the CRDs in it."""
+    prepare()
+    with (
+        tempfile.TemporaryDirectory(prefix="reset-") as directory,
+        Cluster.start(Path(directory) / "c", with_node=False) as cluster,
+    ):
+        cluster.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+        yield cluster
+
+
+@contextlib.contextmanager
+def operator(cluster: Cluster, log: Path, crash_after: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the operator as administrator, until it ends or is ended."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
+    environment |= {
+        "KUBECONFIG": str(cluster.kubeconfig),
+        "MILLRACE_OPERATOR_METRICS_PORT": "0",
+        "MILLRACE_OPERATOR_LEASE_SECONDS": "3",
+        "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
+    }
+    if crash_after is not None:
+        environment["MILLRACE_OPERATOR_CRASH_AFTER_ACTIONS"] = str(crash_after)
+    with log.open("ab") as output:
+        process = subprocess.Popen([sys.executable, "-m", "millrace_operator"], env=environment, stderr=output)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+@dataclass
+class Application:
+    """A suspended application that has run: with topics, offsets, volumes, and an operator that remembers them."""
+
+    cluster: Cluster
+    kafka: EmbeddedKafka
+    name: str = field(default_factory=lambda: f"words-{secrets.token_hex(3)}")
+
+    @property
+    def input(self) -> str:
+        """The input topic."""
+        return f"{self.name}-in"
+
+    @property
+    def topics(self) -> set[str]:
+        """The internal topics."""
+        return {f"{self.name}-c-repartition", f"{self.name}-c-changelog"}
+
+    @property
+    def claims(self) -> list[str]:
+        """The claims of two replicas."""
+        return [f"state-{self.name}-{index}" for index in range(2)]
+
+    def manifest(self, state: str = "suspended") -> dict[str, Any]:
+        """Return the StreamsApp."""
+        return {
+            "apiVersion": API_VERSION,
+            "kind": "StreamsApp",
+            "metadata": {"name": self.name, "namespace": NAMESPACE},
+            "spec": {
+                "applicationId": self.name,
+                "image": "registry.example/words:1",
+                "app": {"entrypoint": "words:topology"},
+                "state": state,
+                "kafka": {"bootstrapServers": [self.kafka.bootstrap_servers]},
+            },
+        }
+
+    def model(self) -> StreamsApp:
+        """Return the same as a model."""
+        return StreamsApp.model_validate(self.manifest())
+
+    def group(self) -> GroupAdmin:
+        """Return what administers the consumer group."""
+        return GroupAdmin(ClientSettings(client_config(self.model(), Credentials()), "test"))
+
+    def offsets(self) -> dict[int, int]:
+        """Return the committed offsets of the input topic, by partition."""
+        with self.group() as group:
+            return {partition.partition: offset for partition, offset in group.committed().items()}
+
+    def existing_topics(self) -> set[str]:
+        """Return which internal topics exist."""
+        return self.topics & all_topic_partitions(self.kafka.admin()).keys()
+
+    def existing_claims(self) -> list[str]:
+        """Return which claims exist."""
+        found = self.get("pvc", f"--selector=streams.millrace.dev/app={self.name}")
+        return sorted(item["metadata"]["name"] for item in found["items"])
+
+    def create(self) -> None:
+        """Put everything there as a run would leave it."""
+        self.kafka.create_topics(self.input, partitions=2)
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
+        for number in range(20):
+            producer.produce(self.input, b"word", partition=number % 2)
+        assert producer.flush(30) == 0
+        model, plan = self.model(), count_plan(self.input, self.name)
+        kafka = KafkaClusters()
+        kafka.act(model, Credentials(), ProvisionTopics(plan.to_json(), tuple(self.topics), 1))
+        kafka.close()
+        with self.group() as group:
+            group.commit({TopicPartition(self.input, 0): 10, TopicPartition(self.input, 1): 7})
+        revision = AppRevision(NAMESPACE, self.name, revision_of(model.spec), model.spec)
+        self.cluster.apply(
+            plan_config_map(revision, plan.to_json()),
+            *(self._claim(name) for name in self.claims),
+            self.manifest(),
+        )
+
+    def remember(self) -> None:
+        """Wait until the operator has seen the topics, and have it believe that the application has run well."""
+        wait_for(f"status of {self.name}", lambda: len(self.remembered()) == 2)
+        status = {"status": {"stableRevision": revision_of(self.model().spec)}}
+        self.cluster.kubectl(
+            "patch", "streamsapp", self.name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}"
+        )
+
+    def remembered(self) -> set[str]:
+        """Return the ids of topics that the operator remembers."""
+        return {item["topicId"] for item in self.status().get("internalTopics", []) if item.get("topicId")}
+
+    def status(self) -> dict[str, Any]:
+        """Return the status of the StreamsApp."""
+        return dict(self.get("streamsapp", self.name).get("status") or {})
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """Return what kubectl gets."""
+        return dict(json.loads(self.cluster.kubectl("get", "--output=json", *arguments)))
+
+    def events(self) -> list[str]:
+        """Return the reasons of the events of this application and its resets."""
+        return [
+            item["reason"]
+            for item in self.get("events")["items"]
+            if item["involvedObject"]["name"].startswith(self.name)
+        ]
+
+    def reset(self, **spec: Any) -> Callable[[], dict[str, Any]]:
+        """Create a reset and return what reads its status."""
+        name = f"{self.name}-{secrets.token_hex(3)}"
+        self.cluster.apply(
+            {
+                "apiVersion": API_VERSION,
+                "kind": "StreamsReset",
+                "metadata": {"name": name, "namespace": NAMESPACE},
+                "spec": {"appRef": {"name": self.name}, **spec},
+            }
+        )
+        return lambda: dict(self.get("streamsreset", name).get("status") or {})
+
+    def _claim(self, name: str) -> dict[str, Any]:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name, "namespace": NAMESPACE, "labels": labels(self.name)},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+        }
+
+
+@pytest.fixture
+def app(cluster: Cluster, kafka: EmbeddedKafka) -> Application:
+    """Return an application that has run and is suspended."""
+    app = Application(cluster, kafka)
+    app.create()
+    return app
+
+
+def is_untouched(app: Application) -> bool:
+    """Return whether an application has all that it had."""
+    return (
+        app.existing_topics() == app.topics
+        and app.existing_claims() == app.claims
+        and app.offsets() == {0: 10, 1: 7}
+        and app.status().get("stableRevision") is not None
+    )
+
+
+def is_reset(app: Application) -> bool:
+    """Return whether nothing of an application's state is left, and nobody misses it."""
+    return (
+        app.existing_topics() == set()
+        and app.existing_claims() == []
+        and app.offsets() == {0: 0, 1: 0}
+        and app.status().get("stableRevision") is None
+        and app.remembered() == set()
+    )
+
+
+def test_a_reset_is_done_once_and_nothing_is_missed(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+    """A dry run tells what a reset then does; afterwards the operator reports no loss, and does the reset no second time."""
+    with operator(cluster, tmp_path / "operator.log"):
+        app.remember()
+        dry = app.reset(dryRun=True)
+        wait_for("the dry run", lambda: dry().get("phase") == "Succeeded")
+        assert is_untouched(app)
+        status = app.reset()
+        wait_for("the reset", lambda: status().get("phase") == "Succeeded")
+        done = status()
+        assert done["result"]["deletedTopics"] == sorted(app.topics)
+        assert done["result"] == done["plan"] == dry()["plan"]
+        wait_for("all to be gone", lambda: is_reset(app))
+        conditions = {item["type"]: item for item in app.status()["conditions"]}
+        assert conditions["Stalled"]["status"] == "False"
+        assert {"ResetBegun", "ResetSucceeded"} <= set(app.events())
+        assert "ChangelogLost" not in app.events()
+    again = Application(cluster, app.kafka, app.name)
+    KafkaClusters().act(
+        again.model(),
+        Credentials(),
+        ProvisionTopics(count_plan(app.input, app.name).to_json(), tuple(app.topics), 1),
+    )
+    with operator(cluster, tmp_path / "operator.log"):
+        wait_for("the operator to look again", lambda: len(app.remembered()) == 2)
+    assert app.existing_topics() == app.topics
+    assert status() == done
+
+
+def test_a_running_application_is_not_reset(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+    """Nothing is done while `state` is running, and the status says what to do; once it is suspended the reset goes on."""
+    with operator(cluster, tmp_path / "operator.log"):
+        app.remember()
+        cluster.apply(app.manifest("running"))
+        status = app.reset()
+        wait_for("the reset to wait", lambda: status().get("phase") == "Waiting")
+        assert "spec.state: suspended" in status()["message"]
+        assert app.existing_topics() == app.topics
+        assert app.offsets() == {0: 10, 1: 7}
+        cluster.apply(app.manifest("suspended"))
+        wait_for("the reset", lambda: status().get("phase") == "Succeeded", timeout_s=120)
+        wait_for("all to be gone", lambda: is_reset(app))
+
+
+def test_a_reset_without_application_fails(cluster: Cluster, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    """There is nothing to wait for."""
+    app = Application(cluster, kafka)
+    with operator(cluster, tmp_path / "operator.log"):
+        status = app.reset()
+        wait_for("the reset to fail", lambda: status().get("phase") == "Failed")
+        assert f"There is no StreamsApp {app.name}" in status()["message"]
+
+
+def test_an_operator_that_crashes_gets_there(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+    """Killed after every single action, the operator ends with the application reset as if it had not been."""
+    log = tmp_path / "operator.log"
+    with operator(cluster, log):
+        app.remember()
+        wait_for("the application to be at rest", lambda: app.status().get("lifecycleState") == "Suspended")
+    status = app.reset(toOffset="shift:-3")
+    crashes = 0
+    for _ in range(20):
+        with operator(cluster, log, crash_after=1) as process:
+
+            def ended(process: subprocess.Popen[bytes] = process) -> bool:
+                return process.poll() is not None or status().get("phase") == "Succeeded"
+
+            wait_for("the operator to crash or the reset to end", ended, timeout_s=120)
+        crashes += process.returncode == 137
+        if status().get("phase") == "Succeeded":
+            break
+    assert status()["phase"] == "Succeeded"
+    assert crashes >= 5
+    assert app.existing_topics() == set()
+    assert app.existing_claims() == []
+    assert app.offsets() == {0: 7, 1: 4}
