@@ -164,6 +164,7 @@ def test_other_brokers_are_used_without_what_the_manifest_says_of_its_own():
     settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
     assert not [key for key in settings if key.startswith(("sasl.", "ssl.", "security."))]
     assert not {"replication.factor", "topic.min.insync.replicas"} & settings.keys()
+    assert "${" not in str(settings.values()), "there are no files of secrets where the pods' brokers are not"
 
 
 def test_membership_that_is_not_static_has_no_instance_id():

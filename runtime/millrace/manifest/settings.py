@@ -13,7 +13,7 @@ from typing import Any
 
 from millrace.manifest.fields import duration_ms
 from millrace.manifest.internal_topics import InternalTopics
-from millrace.manifest.kafka import Auth, Kafka, SchemaRegistry, Tls, is_security_setting
+from millrace.manifest.kafka import Auth, Kafka, Tls, is_security_setting
 from millrace.manifest.processing import ErrorPolicy, Standby
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
 
@@ -55,8 +55,8 @@ def to_streams_config(
         replica: Which replica, from 0; it becomes a member of the group, static unless the manifest says otherwise. None gives
             what all replicas share.
         state_dir: Where the replica keeps its state.
-        bootstrap_servers: Brokers to use in place of the manifest's. What it says of its own cluster's security and replication
-            is left out then.
+        bootstrap_servers: Brokers to use in place of the manifest's. What it says of its own cluster's replication and of
+            security, secrets included, is left out then.
         secrets_dir: Where the secrets are that the manifest names, one directory for each; `SECRETS_DIR` if not given.
     """
     spec = app.spec
@@ -74,8 +74,7 @@ def to_streams_config(
     if bootstrap_servers is None:
         settings |= dict(_replication(spec.internal_topics))
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
-    if spec.kafka.schema_registry is not None:
-        settings |= dict(_schema_registry(spec.kafka.schema_registry, secrets_dir or SECRETS_DIR))
+        settings |= dict(_registry_login(spec.kafka, secrets_dir or SECRETS_DIR))
     if spec.observability.otlp is not None and spec.observability.otlp.headers_secret_ref is not None:
         settings["telemetry.otlp.headers.file"] = str((secrets_dir or SECRETS_DIR) / OTLP / "headers")
     if replica is not None:
@@ -92,6 +91,8 @@ def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
     processing = spec.processing
     if spec.kafka.group_protocol != Kafka.model_fields["group_protocol"].default:
         yield "group.protocol", spec.kafka.group_protocol.value
+    if spec.kafka.schema_registry is not None:
+        yield "schema.registry.url", spec.kafka.schema_registry.url
     if processing.commit_interval is not None:
         yield "commit.interval.ms", duration_ms(processing.commit_interval)
     if processing.dead_letter_topic is not None:
@@ -162,9 +163,8 @@ def _sasl(auth: Auth, directory: Path) -> Iterator[tuple[str, str]]:
         yield "sasl.password", _reference(directory, "password")
 
 
-def _schema_registry(registry: SchemaRegistry, secrets: Path) -> Iterator[tuple[str, str]]:
-    yield "schema.registry.url", registry.url
-    if registry.secret_ref is not None:
+def _registry_login(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
+    if kafka.schema_registry is not None and kafka.schema_registry.secret_ref is not None:
         login = (_reference(secrets / SCHEMA_REGISTRY, key) for key in ("username", "password"))
         yield "basic.auth.credentials.source", "USER_INFO"
         yield "basic.auth.user.info", ":".join(login)
