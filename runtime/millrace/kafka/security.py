@@ -152,14 +152,20 @@ class Security:
 
 
 def _load_pem_chain(context: ssl.SSLContext, certificate: str, key: str, password: str | None) -> None:
-    """Load a certificate and key given as text; Python's ssl takes only files, so they are one for a moment."""
-    descriptor, name = tempfile.mkstemp(prefix="millrace-", suffix=".pem")  # mode 0600
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(f"{certificate}\n{key}\n")
-        context.load_cert_chain(name, password=password)
-    finally:
-        Path(name).unlink()
+    """Load a certificate and key given as text; Python's ssl takes only files, so they are one for a moment, in memory."""
+    text = f"{certificate}\n{key}\n".encode()
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("millrace", os.MFD_CLOEXEC)
+        try:
+            os.write(descriptor, text)
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=password)
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile(prefix="millrace-", suffix=".pem") as file:  # mode 0600; not on Linux
+        file.write(text)
+        file.flush()
+        context.load_cert_chain(file.name, password=password)
 
 
 def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> Security:

@@ -1,0 +1,122 @@
+"""Brokers that want TLS on both sides, reached with certificates that are never in a file."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from tests.kafka.support import Group
+from tests.operator.kafka.certificates import Authority
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.dev._ports import free_ports
+from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.model import DeleteGroup, RemoveMembers
+
+pytestmark = pytest.mark.broker
+
+HOST = "127.0.0.1"
+KAFKA = {
+    "tls": {"caSecretRef": {"name": "ca"}, "clientCertSecretRef": {"name": "client"}},
+    "auth": {"type": "mtls"},
+}
+
+
+@pytest.fixture(scope="module")
+def authority():
+    """Give the authority of the brokers and their clients."""
+    return Authority()
+
+
+@pytest.fixture(scope="module")
+def brokers(authority):
+    """Give a Kafka that has a listener with mutual TLS besides the open one, and that listener's address."""
+    from millrace.dev.kafka import EmbeddedKafka
+
+    plain, controller, tls = free_ports(3, HOST)
+    certificate, key = authority.issue("broker")
+    prefix = "listener.name.tls."
+    config = {
+        "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},TLS://{HOST}:{tls}",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL",
+        f"{prefix}ssl.client.auth": "required",
+        f"{prefix}ssl.keystore.type": "PEM",
+        f"{prefix}ssl.keystore.certificate.chain": certificate,
+        f"{prefix}ssl.keystore.key": key,
+        f"{prefix}ssl.truststore.type": "PEM",
+        f"{prefix}ssl.truststore.certificates": authority.pem,
+    }
+    with EmbeddedKafka(ports=[plain], config=config) as kafka:
+        yield kafka, f"{HOST}:{tls}"
+
+
+@pytest.fixture
+def clusters():
+    """Give what is tested."""
+    clusters = KafkaClusters()
+    yield clusters
+    clusters.close()
+
+
+def credentials(app, authority, client_of):
+    """Return the credentials of a client that trusts one authority and is certified by another."""
+    certificate, key = client_of.issue("client")
+    secrets = {
+        "ca": {"ca.crt": authority.pem.encode()},
+        "client": {"tls.crt": certificate.encode(), "tls.key": key.encode()},
+    }
+    return Credentials.of(app.spec, secrets)
+
+
+def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, monkeypatch):
+    """Topics and groups are seen and changed over mutual TLS, and no temporary file is made for it."""
+    monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file was made"))
+    kafka, address = brokers
+    kafka.create_topics("in", partitions=2)
+    plan = count_plan("in", "app")
+    app = streams_app(address, kafka=KAFKA)
+    mine = credentials(app, authority, authority)
+    group = Group(kafka.bootstrap_servers, "in", 2, **{"application.id": "app", "session.timeout.ms": 30_000})
+    group.join("app-0", **{"group.instance.id": "app-0"})
+    group.settle()
+    group.members["app-0"].close(leave_group=False)
+    state = clusters.observe(app, mine, plan)
+    assert state.error is None
+    assert state.topics["in"].partitions == 2
+    assert [member.instance_id for member in state.group.members] == ["app-0"]
+    clusters.act(app, mine, RemoveMembers(("app-0",)))
+    clusters.act(app, mine, DeleteGroup())
+    assert clusters.observe(app, mine, plan).group is None
+
+
+def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
+    """An authority that did not sign the brokers' certificate, and a client that theirs did not sign, are told apart."""
+    _, address = brokers
+    app, other = streams_app(address, kafka=KAFKA), Authority("other")
+    untrusted = clusters.observe(app, credentials(app, other, authority))
+    assert untrusted.reason == "AuthenticationFailed"
+    assert "certificate is not trusted" in untrusted.error
+    refused = clusters.observe(app, credentials(app, authority, other))
+    assert refused.reason == "AuthenticationFailed"
+    assert "PRIVATE KEY" not in refused.error + untrusted.error
+
+
+def test_text_that_is_no_certificate_is_told(clusters, brokers):
+    """What stands in the Secret is not shown, but which Secret it is."""
+    _, address = brokers
+    app = streams_app(address, kafka=KAFKA)
+    secrets = {"ca": {"ca.crt": b"c4n4ry"}, "client": {"tls.crt": b"c4n4ry", "tls.key": b"c4n4ry"}}
+    state = clusters.observe(app, Credentials.of(app.spec, secrets))
+    assert state.reason == "BadConfiguration"
+    assert "c4n4ry" not in state.error
+
+
+def test_keys_do_not_stay_in_memory_files(clusters, brokers, authority):
+    """What Python's ssl is given as a file exists for a moment only, also when it cannot be read."""
+    _, address = brokers
+    app = streams_app(address, kafka=KAFKA)
+    assert clusters.observe(app, credentials(app, authority, authority)).error is None
+    secrets = {"ca": {"ca.crt": authority.pem.encode()}, "client": {"tls.crt": b"c4n4ry", "tls.key": b"c4n4ry"}}
+    assert clusters.observe(app, Credentials.of(app.spec, secrets)).reason == "BadConfiguration"
+    assert not [link for link in Path("/proc/self/fd").iterdir() if "memfd:millrace" in os.path.realpath(link)]
