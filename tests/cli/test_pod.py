@@ -1,0 +1,120 @@
+"""`millrace run` with the arguments that a pod gives it: manifest, replica, volume, port and mounted secrets."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from millrace.dev.kafka import EmbeddedKafka, SaslPlain
+
+pytestmark = pytest.mark.broker
+
+PASSWORD = "canary-8d1f"
+PROGRAM = '''\
+from millrace.dsl import Consumed
+from millrace.serdes import Serdes
+
+
+def topology(builder):
+    """Count the numbers of each key."""
+    numbers = builder.stream("numbers", Consumed.with_(Serdes.string(), Serdes.integer()))
+    numbers.group_by_key().count().to_stream().to("counts")
+'''
+
+
+@pytest.fixture(scope="module")
+def kafka():
+    """Give a Kafka with a listener that asks for a password."""
+    with EmbeddedKafka(security=SaslPlain({"alice": PASSWORD})) as kafka:
+        kafka.create_topics("numbers", "counts")
+        yield kafka
+
+
+@pytest.fixture
+def port():
+    """Give a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+def answer(port, method, path):
+    """Return status code and body of a request, (0, {}) while nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    except OSError:
+        return 0, {}
+    finally:
+        connection.close()
+
+
+def wait_for(condition, process, log):
+    """Wait until a condition holds while a process lives."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
+    """It joins with the mounted credentials, gives its tasks up when asked, ends on SIGTERM, and shows no secret."""
+    app = f"app-{secrets.token_hex(4)}"
+    document = {
+        "apiVersion": "streams.millrace.dev/v1alpha1",
+        "kind": "StreamsApp",
+        "metadata": {"name": "shop"},
+        "spec": {
+            "applicationId": app,
+            "image": "registry.example/shop:1",
+            "app": {"entrypoint": "shop:topology"},
+            "kafka": {
+                "bootstrapServers": [kafka.sasl_bootstrap_servers],
+                "auth": {"type": "plain", "secretRef": {"name": "login"}},
+            },
+            "storage": {"size": "1Gi", "memoryFraction": 0.2},
+            "observability": {"logs": {"level": "DEBUG", "format": "json"}},
+        },
+    }
+    (tmp_path / "shop.py").write_text(PROGRAM)
+    (tmp_path / "streamsapp.yaml").write_text(yaml.safe_dump(document))
+    (tmp_path / "secrets" / "auth").mkdir(parents=True)
+    (tmp_path / "secrets" / "auth" / "username").write_text("alice")
+    (tmp_path / "secrets" / "auth" / "password").write_text(PASSWORD + "\n")
+    log = tmp_path / "log"
+    arguments = ["run", "-f", "streamsapp.yaml", "--replica", "0", "--state-dir", "state"]
+    arguments += ["--http", f"127.0.0.1:{port}", "--drain-endpoint", "--secrets-dir", str(tmp_path / "secrets")]
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "millrace.cli", *arguments], cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        wait_for(lambda: answer(port, "GET", "/readyz")[0] == 200, process, log)
+        status = answer(port, "GET", "/status")[1]
+        assert status["threads"][0]["instance_id"] == "shop-0-1"
+        assert status["ready"]
+        assert answer(port, "POST", "/drain")[0] == 202
+        wait_for(lambda: answer(port, "GET", "/status")[1].get("state") == "DRAINED", process, log)
+        assert answer(port, "GET", "/livez")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    text = log.read_text()
+    assert all(json.loads(line)["logger"] for line in text.splitlines())
+    assert PASSWORD not in text + json.dumps(status)
+    kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
+    assert kept
+    assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
