@@ -1,5 +1,6 @@
 # Two images: `--target runtime` runs applications, `--target operator` runs the operator. Both are a plain Python with an
-# environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes.
+# environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes. The base has Python 3.11 or newer with
+# its venv module, glibc and libstdc++, as every Debian-based image of Python does.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build

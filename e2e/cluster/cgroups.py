@@ -24,13 +24,9 @@ def remove(name: str) -> None:
             time.sleep(0.1)
 
 
-def processes(name: str) -> list[int]:
-    """Return the processes in the group or below it, whatever the hierarchy."""
-    found: set[int] = set()
-    for hierarchy in _hierarchies():
-        for file in (hierarchy / name).rglob("cgroup.procs"):
-            found.update(map(int, file.read_text().split()))
-    return sorted(found)
+def names(prefix: str) -> frozenset[str]:
+    """Return the groups at the root of any hierarchy whose names begin so."""
+    return frozenset(path.name for hierarchy in _hierarchies() for path in hierarchy.glob(f"{prefix}*"))
 
 
 def _hierarchies() -> list[Path]:

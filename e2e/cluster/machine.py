@@ -184,6 +184,11 @@ class Machine:
         _raise_inotify_limit()
 
 
+def numbers_in_use() -> frozenset[str]:
+    """Return the names of the machines that run on this host."""
+    return frozenset(name for name in (Addresses(number).name for number in range(_MACHINES)) if _cable_exists(name))
+
+
 _outliving: list[subprocess.Popen[bytes]] = []
 """Children that may outlive this process, kept so that Python does not warn when they are dropped."""
 _waiting: dict[int, list[subprocess.Popen[bytes]]] = {}
@@ -224,16 +229,16 @@ def _cable_exists(name: str) -> bool:
     return Path("/sys/class/net", name).exists()
 
 
-def _pause_under(holder: int) -> int | None:
-    """Return the child of a process once it is the program that will stay: namespaces and mounts are in place then."""
+def _pause_under(holder: int) -> int:
+    """Return the child of a process once it is the program that will stay (namespaces and mounts are in place), or 0."""
     try:
         children = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
         for child in children:
             if Path(f"/proc/{child}/comm").read_text().strip() == "pause":
                 return int(child)
     except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None
+        return 0
+    return 0
 
 
 def _start_time(pid: int) -> str | None:

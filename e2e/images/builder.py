@@ -7,13 +7,15 @@ stage runs and is in no image. Layers are kept between runs in the user's cache 
 from __future__ import annotations
 
 import configparser
+import fcntl
 import hashlib
 import os
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster.build import e2e_cache
@@ -37,7 +39,7 @@ _DEBIAN = [
     "mmdebstrap",
     "--quiet",
     "--variant=essential",
-    "--include=python3,python3-venv,ca-certificates",
+    "--include=python3,python3-venv,libstdc++6,ca-certificates",
     *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")),
     "bookworm",
 ]
@@ -106,9 +108,17 @@ def size_bytes(name: str) -> int:
     return int(float(number) * 1000 ** " KMG".index(unit.upper() or " "))
 
 
-def remove_unused() -> None:
-    """Drop the layers that no image of the last build uses."""
-    _buildah("rmi", "--prune", "--force")
+@contextmanager
+def sole_use() -> Iterator[None]:
+    """Let one process at a time build and save, for the store and the names in it are shared by all checkouts."""
+    _store().mkdir(parents=True, exist_ok=True)
+    with (_store() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _store() -> Path:
+    return e2e_cache() / "buildah"
 
 
 def _exists(name: str) -> bool:
@@ -124,8 +134,7 @@ def _buildah(*arguments: str) -> str:
 
 
 def _run_buildah(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    store = e2e_cache() / "buildah"
-    command = ["buildah", f"--root={store / 'root'}", f"--runroot={store / 'run'}", *arguments]
+    command = ["buildah", f"--root={_store() / 'root'}", f"--runroot={_store() / 'run'}", *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 

@@ -1,0 +1,56 @@
+"""Versions of the word count, for tests of upgrades: `spec.app.entrypoint` chooses one, `versions:compatible` for example.
+
+All read lines from `config.input` and write counts to `config.output`. They differ in what they mean for the state of the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from millrace.dsl import Consumed, Grouped, KTable, Materialized, Produced, StreamsBuilder
+from millrace.serdes import Serdes
+from wordcount import topology, words
+
+first = topology
+"""The example as it is; its store is called `counts`."""
+
+
+def compatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Skip words of one letter, once they are counted: the stores and topics stay what they are."""
+    counts = _counted(builder, config, "counts")
+    text = Serdes.string()
+    counts.to_stream().filter(lambda word, _: len(word) > 1).to(config["output"], Produced.with_(text, Serdes.long()))
+
+
+def incompatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Count into a store of another name: what the first version has counted would be lost."""
+    counts = _counted(builder, config, "tallies")
+    counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
+
+
+def failing(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Fail on the first record; the topology is that of the first version, so its plan is accepted."""
+    counts = _counted(builder, config, "counts", words_of=_refuse)
+    counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
+
+
+def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Fail while the topology is built, so that there is no plan."""
+    raise LookupError(f"There is no dictionary for {config['input']}")
+
+
+def _counted(
+    builder: StreamsBuilder, config: Mapping[str, Any], store: str, *, words_of: Any = words
+) -> KTable[str, int]:
+    text = Serdes.string()
+    return (
+        builder.stream(config["input"], Consumed.with_(text, text))
+        .flat_map_values(words_of)
+        .group_by(lambda _, word: word, Grouped.with_(text, text))
+        .count(Materialized.as_(store))
+    )
+
+
+def _refuse(line: str) -> list[str]:
+    raise ValueError(f"This version cannot read {line!r}")

@@ -1,0 +1,167 @@
+"""The real cluster, Kafka, images and operator that the tests share; each is made when the first test asks for it.
+
+`--cluster DIR` uses a cluster that runs already, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e import diagnostics
+from e2e.cluster import Cluster, ClusterError
+from e2e.cluster.cluster import prepare
+from e2e.cluster.leftovers import PREFIX
+from e2e.cluster.progress import phase
+from e2e.helm import Release
+from e2e.images.catalogue import Images, provide_images
+
+collect_ignore = ["apps"]  # programs that run in pods
+OPERATOR_NAMESPACE = "millrace-system"
+NamespaceFactory = Callable[..., str]
+
+_cluster_key = pytest.StashKey[Cluster]()
+_namespaces_key = pytest.StashKey[list[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a running cluster be used."""
+    parser.addoption(
+        "--cluster", type=Path, metavar="DIR", help="use the cluster that runs in DIR and leave it running"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """End a run that is told to end as Ctrl-C would, so that all is taken down."""
+    signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Show the state of the cluster with a failure."""
+    report = yield
+    cluster = item.config.stash.get(_cluster_key, None)
+    if report.failed and cluster:
+        namespaces = [OPERATOR_NAMESPACE, *item.config.stash.get(_namespaces_key, [])]
+        report.sections.append(("cluster", diagnostics.describe(cluster, namespaces)))
+    return report
+
+
+@pytest.fixture(scope="session")
+def loudly(request: pytest.FixtureRequest) -> Callable[[str], Any]:
+    """Say what takes long and how long it took, though pytest captures what tests print."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    @contextmanager
+    def shown(title: str) -> Iterator[None]:
+        with capture.global_and_fixture_disabled(), phase(title):
+            yield
+
+    return shown
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
+    """Give the session's Kubernetes with its node."""
+    running: Path | None = request.config.getoption("--cluster")
+    if running:
+        found = Cluster.find(running)
+        if found is None or found.node is None:
+            raise ClusterError(f"No cluster with a node runs in {running}")
+        request.config.stash[_cluster_key] = found
+        yield found
+        return
+    with _own_cluster(loudly, with_node=True) as cluster:
+        request.config.stash[_cluster_key] = cluster
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def api_server(loudly) -> Iterator[Cluster]:
+    """Give a Kubernetes of its own with no node, for tests of the API: it shares nothing with `cluster`."""
+    with _own_cluster(loudly, with_node=False) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def images(cluster: Cluster, loudly) -> Images:
+    """Give the names of the images, built from the checkout and loaded into the node."""
+    with loudly("Building the images and loading them into the node"):
+        return provide_images(cluster)
+
+
+@pytest.fixture(scope="session")
+def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
+    """Let the session's Kafka listen where pods reach it; `kafka` itself comes with Millrace's pytest plugin."""
+    return {"host": cluster.host_address}
+
+
+@pytest.fixture
+def namespaces(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[NamespaceFactory]:
+    """Create namespaces whose end begins with the test's: `namespaces()`, `namespaces("orders", labels={…})`."""
+    made: list[str] = []
+    request.config.stash[_namespaces_key] = made
+
+    def create(name: str = "e2e", *, labels: Mapping[str, str] | None = None) -> str:
+        unique = f"{name}-{secrets.token_hex(3)}"
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": unique, "labels": labels or {}}})
+        made.append(unique)
+        return unique
+
+    yield create
+    for namespace in made:
+        cluster.kubectl("delete", "namespace", namespace, "--wait=false")
+
+
+@pytest.fixture
+def namespace(namespaces: NamespaceFactory) -> str:
+    """Give one namespace of the test's own."""
+    return namespaces()
+
+
+@pytest.fixture(scope="session")
+def operator_values(images: Images) -> Mapping[str, Any]:
+    """Give the chart's values for the operator built from the checkout."""
+    repository, _, tag = images.operator.rpartition(":")
+    return {"image": {"repository": repository, "tag": tag}}
+
+
+@pytest.fixture(scope="session")
+def operator(cluster: Cluster, operator_values: Mapping[str, Any], loudly) -> Iterator[Release]:
+    """Give the operator, installed cluster-wide from its chart and ready."""
+    release = Release(cluster, OPERATOR_NAMESPACE)
+    with loudly("Installing the operator"):
+        release.apply(operator_values)
+    yield release
+    release.uninstall()
+
+
+@pytest.fixture
+def kubectl_json(cluster: Cluster) -> Callable[..., Any]:
+    """Run kubectl and give what it prints as data: `kubectl_json("get", "pods", "-n", namespace)`."""
+    return lambda *arguments: json.loads(cluster.kubectl(*arguments, "--output=json"))
+
+
+@contextmanager
+def _own_cluster(loudly: Callable[[str], Any], *, with_node: bool) -> Iterator[Cluster]:
+    prepare()
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with loudly("Starting the cluster" if with_node else "Starting the control plane"):
+            cluster = Cluster.start(directory, with_node=with_node)
+        try:
+            yield cluster
+        finally:
+            with loudly("Taking the cluster down"):
+                cluster.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,64 @@
+"""The images of a test run, by name, and how they come to be."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from e2e.cluster.cluster import Cluster
+from e2e.images.builder import ROOT, build_image, provide_base, save, size_bytes, sole_use
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """Names with tags, for manifests."""
+
+    runtime: str = "localhost/millrace-runtime:e2e"
+    operator: str = "localhost/millrace-operator:e2e"
+    wordcount: str = "localhost/wordcount:e2e"
+    apps: str = "localhost/apps:e2e"
+    """The word count and `versions`, see `e2e/apps`."""
+
+    def sizes(self) -> dict[str, int]:
+        """Return each image's size in bytes, its base included."""
+        return {name: size_bytes(name) for name in (self.runtime, self.operator, self.wordcount, self.apps)}
+
+
+def provide_images(cluster: Cluster) -> Images:
+    """Build all images from the checkout and load those that pods run into a cluster's node.
+
+    Raises:
+        ClusterError: A build failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
+        with sole_use():
+            images = _build()
+            archives = [Path(directory) / f"{number}.tar" for number in range(2)]
+            for name, archive in zip((images.operator, images.apps), archives, strict=True):
+                save(name, archive)
+        for archive in archives:
+            cluster.import_image(archive)
+    return images
+
+
+def build_images() -> Images:
+    """Build all images from the checkout; layers of what has not changed are used again.
+
+    Raises:
+        ClusterError: A build failed.
+    """
+    with sole_use():
+        return _build()
+
+
+def _build() -> Images:
+    images = Images()
+    base = provide_base()
+    for name, target in ((images.runtime, "runtime"), (images.operator, "operator")):
+        build_image(name, ROOT / "Dockerfile", target=target, arguments={"BASE_IMAGE": base})
+    wordcount, apps = ROOT / "examples/wordcount", ROOT / "e2e/apps"
+    runtime, example = {"RUNTIME_IMAGE": images.runtime}, {"WORDCOUNT_IMAGE": images.wordcount}
+    build_image(images.wordcount, wordcount / "Dockerfile", context=wordcount, arguments=runtime)
+    build_image(images.apps, apps / "Dockerfile", context=apps, arguments=example)
+    return images

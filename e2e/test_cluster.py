@@ -1,0 +1,167 @@
+"""The cluster keeps what the other tests rely on: real pods, volumes, names and faults; and it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Cluster, cgroups
+from e2e.cluster.leftovers import remove_leftovers
+from e2e.cluster.waiting import wait_for
+
+_ROOT = Path(__file__).parents[1]
+_RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+
+
+def _set(name, image, command, *, size="1Gi"):
+    """Return a StatefulSet of one pod with a volume at /data, and its headless Service."""
+    labels = {"set": name}
+    container = {
+        "name": "main",
+        "image": image,
+        "command": command,
+        "securityContext": _RESTRICTED,
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+    }
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": name},
+            "spec": {"clusterIP": "None", "selector": labels, "ports": [{"port": 80}]},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": name},
+            "spec": {
+                "serviceName": name,
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "terminationGracePeriodSeconds": 0,
+                        "securityContext": {
+                            "runAsNonRoot": True,
+                            "runAsUser": 65532,
+                            "fsGroup": 65532,
+                            "seccompProfile": {"type": "RuntimeDefault"},
+                        },
+                        "containers": [container],
+                    },
+                },
+                "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+            },
+        },
+    )
+
+
+@pytest.fixture
+def pod(cluster, images, namespaces):
+    """Run a pod under Restricted rules that writes to its volume each time it starts."""
+    namespace = namespaces(labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    script = (
+        "import socket,time; open('/data/starts','a').write('x'); print(socket.gethostbyname('pod-0.pod'), flush=True);"
+        "time.sleep(3600)"
+    )
+    for each in _set("pod", images.apps, ["python", "-c", f"import time; time.sleep(2); {script}"]):
+        each["metadata"]["namespace"] = namespace
+        cluster.apply(each)
+    cluster.kubectl("rollout", "status", "statefulset/pod", "-n", namespace, "--timeout=90s")
+    return namespace
+
+
+def _pod(cluster, namespace):
+    return json.loads(cluster.kubectl("get", "pod", "pod-0", "-n", namespace, "-o", "json"))
+
+
+def _starts(cluster, namespace):
+    return cluster.kubectl("exec", "pod-0", "-n", namespace, "--", "cat", "/data/starts", check=False)
+
+
+def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
+    """A non-root pod under Restricted rules has a writable volume and a name behind its headless Service."""
+    address = wait_for("the pod's own address", lambda: cluster.kubectl("logs", "pod-0", "-n", pod), timeout_s=30)
+    assert address.strip() == _pod(cluster, pod)["status"]["podIP"]
+    assert _starts(cluster, pod) == "x"
+
+
+def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
+    """A deleted pod comes back to its data, and a claim that asks for more has more."""
+    wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
+    cluster.kubectl("delete", "pod", "pod-0", "-n", pod)
+    wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=60)
+
+    more = json.dumps({"spec": {"resources": {"requests": {"storage": "3Gi"}}}})
+    cluster.kubectl("patch", "pvc", "data-pod-0", "-n", pod, "-p", more)
+    query = ["get", "pvc", "data-pod-0", "-n", pod, "-o", "jsonpath={.status.capacity.storage}"]
+    wait_for("the volume to grow", lambda: cluster.kubectl(*query) == "3Gi", timeout_s=30)
+
+
+def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
+    """With the kubelet dead nobody restarts a killed container; a new kubelet does."""
+    wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
+    cluster.node.kill_kubelet()
+    try:
+        assert not cluster.node.kubelet.running
+        cluster.node.kill_container(_pod(cluster, pod)["status"]["containerStatuses"][0]["containerID"])
+    finally:
+        cluster.node.start_kubelet()
+    wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=90)
+    assert _pod(cluster, pod)["status"]["containerStatuses"][0]["restartCount"] == 1
+
+
+def test_node_comes_back_from_a_reboot(cluster, pod):
+    """After the kubelet, containerd and all containers were killed at once, pods run again with their data."""
+    wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
+    cluster.node.reboot()
+    wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=120)
+
+
+def test_api_server_comes_back_with_its_data(api_server):
+    """A killed API server is up again with what it held, and it shares nothing with the cluster that has a node."""
+    api_server.kubectl("create", "configmap", "kept")
+    api_server.restart_api_server()
+    assert "kept" in api_server.kubectl("get", "configmaps")
+    assert not api_server.kubectl("get", "nodes")
+
+
+_OWNER = """
+import sys, time
+from pathlib import Path
+from e2e.cluster import Cluster
+cluster = Cluster.start(Path(sys.argv[1]), with_node=False)
+print(cluster.machine.addresses.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_cluster_ends_with_its_owner(api_server):
+    """If the process that started a cluster is killed, nothing of the cluster is left once leftovers are removed."""
+    with subprocess.Popen([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE) as ended:
+        dead_pid = int(ended.stdout.read())
+    directory = api_server.directory.with_name(f"millrace-e2e-{dead_pid}-x")
+    command = [sys.executable, "-c", _OWNER, str(directory)]
+    with subprocess.Popen(command, cwd=_ROOT, stdout=subprocess.PIPE, text=True) as owner:
+        name = owner.stdout.readline().strip()
+        assert re.fullmatch(r"millrace\d+", name)
+        cluster = Cluster.find(directory)
+        os.kill(owner.pid, signal.SIGKILL)
+    wait_for("the machine to end", lambda: not cluster.machine.alive, timeout_s=20)
+    wait_for("its cable to go", lambda: not Path("/sys/class/net", name).exists(), timeout_s=20)
+    remove_leftovers()
+    assert not directory.exists()
+    assert name not in cgroups.names("millrace")
+    assert api_server.machine.alive
