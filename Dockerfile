@@ -31,7 +31,7 @@ RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-has
 FROM ${BASE_IMAGE} AS runtime
 COPY --from=runtime-environment /opt/millrace /opt/millrace
 COPY --from=package /package /opt/millrace
-ENV PATH=/opt/millrace/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+ENV PATH=/opt/millrace/bin:$PATH PYTHONPATH=/app PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp USER=millrace
 WORKDIR /app
 USER 65532:65532
 ENTRYPOINT ["millrace"]
@@ -39,7 +39,7 @@ ENTRYPOINT ["millrace"]
 FROM ${BASE_IMAGE} AS operator
 COPY --from=operator-environment /opt/millrace /opt/millrace
 COPY --from=package /package /opt/millrace
-ENV PATH=/opt/millrace/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp
+ENV PATH=/opt/millrace/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HOME=/tmp USER=millrace
 WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "millrace_operator"]
