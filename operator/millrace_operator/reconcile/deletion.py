@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from millrace_operator.children import names
-from millrace_operator.model import DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
+from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.reconcile.turn import Turn
@@ -83,34 +83,44 @@ def _waited(turn: Turn) -> float:
 
 
 def _kafka_is_done(turn: Turn) -> bool:
-    """Remove members, and what else is to be deleted at the brokers; return whether that is done, or given up."""
+    """Remove members, and what else is to be deleted at the brokers; return whether that is done, or given up.
+
+    Giving up has no actions, as one that is refused again and again would keep those after it from being done.
+    """
     if turn.desired.spec is None:
         return True
-    kafka = turn.observed.kafka
     if not turn.brokers_answer:
         if _waited(turn) < KAFKA_PATIENCE_S:
-            turn.look_after(5)
             return False
-        what = "Internal topics, offsets and group members" if _deletes_topics(turn) else "Group members"
-        turn.events.append(
-            Event("KafkaLeftBehind", f"The brokers do not answer ({kafka.reason}). {what} stay behind.", "Warning")
-        )
+        _tell_of_leftovers(turn, f"The brokers do not answer ({turn.observed.kafka.reason}).")
         return True
-    members = kafka.group.members if kafka.group is not None else ()
-    static = tuple(sorted({item.instance_id for item in members if item.instance_id is not None}))
-    if static:
-        turn.actions.append(RemoveMembers(static))
-    topics = _topics_to_delete(turn)
-    if topics and not members:
-        turn.actions.append(DeleteTopics(topics))
-    group_goes = policy_of(turn) == "Purge" and kafka.group is not None and kafka.group.state != "Dead"
-    if group_goes and not members:
-        turn.actions.append(DeleteGroup())
-    if static or topics or group_goes:
-        if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S:
-            return False
-        turn.events.append(Event("KafkaLeftBehind", "The group still has members; it is left as it is.", "Warning"))
+    actions = _kafka_actions(turn)
+    if not actions:
+        return True
+    if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S:
+        turn.actions.extend(actions)
+        return False
+    _tell_of_leftovers(turn, "The brokers answer, but not all could be deleted in time.")
     return True
+
+
+def _kafka_actions(turn: Turn) -> list[Action]:
+    group = turn.observed.kafka.group
+    members = group.members if group is not None else ()
+    static = tuple(sorted({item.instance_id for item in members if item.instance_id is not None}))
+    topics = _topics_to_delete(turn)
+    purges_group = policy_of(turn) == "Purge" and group is not None and group.state != "Dead"
+    actions: list[Action] = [RemoveMembers(static)] if static else []
+    if topics:
+        actions.append(DeleteTopics(topics))
+    if purges_group:
+        actions.append(DeleteGroup())
+    return actions
+
+
+def _tell_of_leftovers(turn: Turn, why: str) -> None:
+    what = "Internal topics, offsets and group members" if _deletes_topics(turn) else "Group members"
+    turn.events.append(Event("KafkaLeftBehind", f"{why} {what} may stay behind.", "Warning"))
 
 
 def _deletes_topics(turn: Turn) -> bool:

@@ -18,6 +18,7 @@ from millrace_operator.reconcile.view import is_terminating, read_plan, trouble_
 
 _LAST_LINES = 12
 _LONGEST = 2000
+_THEN = " Then delete Job "
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +71,9 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
         turn.look_after(1)
         return Planned(message=f"The plan that Job {name} printed is being kept.")
     if _has(job, "Failed"):
-        trouble = _image_trouble(turn, app.revision)
+        trouble = _image_trouble(turn, app.revision) or _told_before(turn, job)
         if trouble is not None:
-            return Planned(failure=Reason.PLAN_IMAGE_UNAVAILABLE, message=f"{trouble} Then delete Job {name}.")
+            return Planned(failure=Reason.PLAN_IMAGE_UNAVAILABLE, message=f"{trouble}{_THEN}{name}.")
         why = _tail(output) if output else _condition_message(job)
         return Planned(failure=Reason.PLAN_FAILED, message=f"Job {name} with image {image} failed: {why}")
     turn.look_after(5)
@@ -105,6 +106,15 @@ def _image_trouble(turn: Turn, revision: str) -> str | None:
                 return (
                     f"Image {image} cannot be pulled. Correct image or imagePullSecrets, or make the image available."
                 )
+    return None
+
+
+def _told_before(turn: Turn, job: Object) -> str | None:
+    """Return what was told of an image while a Job waited for it: when its time is over, its pod is gone."""
+    stalled = turn.condition("Stalled")
+    deadline = "DeadlineExceeded" in _condition_message(job)
+    if deadline and stalled is not None and stalled.reason == Reason.PLAN_IMAGE_UNAVAILABLE:
+        return stalled.message.partition(_THEN)[0]
     return None
 
 

@@ -83,6 +83,7 @@ def _run(turn: Turn) -> None:
     if target is not None:
         _bring_to(turn, target, wanted, running)
     collect_garbage(turn)
+    scaling.remove_members(turn)
     health.settle_ready(turn, wanted, suspended=suspended)
     health.settle_scaling(turn, busy=_busy(turn))
     autoscaling.recommend(turn, running)
@@ -108,7 +109,6 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
     if step.drain is not None:
         turn.actions.append(step.drain)
     scaling.restart_drained(turn, step.replicas)
-    scaling.remove_members(turn, step.replicas)
     storage.delete_claims_beyond(turn, running)
     if not applied or step.replicas != wanted or len(turn.view.pods) != wanted:
         _settle_pods_change(turn, wanted, suspended=turn.spec.state == "suspended")

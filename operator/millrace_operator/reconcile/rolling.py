@@ -11,12 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.manifest.fields import duration_ms
 from millrace_operator.model import Delete, Key
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import Pod, seconds
+
+_IMAGE_PATIENCE_S: Final = 60
+"""How long an image may not be pulled before that is the image's fault and not that of the moment."""
+_CRASHES: Final = 2
+"""How often a pod has been restarted when that is no chance any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +64,16 @@ def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
         return None
     trouble = pod.trouble
     if trouble is not None and trouble.is_image:
-        return Failure(Reason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
+        left = pod.created + _IMAGE_PATIENCE_S - turn.now
+        if left <= 0:
+            return Failure(Reason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
+        turn.look_after(left)
+        return None
     if not turn.brokers_answer:  # which may be the only reason that it does not come up
         return None
     away_until = _brokers_away_until(turn)
     if trouble is not None and trouble.is_crash:
-        if trouble.ended is not None and trouble.ended < away_until:
+        if trouble.restarts < _CRASHES or (trouble.ended is not None and trouble.ended < away_until):
             turn.look_after(10)
             return None
         return Failure(Reason.POD_CRASHED, f"Pod {pod.name} crashes: {trouble.message}".rstrip(": "))

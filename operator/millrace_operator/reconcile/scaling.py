@@ -96,16 +96,14 @@ def _ordinal(turn: Turn, instance_id: str | None) -> int | None:
     return None if match is None else int(match[1])
 
 
-def remove_members(turn: Turn, replicas: int) -> bool:
-    """Let those static members leave whose pods are gone for good, and return whether there are none.
+def remove_members(turn: Turn) -> None:
+    """Let those static members leave whose pods are gone for good; those of lower ordinals come back.
 
-    Args:
-        turn: The turn.
-        replicas: How many pods the StatefulSet has; members of lower ordinals come back.
+    This is the last thing done, as brokers that refuse it should keep nothing else from being done.
     """
-    group = turn.observed.kafka.group
-    if not turn.brokers_answer or group is None:
-        return True
+    group, replicas = turn.observed.kafka.group, turn.view.replicas
+    if not turn.brokers_answer or group is None or replicas is None:
+        return
     gone = {
         item.instance_id
         for item in group.members
@@ -116,4 +114,3 @@ def remove_members(turn: Turn, replicas: int) -> bool:
     }
     if gone:
         turn.actions.append(RemoveMembers(tuple(sorted(gone))))
-    return not gone

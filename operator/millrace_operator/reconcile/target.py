@@ -39,7 +39,7 @@ def choose(turn: Turn) -> Target | None:
     wanted = revision_of(spec)
     stable = turn.status.stable_revision
     turn.stable = stable if turn.view.revision_config_map(stable) is not None else None
-    running = turn.view.running_revision or turn.stable
+    running = turn.view.running_revision or turn.stable or turn.view.revision_of_pods
     failure = _failure(turn, wanted)
     _keep_revision(turn, wanted, failure)
     if failure is not None and turn.stable is not None and turn.stable != wanted:

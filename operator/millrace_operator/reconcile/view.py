@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,6 +30,7 @@ class Trouble(NamedTuple):
     is_crash: bool = False
     ended: float | None = None
     """When it crashed last."""
+    restarts: int = 0
 
     @property
     def shown(self) -> str:
@@ -98,6 +100,14 @@ class View:
         """The revision that new pods get."""
         found = self.stateful_set
         return None if found is None else _labels(found["spec"]["template"]).get(REVISION)
+
+    @property
+    def revision_of_pods(self) -> str | None:
+        """The revision of most pods of which the manifest is still kept: what runs when there is no StatefulSet to tell."""
+        found = Counter(
+            pod.revision for pod in self.pods.values() if self.revision_config_map(pod.revision) is not None
+        )
+        return max(sorted(filter(None, found)), key=lambda revision: found[revision], default=None)
 
     @property
     def replicas(self) -> int | None:
@@ -189,7 +199,13 @@ def trouble_of(pod: Object) -> Trouble | None:
         if reason in _IMAGE_TROUBLE:
             return Trouble(reason, waiting.get("message", ""), is_image=True)
         if reason == _CRASHING:
-            return Trouble(reason, _last_words(container), is_crash=True, ended=_ended(container))
+            return Trouble(
+                reason,
+                _last_words(container),
+                is_crash=True,
+                ended=_ended(container),
+                restarts=container.get("restartCount", 0),
+            )
         if reason in _START_TROUBLE:
             return Trouble(reason, waiting.get("message", ""))
     if status.get("phase") == "Failed":

@@ -105,6 +105,19 @@ def test_deletion_ends_though_no_broker_answers(world, policy):
     assert ("KafkaLeftBehind", "Warning") in [(event.reason, event.type) for event in world.warnings]
 
 
+def test_brokers_that_refuse_do_not_hold_deletion_up_forever(world):
+    """What brokers refuse again and again is given up, with no action that could fail once more before the finalizer."""
+    world.refused = True
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.run(60)
+    assert world.exists
+    world.run(300)
+    assert not world.exists
+    assert CHANGELOG in world.topics
+    assert "KafkaLeftBehind" in [event.reason for event in world.warnings]
+
+
 def test_brokers_that_come_back_in_time_are_still_asked(world):
     """Within its patience, deletion does all of its work."""
     world.brokers_up = False

@@ -120,6 +120,7 @@ def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
     [
         (Program(crashes=True), "PodCrashed"),
         (Program(becomes_ready=False), "ReadyTimeout"),
+        (Program(pod_pulls=False), "ImageUnavailable"),
     ],
 )
 def test_a_revision_that_fails_is_rolled_back(world, program, reason):
@@ -137,6 +138,21 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-2"]
     assert world.most_pods_down == 1
     assert world.turn().actions == ()
+
+
+def test_a_single_crash_is_no_failure(world):
+    """A pod that crashes once is started again, and the upgrade goes on."""
+    world.programs[NEW] = Program(crashes=True)
+    world.restarts = 1
+    world.change(image=NEW)
+    world.run(30)
+    assert world.condition("RolledBack")[0] == "False"
+    del world.programs[NEW]
+    for pod in world.pods():
+        pod["status"].pop("containerStatuses", None)
+    world.run()
+    assert set(world.revisions()) == {world.status.stable_revision}
+    assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
 
 
 def test_a_rolled_back_spec_is_tried_again_when_it_changes(world):

@@ -79,6 +79,8 @@ class Program:
     plan: TopologyPlan | None = field(default_factory=plan)
     """None has the plan Job fail."""
     pulls: bool = True
+    pod_pulls: bool = True
+    """Whether the nodes of pods can pull it, too."""
     crashes: bool = False
     becomes_ready: bool = True
 
@@ -100,6 +102,8 @@ class World:
     group_exists: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
+    restarts: int = 3
+    """How often a pod that crashes has been restarted."""
     deaf: bool = False
     """Whether instances do not hear that they are to drain."""
     boot_seconds: float = 0
@@ -123,6 +127,8 @@ class World:
     events: list[model.Event] = field(default_factory=list)
     warnings: list[model.Event] = field(default_factory=list)
     """Those that were told though the resource was gone, too."""
+    refused: bool = False
+    """Whether brokers refuse to delete topics, which ends a turn before its other actions and its status."""
     stuck: bool = False
     """Whether pods do not end, as on a lost node."""
     status_writes: int = 0
@@ -217,6 +223,8 @@ class World:
     def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
         """Carry out a decision, or only its first actions."""
         for action in decision.actions[:actions]:
+            if self.refused and isinstance(action, model.DeleteTopics):
+                return decision
             self.do(action)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
         if actions is None and self.exists:
@@ -430,12 +438,18 @@ class World:
                 continue
             name = pod["metadata"]["name"]
             program = self.programs.get(pod["spec"]["containers"][0]["image"], Program())
-            if not program.pulls:
+            if not (program.pulls and program.pod_pulls):
                 pod["status"] = {"containerStatuses": [waiting("ImagePullBackOff")]}
             elif program.crashes:
                 ended = {"exitCode": 1, "message": "ValueError: no such store", "finishedAt": self.timestamp()}
                 pod["status"] = {
-                    "containerStatuses": [{**waiting("CrashLoopBackOff"), "lastState": {"terminated": ended}}]
+                    "containerStatuses": [
+                        {
+                            **waiting("CrashLoopBackOff"),
+                            "restartCount": self.restarts,
+                            "lastState": {"terminated": ended},
+                        }
+                    ]
                 }
             else:
                 pod["status"].setdefault("containerStatuses", [{"state": {"running": {}}}])
