@@ -8,6 +8,7 @@ import secrets
 import urllib.request
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 from tests.runtime.support import (
     expected_counts,
@@ -44,13 +45,25 @@ def scram():
 
 
 def set_password(kafka, user, password):
-    """Set a SCRAM user's password, over the listener that asks for none."""
+    """Set a SCRAM user's password, over the listener that asks for none, and wait until the broker knows it.
+
+    The broker learns of it a moment after the controller has taken it; the number of iterations tells when it has.
+    """
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096)
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096 + secrets.randbelow(4096))
     for done in admin.alter_user_scram_credentials(
         [UserScramCredentialUpsertion(user, info, password.encode())]
     ).values():
         done.result(30)
+
+    def is_known():
+        try:
+            found = admin.describe_user_scram_credentials([user])[user].result(30)
+        except KafkaException:
+            return False
+        return [item.iterations for item in found.scram_credential_infos] == [info.iterations]
+
+    wait_until(is_known, "the password to be known to the broker")
 
 
 def secured(kafka, app, tmp_path, folder, **others):
