@@ -101,6 +101,17 @@ def test_everything_becomes_kafkas_settings():
     }
 
 
+def test_everything_is_a_valid_configuration():
+    """`StreamsConfig` takes all of it, and none of the names looks misspelt."""
+    model, _ = check(wrong.good("everything")["StreamsApp"])
+    assert model
+    config = StreamsConfig.of(to_streams_config(model, 0))
+    assert config.unknown_keys() == {}
+    assert config.rocksdb_memory_fraction == model.spec.storage.memory_fraction
+    assert config.num_standby_replicas == model.spec.standby.replicas
+    assert config.session_timeout_ms == duration_ms(model.spec.membership.session_timeout or "")
+
+
 def test_what_is_not_said_leaves_kafkas_defaults():
     """A manifest that sets nothing sets nothing: defaults that are Kafka Streams' own are not repeated."""
     model, _ = check(wrong.good("minimal")["StreamsApp"])

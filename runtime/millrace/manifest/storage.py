@@ -32,7 +32,8 @@ class Storage(ManifestModel):
     retention: Retention = Retention()
     """What becomes of volumes that no pod uses."""
     memory_fraction: MemoryFraction | None = None
-    """The part of the container's memory that RocksDB may use for its caches and write buffers."""
+    """The part of the container's memory limit that RocksDB may use for its caches and write buffers. A number of bytes as
+    `rocksdb.memory.max.bytes` in `kafka.config` goes before it; without either, or without a limit, it is 256 MiB."""
 
     changes: ClassVar[tuple[Change, ...]] = (
         Change(
