@@ -112,6 +112,7 @@ def test_plan_needs_no_kafka_secret_home_or_disk(job):
     ran = job.run("--json")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("\n") == 1
+    assert ran.stdout.startswith('{"version"'), "by which the plan is found in a log"
     plan = TopologyPlan.from_json(ran.stdout)
     assert plan.application_id == "shop-v1"
     assert plan.subtopologies[0].source_topics == ("lines",)

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus)
 
 _LOG_LIMIT_BYTES: Final = 4 << 20
+_PLAN_BEGINS: Final = '{"version"'
 _FAILURE_TAIL_CHARACTERS: Final = 2000
 _MOST_OUTPUTS: Final = 64
 _OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. Delete the Job to have it run again."
@@ -146,7 +147,13 @@ class Outputs:
                 raise
             return _why_failed(job) if result == "Failed" else None
         text = str(log_text)
-        return text if result == "Complete" else text[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
+        return _plan_in(text) if result == "Complete" else text[-_FAILURE_TAIL_CHARACTERS:] or _why_failed(job)
+
+
+def _plan_in(log_text: str) -> str:
+    """Return the line that is the plan, as a pod's log has what the program printed and logged as well; all of it if none is."""
+    plans = [line for line in log_text.splitlines() if line.startswith(_PLAN_BEGINS)]
+    return plans[-1] if plans else log_text
 
 
 class Expandable:

@@ -100,6 +100,14 @@ def test_plan_is_read_once_from_the_pods_log(server, requests):
     assert len(server.asked) == 1
 
 
+def test_plan_is_found_among_what_the_program_printed(server, requests):
+    """A pod's log mixes both streams: the plan is its last line of JSON, and what comes before or after it is left out."""
+    plan = '{"version":1,"applicationId":"a"}'
+    text = f'WARNING: a setting is odd\n{{"mine": 1}}\n{plan}\nbye\n'
+    server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = text
+    assert Outputs(requests).of("shop", objects(job(), pod("Succeeded"))) == {"j": plan}
+
+
 @pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running"))])
 def test_output_of_what_has_not_ended_is_not_known(server, requests, found):
     """Job and pod are seen at different times: what was seen of the pod may be older."""
