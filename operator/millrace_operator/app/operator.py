@@ -195,11 +195,10 @@ class Operator:
                 standalone=True,
                 namespaces=self._settings.namespaces,
                 clusterwide=not self._settings.namespaces,
-                stop_flag=self._stop,
             )
         finally:
             heart.cancel()
-            self._stop.set()  # a thread of kopf's waits for it, and the event loop waits for that
+            self._stop.set()
 
     async def _heartbeat(self) -> None:
         while True:

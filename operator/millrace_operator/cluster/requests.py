@@ -15,6 +15,7 @@ from typing import Any, Final
 import urllib3
 from kubernetes import client
 
+from millrace_operator.cluster.fence import fence, fenced
 from millrace_operator.cluster.kinds import Kind
 from millrace_operator.model import Object
 
@@ -73,6 +74,7 @@ class Requests:
 
     def __init__(self, api: client.ApiClient, gate: Gate, count: Count) -> None:
         self._api = api
+        fence(api)
         self._gate = gate
         self._count = count
 
@@ -152,11 +154,10 @@ class Requests:
     ) -> Any:
         path = kind.path(namespace, name, subresource)
         resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
-        seconds = REQUEST_TIMEOUT_SECONDS
-        if method != "GET" and kind.plural != "leases":
-            seconds = min(seconds, self._gate())
-            if seconds < _SHORTEST_WRITE_SECONDS:
-                raise NotAllowedToWriteError(f"{verb} {path}: this operator does not hold the lease")
+        gated = method != "GET" and kind.plural != "leases"
+        seconds = min(REQUEST_TIMEOUT_SECONDS, self._gate()) if gated else REQUEST_TIMEOUT_SECONDS
+        if gated:
+            self.check_may_write()
         headers = {"Accept": "application/json", **({"Content-Type": content_type} if body is not None else {})}
         serialised = self._api.param_serialize(
             method,
@@ -167,18 +168,24 @@ class Requests:
             auth_settings=["BearerToken"],
         )
         begun, status = time.monotonic(), 0
+        log.debug("%s %s", verb, path)
         try:
-            response = self._api.call_api(*serialised, _request_timeout=seconds)
+            with fenced(self.check_may_write if gated else _free):
+                response = self._api.call_api(*serialised, _request_timeout=seconds)
             data: bytes = response.read() or b""
             status = response.status
         except (urllib3.exceptions.HTTPError, client.ApiException, OSError) as error:
             raise ApiError(f"{verb} {path}", 0, "NoAnswer", f"the API server does not answer: {error}") from error
         finally:
             self._count(verb, resource, str(status or "none"), time.monotonic() - begun)
-            log.debug("%s %s: %s", verb, path, status or "no answer")
+            log.debug("answer to %s %s: %s", verb, path, status or "none")
         if subresource == "log" and status == 200:
             return data.decode(errors="replace")
         return _parsed(f"{verb} {path}", status, data)
+
+
+def _free() -> None:
+    """Allow what is not gated."""
 
 
 def _parsed(what: str, status: int, data: bytes) -> Any:

@@ -58,6 +58,18 @@ def test_without_the_lease_nothing_is_written(server, requests):
     assert [asked[0] for asked in server.asked] == ["GET", "POST"]
 
 
+def test_write_is_not_sent_when_the_lease_is_lost_on_the_way_to_the_connection(server):
+    """The process may have stood still between the first check and the sending."""
+    allowed = [10.0, 10.0]
+    configuration = client.Configuration(host=server.url)
+    configuration.retries = False
+    sent = Requests(client.ApiClient(configuration), lambda: allowed.pop(0) if allowed else 0.0, lambda *_: None)
+    with pytest.raises(NotAllowedToWriteError):
+        sent.apply(CONFIG_MAPS, MAP)
+    assert server.asked == []
+    assert sent.list(PODS, "shop")["items"] == []
+
+
 def test_write_ends_before_the_lease_does():
     """An API server that does not answer is waited for no longer than writing is allowed."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
