@@ -11,7 +11,6 @@ import os
 import secrets
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,6 @@ from confluent_kafka import Producer
 from tests.operator.kafka.support import count_plan
 
 from e2e.cluster import Cluster, waiting
-from e2e.cluster.cluster import prepare
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.clients import ClientSettings
@@ -36,7 +34,7 @@ from millrace_operator.model import ProvisionTopics
 from millrace_operator.reconcile.revisions import revision_of
 
 CRDS = Path(__file__).parents[1] / "crds"
-NAMESPACE = "default"
+NAMESPACE = f"reset-{secrets.token_hex(3)}"
 API_VERSION = "streams.millrace.dev/v1alpha1"
 
 
@@ -46,25 +44,30 @@ def wait_for(what: str, look: Callable[[], object], timeout_s: float = 60.0) -> 
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    """Return a control plane with the CRDs in it."""
-    prepare()
-    with (
-        tempfile.TemporaryDirectory(prefix="reset-") as directory,
-        Cluster.start(Path(directory) / "c", with_node=False) as cluster,
-    ):
-        cluster.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
-        yield cluster
+def api(api_server: Cluster) -> Cluster:
+    """Return an API server with the CRDs in it, and a namespace for these tests alone."""
+    api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
+    api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
+    api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    return api_server
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[EmbeddedKafka]:
+    """Return a Kafka for an operator on this machine."""
+    with EmbeddedKafka() as kafka:
+        yield kafka
 
 
 @contextlib.contextmanager
-def operator(cluster: Cluster, log: Path, crash_after: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def running_operator(cluster: Cluster, log: Path, crash_after: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """Run the operator as administrator, until it ends or is ended."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {
         "KUBECONFIG": str(cluster.kubeconfig),
         "MILLRACE_OPERATOR_METRICS_PORT": "0",
+        "MILLRACE_OPERATOR_NAMESPACES": NAMESPACE,
+        "MILLRACE_OPERATOR_POD_NAMESPACE": NAMESPACE,
         "MILLRACE_OPERATOR_LEASE_SECONDS": "3",
         "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
     }
@@ -164,7 +167,13 @@ class Application:
         wait_for(f"status of {self.name}", lambda: len(self.remembered()) == 2)
         status = {"status": {"stableRevision": revision_of(self.model().spec)}}
         self.cluster.kubectl(
-            "patch", "streamsapp", self.name, "--subresource=status", "--type=merge", f"--patch={json.dumps(status)}"
+            "patch",
+            "streamsapp",
+            self.name,
+            f"--namespace={NAMESPACE}",
+            "--subresource=status",
+            "--type=merge",
+            f"--patch={json.dumps(status)}",
         )
 
     def remembered(self) -> set[str]:
@@ -177,7 +186,7 @@ class Application:
 
     def get(self, *arguments: str) -> dict[str, Any]:
         """Return what kubectl gets."""
-        return dict(json.loads(self.cluster.kubectl("get", "--output=json", *arguments)))
+        return dict(json.loads(self.cluster.kubectl("get", f"--namespace={NAMESPACE}", "--output=json", *arguments)))
 
     def events(self) -> list[str]:
         """Return the reasons of the events of this application and its resets."""
@@ -210,9 +219,9 @@ class Application:
 
 
 @pytest.fixture
-def app(cluster: Cluster, kafka: EmbeddedKafka) -> Application:
+def app(api: Cluster, brokers: EmbeddedKafka) -> Application:
     """Return an application that has run and is suspended."""
-    app = Application(cluster, kafka)
+    app = Application(api, brokers)
     app.create()
     return app
 
@@ -238,9 +247,9 @@ def is_reset(app: Application) -> bool:
     )
 
 
-def test_a_reset_is_done_once_and_nothing_is_missed(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Application, tmp_path: Path) -> None:
     """A dry run tells what a reset then does; afterwards the operator reports no loss, and does the reset no second time."""
-    with operator(cluster, tmp_path / "operator.log"):
+    with running_operator(api, tmp_path / "operator.log"):
         app.remember()
         dry = app.reset(dryRun=True)
         wait_for("the dry run", lambda: dry().get("phase") == "Succeeded")
@@ -255,52 +264,52 @@ def test_a_reset_is_done_once_and_nothing_is_missed(cluster: Cluster, app: Appli
         assert conditions["Stalled"]["status"] == "False"
         assert {"ResetBegun", "ResetSucceeded"} <= set(app.events())
         assert "ChangelogLost" not in app.events()
-    again = Application(cluster, app.kafka, app.name)
+    again = Application(api, app.kafka, app.name)
     KafkaClusters().act(
         again.model(),
         Credentials(),
         ProvisionTopics(count_plan(app.input, app.name).to_json(), tuple(app.topics), 1),
     )
-    with operator(cluster, tmp_path / "operator.log"):
+    with running_operator(api, tmp_path / "operator.log"):
         wait_for("the operator to look again", lambda: len(app.remembered()) == 2)
     assert app.existing_topics() == app.topics
     assert status() == done
 
 
-def test_a_running_application_is_not_reset(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+def test_a_running_application_is_not_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
     """Nothing is done while `state` is running, and the status says what to do; once it is suspended the reset goes on."""
-    with operator(cluster, tmp_path / "operator.log"):
+    with running_operator(api, tmp_path / "operator.log"):
         app.remember()
-        cluster.apply(app.manifest("running"))
+        api.apply(app.manifest("running"))
         status = app.reset()
         wait_for("the reset to wait", lambda: status().get("phase") == "Waiting")
         assert "spec.state: suspended" in status()["message"]
         assert app.existing_topics() == app.topics
         assert app.offsets() == {0: 10, 1: 7}
-        cluster.apply(app.manifest("suspended"))
+        api.apply(app.manifest("suspended"))
         wait_for("the reset", lambda: status().get("phase") == "Succeeded", timeout_s=120)
         wait_for("all to be gone", lambda: is_reset(app))
 
 
-def test_a_reset_without_application_fails(cluster: Cluster, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+def test_a_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
     """There is nothing to wait for."""
-    app = Application(cluster, kafka)
-    with operator(cluster, tmp_path / "operator.log"):
+    app = Application(api, brokers)
+    with running_operator(api, tmp_path / "operator.log"):
         status = app.reset()
         wait_for("the reset to fail", lambda: status().get("phase") == "Failed")
         assert f"There is no StreamsApp {app.name}" in status()["message"]
 
 
-def test_an_operator_that_crashes_gets_there(cluster: Cluster, app: Application, tmp_path: Path) -> None:
+def test_an_operator_that_crashes_gets_there(api: Cluster, app: Application, tmp_path: Path) -> None:
     """Killed after every single action, the operator ends with the application reset as if it had not been."""
     log = tmp_path / "operator.log"
-    with operator(cluster, log):
+    with running_operator(api, log):
         app.remember()
         wait_for("the application to be at rest", lambda: app.status().get("lifecycleState") == "Suspended")
     status = app.reset(toOffset="shift:-3")
     crashes = 0
     for _ in range(20):
-        with operator(cluster, log, crash_after=1) as process:
+        with running_operator(api, log, crash_after=1) as process:
 
             def ended(process: subprocess.Popen[bytes] = process) -> bool:
                 return process.poll() is not None or status().get("phase") == "Succeeded"
