@@ -48,7 +48,9 @@ class Release:
         """
         with tempfile.TemporaryDirectory(prefix="millrace-helm-") as home:
             # Nothing of the user's own helm is read or written.
-            environment = {f"HELM_{kind}_HOME": f"{home}/{kind}" for kind in ("CACHE", "CONFIG", "DATA")}
+            environment = {f"HELM_{kind}_HOME": f"{home}/{kind}" for kind in ("CACHE", "CONFIG", "DATA")} | {
+                "HOME": home
+            }
             result = subprocess.run(
                 [str(tools.path("helm")), f"--kubeconfig={self.cluster.kubeconfig}", f"-n{self.namespace}", *arguments],
                 capture_output=True,

@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from e2e.cluster import tools
 from e2e.cluster.cluster import Cluster, prepare
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.progress import phase, say
@@ -52,9 +51,8 @@ def down(directory: Directory = _DEFAULT) -> None:
 @app.command(context_settings=_PASS_THROUGH)
 def kubectl(context: typer.Context, directory: Directory = _DEFAULT) -> None:
     """Run kubectl on a cluster."""
-    environment = {**os.environ, "KUBECONFIG": str(_running(directory).kubeconfig)}
-    command = [*tools.kubernetes("kubectl"), *context.args]
-    os.execve(command[0], command, environment)
+    command = [*_running(directory).kubectl_command, *context.args]
+    os.execv(command[0], command)
 
 
 @app.command("import")

@@ -116,6 +116,12 @@ class Cluster:
         """Where pods reach a server that runs on the host."""
         return self.machine.addresses.host
 
+    @property
+    def kubectl_command(self) -> list[str]:
+        """The command line of kubectl as administrator; what it caches goes with the cluster."""
+        flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}"]
+        return [*tools.kubernetes("kubectl"), *flags]
+
     def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120.0) -> str:
         """Run kubectl as administrator and return its standard output.
 
@@ -123,7 +129,7 @@ class Cluster:
             ClusterError: It failed, and `check` was asked for.
         """
         result = subprocess.run(
-            [*tools.kubernetes("kubectl"), f"--kubeconfig={self.kubeconfig}", *arguments],
+            [*self.kubectl_command, *arguments],
             input=stdin,
             capture_output=True,
             text=True,
