@@ -1,0 +1,103 @@
+"""The operator as a process on this machine, beside the cluster that it serves."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Self
+
+from e2e.cluster.waiting import wait_for
+
+_ROOT = Path(__file__).parents[1]
+_READY = re.compile(r"listening on port (\d+)")
+
+
+class OperatorProcess:
+    """A running operator; leaving its context ends it with SIGTERM.
+
+    Args:
+        kubeconfig: The cluster's.
+        log: The file that it logs to, which is appended to.
+        module: What is run: the operator, or one with something pretended.
+        settings: `MILLRACE_OPERATOR_…` variables, without their prefix, and others with their whole names.
+    """
+
+    def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.pretend", **settings: str | int) -> None:
+        given = {"METRICS_PORT": 0, "LEASE_SECONDS": 15, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
+        variables = {
+            name if name.startswith("PRETEND_") else f"MILLRACE_OPERATOR_{name}": str(value)
+            for name, value in given.items()
+        }
+        self._log = log
+        self._log.touch()
+        self._begin = self._log.stat().st_size
+        with log.open("a") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module],
+                cwd=_ROOT,
+                env={**os.environ, "KUBECONFIG": str(kubeconfig), **variables},
+                stdout=stderr,
+                stderr=stderr,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGCONT)
+            self._process.terminate()
+            try:
+                self._process.wait(40)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+        self._process.wait()
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_bytes()[self._begin :].decode()
+
+    @property
+    def leads(self) -> bool:
+        """Whether it has got the Lease."""
+        return "holds the lease" in self.log
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status, or None while it runs."""
+        return self._process.poll()
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(number)
+
+    def end(self, seconds: float = 40) -> int:
+        """Wait until it ends by itself and return its exit status."""
+        return self._process.wait(seconds)
+
+    def wait_until_it_leads(self) -> Self:
+        """Wait until it has got the Lease."""
+        wait_for(
+            "the Lease", lambda: self.leads or self._process.poll() is not None, timeout_s=60, tail=lambda: self.log
+        )
+        assert self.leads, self.log
+        return self
+
+    def get(self, path: str) -> str:
+        """Return what one of its own endpoints answers, an error included."""
+        found = wait_for("its port", lambda: _READY.search(self.log), timeout_s=30, tail=lambda: self.log)
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=10) as response:
+                return response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.read().decode()
+
+    def metric(self, name: str) -> float:
+        """Return the sum of a metric's samples whose name, with its labels, begins so."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -1,0 +1,267 @@
+"""The operator against a real API server, with pretended pods and brokers: for tests and measures of the operator alone.
+
+`python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
+well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
+raise for the applications of these names.
+
+`Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
+"""
+
+import json
+import os
+import sys
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from millrace.topology.plan import PlannedSubtopology, TopologyPlan
+from millrace_operator.app.context import Kafka
+from millrace_operator.app.logs import configure_logs
+from millrace_operator.app.operator import Operator, Outside, api_client
+from millrace_operator.app.settings import settings_from
+from millrace_operator.cluster.instances import Instances
+from millrace_operator.cluster.observe import Outputs
+from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Member, Observed, Topic
+from millrace_operator.reconcile import reconcile
+
+INPUT = "input"
+NODE = "pretended"
+_PARTITIONS = 8
+
+
+def plan(application_id: str) -> TopologyPlan:
+    """Return the plan of a topology that passes records on."""
+    return TopologyPlan(
+        application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
+    )
+
+
+def manifest(name: str, **spec: Any) -> dict[str, Any]:
+    """Return a StreamsApp for pretended brokers."""
+    return {
+        "apiVersion": "streams.millrace.dev/v1alpha1",
+        "kind": "StreamsApp",
+        "metadata": {"name": name},
+        "spec": {
+            "applicationId": name,
+            "image": "registry.example/app:1",
+            "app": {"entrypoint": "app:topology"},
+            "kafka": {"bootstrapServers": ["broker.example:9092"]},
+            "upgrade": {"gate": {"minStable": "1s"}},
+            **spec,
+        },
+    }
+
+
+class PretendedKafka(Kafka):
+    """Brokers that have all topics, and a group of all pods that were not told to leave.
+
+    Args:
+        drained: The uids of those that were.
+    """
+
+    def __init__(self, drained: set[str]) -> None:
+        self._drained = drained
+
+    def observe(self, desired, objects):
+        """Return a stable group of the pods there are."""
+        pods = [
+            key.name
+            for key, obj in objects.items()
+            if key.kind == "Pod"
+            and key.name.removeprefix(f"{desired.name}-").isdigit()
+            and obj["metadata"]["uid"] not in self._drained
+        ]
+        members = tuple(Member(pod, pod) for pod in sorted(pods))
+        group = Group("Stable", members=members) if members else None
+        return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
+
+    def observe_for_reset(self, desired, question):
+        """Resets are not pretended."""
+        raise NotImplementedError
+
+    def act(self, desired, action):
+        """Do as if it had been done."""
+
+    def forget(self, ref):
+        """Nothing was kept."""
+
+    def close(self):
+        """Nothing is open."""
+
+
+class PretendedInstances(Instances):
+    """Pods that do well, and leave when they are told.
+
+    Args:
+        drained: The uids of those that were told.
+    """
+
+    def __init__(self, drained: set[str]) -> None:
+        super().__init__()
+        self._drained = drained
+
+    def ask(self, pods):
+        """Return for each running pod that it runs all its tasks, or that it has left."""
+        return {
+            pod["metadata"]["name"]: Instance("DRAINED")
+            if pod["metadata"]["uid"] in self._drained
+            else Instance("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
+            for pod in pods
+            if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
+            and pod.get("status", {}).get("phase") == "Running"
+        }
+
+    def drain(self, pod):
+        """Remember that it was told."""
+        self._drained.add(pod["metadata"]["uid"])
+
+
+class PretendedOutputs(Outputs):
+    """Plan Jobs that print `plan`."""
+
+    def of(self, namespace, objects):
+        """Return the plan for every Job that has ended."""
+        return {
+            key.name: plan(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
+            for key, obj in objects.items()
+            if key.kind == "Job" and obj.get("status", {}).get("succeeded")
+        }
+
+
+class Kubelet:
+    """Does for all pods of a cluster what a node would, until it is closed.
+
+    Args:
+        api: The client for the API server, of which this is the only user.
+    """
+
+    def __init__(self, api: client.ApiClient) -> None:
+        self._core = client.CoreV1Api(api)
+        self._coordination = client.CoordinationV1Api(api)
+        self._stop = threading.Event()
+        self._done: dict[str, str] = {}
+        self._core.create_node({"metadata": {"name": NODE}})
+        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        turn = 0
+        while not self._stop.wait(0.1):
+            try:
+                if turn % 100 == 0:
+                    self._beat()
+                self._serve()
+            except (ApiException, HTTPError, OSError) as error:
+                print(f"kubelet: {error}", file=sys.stderr)  # noqa: T201 - seen when the test fails
+            turn += 1
+
+    def _beat(self) -> None:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        ready = {
+            "type": "Ready",
+            "status": "True",
+            "reason": "Pretended",
+            "message": "",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        room = {"cpu": "10000", "memory": "10000Gi", "pods": "10000"}
+        self._core.patch_node_status(NODE, {"status": {"conditions": [ready], "capacity": room, "allocatable": room}})
+
+    def _serve(self) -> None:
+        response = self._core.list_pod_for_all_namespaces(
+            label_selector="app.kubernetes.io/managed-by=millrace-operator",
+            resource_version="0",
+            _preload_content=False,
+        )
+        for pod in json.loads(response.data)["items"]:
+            metadata, uid = pod["metadata"], pod["metadata"]["uid"]
+            state = "terminating" if "deletionTimestamp" in metadata else "running"
+            if self._done.get(uid) == state:
+                continue
+            try:
+                (self._let_go if state == "terminating" else self._start)(pod)
+            except ApiException as error:
+                if error.status != 404:
+                    continue  # others write pods too: tried again
+            self._done[uid] = state
+
+    def _let_go(self, pod: dict[str, Any]) -> None:
+        metadata = pod["metadata"]
+        body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+        self._core.delete_namespaced_pod(metadata["name"], metadata["namespace"], body=body, _preload_content=False)
+
+    def _start(self, pod: dict[str, Any]) -> None:
+        metadata = pod["metadata"]
+        name, namespace = metadata["name"], metadata["namespace"]
+        if not pod["spec"].get("nodeName"):
+            target = {"metadata": {"name": name}, "target": {"apiVersion": "v1", "kind": "Node", "name": NODE}}
+            self._core.create_namespaced_pod_binding(name, namespace, target, _preload_content=False)
+        is_plan = metadata["labels"]["app.kubernetes.io/component"] == "plan"
+        self._core.patch_namespaced_pod_status(name, namespace, {"status": _status(pod, ended=is_plan)})
+
+
+def _status(pod: dict[str, Any], *, ended: bool) -> dict[str, Any]:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    container = pod["spec"]["containers"][0]
+    state = (
+        {"terminated": {"exitCode": 0, "startedAt": now, "finishedAt": now}}
+        if ended
+        else {"running": {"startedAt": now}}
+    )
+    holds = "False" if ended else "True"
+    return {
+        "phase": "Succeeded" if ended else "Running",
+        "podIP": "192.0.2.1",
+        "podIPs": [{"ip": "192.0.2.1"}],
+        "startTime": now,
+        "conditions": [
+            {"type": kind, "status": holds, "lastTransitionTime": now} for kind in ("Ready", "ContainersReady")
+        ],
+        "containerStatuses": [
+            {
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": not ended,
+                "started": not ended,
+                "restartCount": 0,
+                "state": state,
+            }
+        ],
+    }
+
+
+def main() -> int:
+    """Run the operator."""
+    settings = settings_from(os.environ)
+    configure_logs(settings)
+    bugs = set(filter(None, os.environ.get("PRETEND_BUG_IN", "").split(",")))
+
+    def decide(desired: Desired, observed: Observed) -> Decision:
+        if desired.name in bugs:
+            raise ZeroDivisionError("pretended bug")
+        return reconcile(desired, observed)
+
+    api = api_client(settings.workers)
+    return Operator(settings, decide, api, outside).run()
+
+
+def outside(requests) -> Outside:
+    """Return what is pretended."""
+    drained: set[str] = set()
+    return Outside(PretendedKafka(drained), PretendedInstances(drained), PretendedOutputs(requests))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,287 @@
+"""The operator as a process against a real API server, with pretended pods and brokers.
+
+One of several writes, a broken resource holds nobody up, nothing is written at rest, and it goes on after a crash at any point
+and after the API server was away.
+"""
+
+import json
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes import config
+
+from e2e.cluster import Cluster
+from e2e.cluster.waiting import wait_for
+from e2e.operator_process import OperatorProcess
+from e2e.pretend import Kubelet, manifest
+
+_WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
+_OURS = {
+    "streamsapps", "streamsresets", "statefulsets", "configmaps", "services", "serviceaccounts", "jobs",
+    "poddisruptionbudgets", "networkpolicies",
+}  # fmt: skip
+_WRITE_LINE = re.compile(r"DEBUG \S+requests: (apply|create|patch|delete|update) /(?!apis/coordination)")
+"""What is logged before a write is sent."""
+
+
+class World:
+    """A control plane with a pretended node."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+
+    def namespace(self, name: str) -> str:
+        """Make a namespace."""
+        self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        return name
+
+    def operator(self, name: str, namespace: str, **settings: str | int) -> OperatorProcess:
+        """Start an operator that serves one namespace."""
+        log = self.folder / f"{name}.log"
+        settings = {"NAMESPACES": namespace, "POD_NAMESPACE": namespace, **settings}
+        return OperatorProcess(self.cluster.kubeconfig, log, **settings)
+
+    def apply(self, namespace: str, *names: str, **spec: object) -> None:
+        """Apply StreamsApps."""
+        apps = [manifest(name, **spec) for name in names]
+        self.cluster.apply(*({**app, "metadata": {**app["metadata"], "namespace": namespace}} for app in apps))
+
+    def get(self, namespace: str, kind: str, *names: str) -> list[dict]:
+        """Return objects."""
+        found = json.loads(
+            self.cluster.kubectl("get", kind, *names, "-n", namespace, "-o", "json", "--ignore-not-found") or "{}"
+        )
+        return found.get("items", [found] if found else [])
+
+    def ready(self, namespace: str) -> set[str]:
+        """Return the names of the apps that are ready, as they were specified last."""
+        return {
+            app["metadata"]["name"]
+            for app in self.get(namespace, "streamsapps")
+            if any(
+                item["type"] == "Ready" and item["status"] == "True"
+                for item in app.get("status", {}).get("conditions", [])
+            )
+            and app["status"]["observedGeneration"] == app["metadata"]["generation"]
+            and app["status"]["readyReplicas"] == app["spec"]["replicas"]
+        }
+
+    def wait_ready(self, namespace: str, *names: str, timeout_s: float = 120) -> None:
+        """Wait until these apps are ready, and no others."""
+        wait_for(f"{len(names)} apps to be ready", lambda: self.ready(namespace) == set(names), timeout_s=timeout_s)
+
+    def versions(self, namespace: str) -> dict[str, str]:
+        """Return the versions of everything in a namespace that an operator could write."""
+        found = {}
+        for kind in sorted(_OURS):
+            for item in self.get(namespace, kind):
+                found[f"{kind}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
+        return found
+
+    def requests(self) -> dict[str, float]:
+        """Return how often the API server was asked to write what an operator writes, by resource."""
+        found: dict[str, float] = {}
+        for line in self.cluster.kubectl("get", "--raw", "/metrics").splitlines():
+            match = re.match(r"apiserver_request_total\{(.*)\} (\S+)$", line)
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', match[1])) if match else {}
+            if labels.get("verb") in _WRITES and labels.get("resource") in _OURS:
+                found[labels["resource"]] = found.get(labels["resource"], 0) + float(match[2])
+        return found
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Start a control plane with the CRDs and a pretended node."""
+    with (
+        tempfile.TemporaryDirectory(prefix="process-") as folder,
+        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
+    ):
+        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
+        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
+        yield World(cluster, Path(folder))
+        kubelet.close()
+
+
+def test_apps_run_and_then_nothing_is_written(world):
+    """Applications come to run; from then on neither time, nor the same manifest again, nor a new operator writes anything."""
+    space = world.namespace("rest")
+    with world.operator("rest", space, RESYNC_SECONDS=1, RELIST_SECONDS=10) as operator:
+        world.apply(space, "one", "two", replicas=2)
+        world.wait_ready(space, "one", "two")
+        passes = operator.metric("millrace_operator_reconcile_seconds_count")
+        settled = wait_for("the last writes", lambda: _unchanged(world, operator), timeout_s=60)
+        world.apply(space, "one", "two", replicas=2)
+        wait_for(
+            "twenty more passes",
+            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 20,
+            timeout_s=60,
+        )
+        assert not _differing(settled, world.requests(), but={"streamsapps": 2})
+        told = len(_writes(operator))
+        wait_for(
+            "more passes",
+            lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 25,
+            timeout_s=60,
+        )
+        assert len(_writes(operator)) == told
+    with world.operator("rest", space, RESYNC_SECONDS=1) as operator:
+        wait_for("passes", lambda: operator.metric("millrace_operator_reconcile_seconds_count") > 6, timeout_s=60)
+        assert not _differing(settled, world.requests(), but={"streamsapps": 2})
+        assert _writes(operator) == []
+
+
+def _unchanged(world: World, operator: OperatorProcess) -> dict[str, float] | None:
+    """Return the counts of writes if four more passes leave them alone."""
+    before, passes = world.requests(), operator.metric("millrace_operator_reconcile_seconds_count")
+    wait_for("passes", lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, timeout_s=60)
+    return before if world.requests() == before else None
+
+
+def _differing(before: dict[str, float], after: dict[str, float], but: dict[str, int]) -> dict[str, float]:
+    """Return by how much counts have grown, but for what the test has written itself."""
+    grown = {name: count - before.get(name, 0) - but.get(name, 0) for name, count in after.items()}
+    return {name: count for name, count in grown.items() if count}
+
+
+def test_broken_resource_holds_no_other_up(world):
+    """Among fifty, one on which reconciliation fails says so in `Stalled`; the others run, and change, without it."""
+    space = world.namespace("poison")
+    names = [f"app-{number}" for number in range(50)]
+    with world.operator("poison", space, PRETEND_BUG_IN="app-17") as operator:
+        world.apply(space, *names)
+        good = [name for name in names if name != "app-17"]
+        world.wait_ready(space, *good, timeout_s=150)
+        conditions = world.get(space, "streamsapp", "app-17")[0]["status"]["conditions"]
+        stalled = next(item for item in conditions if item["type"] == "Stalled")
+        assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
+        assert "ZeroDivisionError: pretended bug" in stalled["message"]
+        world.apply(space, good[3], replicas=2)
+        world.wait_ready(space, *good, timeout_s=60)
+        failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')
+        assert 1 <= failures < 30, "it is tried again, ever more seldom"
+        assert json.loads(operator.get("/healthz"))["ok"]
+
+
+def test_operator_without_the_lease_never_writes(world):
+    """Of two the second takes over from one that was killed, and from one that stood still; that one ends and writes nothing."""
+    space = world.namespace("two")
+    with (
+        world.operator("first", space, LEASE_SECONDS=6) as first,
+        world.operator("second", space, LEASE_SECONDS=6) as second,
+        world.operator("third", space, LEASE_SECONDS=6) as third,
+    ):
+        wait_for("a leader", lambda: first.leads or second.leads or third.leads, timeout_s=60)
+        operators = [first, second, third]
+        leader = next(item for item in operators if item.leads)
+        world.apply(space, *(f"app-{number}" for number in range(12)))
+        wait_for("its first writes", lambda: len(_writes(leader)) > 10, timeout_s=60)
+        assert not any(_writes(item) for item in operators if item is not leader)
+
+        leader.signal(signal.SIGSTOP)
+        others = [item for item in operators if item is not leader]
+        wait_for("another leader", lambda: any(item.leads for item in others), timeout_s=60)
+        new = next(item for item in others if item.leads)
+        names = [f"app-{number}" for number in range(12)]
+        world.apply(space, *names, replicas=2)
+        world.wait_ready(space, *names)
+        before = wait_for("rest", lambda: _at_rest(world, space), timeout_s=60)
+        leader.signal(signal.SIGCONT)
+        assert leader.end() == 1
+        assert "the lease is lost" in leader.log
+        assert world.versions(space) == before
+
+        last = next(item for item in others if item is not new)
+        new.signal(signal.SIGKILL)
+        world.apply(space, "app-0", replicas=3)
+        world.wait_ready(space, *names)
+        assert last.leads
+        assert _writes(last)
+
+
+def _at_rest(world: World, space: str) -> dict[str, str] | None:
+    """Return the versions of everything if they have not changed for two seconds."""
+    before = world.versions(space)
+    time.sleep(2)
+    return before if world.versions(space) == before else None
+
+
+def _writes(operator: OperatorProcess) -> list[str]:
+    """Return the writes that an operator has sent, but for its Lease."""
+    return _WRITE_LINE.findall(operator.log)
+
+
+def test_watches_go_on_after_the_api_server_was_restarted(world):
+    """What changed while the API server was away is found; so is what was deleted, which no watch tells of."""
+    space = world.namespace("restart")
+    with world.operator("restart", space, RELIST_SECONDS=10, LEASE_SECONDS=120) as operator:
+        world.apply(space, "one")
+        world.wait_ready(space, "one")
+        operator.signal(signal.SIGSTOP)
+        world.cluster.kubectl("delete", "service", "one", "-n", space)
+        world.apply(space, "one", replicas=3)
+        world.cluster.restart_api_server()
+        operator.signal(signal.SIGCONT)
+        world.wait_ready(space, "one", timeout_s=60)
+        wait_for(
+            "the Service", lambda: world.get(space, "service", "one"), timeout_s=60, tail=lambda: operator.log[-3000:]
+        )
+        world.apply(space, "one", "two", replicas=2)
+        world.wait_ready(space, "one", "two")
+
+
+def test_operator_that_dies_after_every_action_converges(world):
+    """Creation, scaling, an upgrade and deletion come to their end though each process lives for one action only."""
+    space = world.namespace("crash")
+    starts = [0]
+
+    def until(done) -> int:
+        before = starts[0]
+        state = lambda: world.cluster.kubectl("get", "pods,streamsapps", "-n", space)  # noqa: E731
+        while not done():
+            starts[0] += 1
+            assert starts[0] < 100, "it does not get on"
+            with world.operator("crash", space, CRASH_AFTER_ACTIONS=1, RESYNC_SECONDS=1) as operator:
+                wait_for("a crash, or the end", lambda: _died(operator) or done(), timeout_s=40, tail=state)
+        return starts[0] - before
+
+    world.apply(space, "one")
+    assert until(lambda: world.ready(space) == {"one"}) >= 7
+    first = world.get(space, "streamsapp", "one")[0]["status"]["stableRevision"]
+    world.apply(space, "one", replicas=3)
+    assert until(lambda: world.ready(space) == {"one"}) >= 1
+    world.apply(space, "one", replicas=3, image="registry.example/app:2")
+    upgraded = lambda: world.get(space, "streamsapp", "one")[0]["status"]["stableRevision"] != first  # noqa: E731
+    assert until(lambda: upgraded() and world.ready(space) == {"one"}) >= 6
+    world.cluster.kubectl("delete", "streamsapp", "one", "-n", space, "--wait=false")
+    assert until(lambda: not world.get(space, "streamsapps")) >= 6
+    left = {name for name in world.versions(space) if not name.endswith(("/kube-root-ca.crt", "/default"))}
+    assert left == set()
+    claims = {item["metadata"]["name"] for item in world.get(space, "pvc")}
+    assert claims == {"state-one-0", "state-one-1", "state-one-2"}, "Retain keeps the volumes"
+
+
+def _died(operator: OperatorProcess) -> bool:
+    return operator.status is not None
+
+
+def test_probes_and_metrics_are_served(world):
+    """An operator that waits for the Lease is alive and ready; the metrics tell that it does not lead."""
+    space = world.namespace("probes")
+    with world.operator("holder", space, LEASE_SECONDS=60) as holder:
+        holder.wait_until_it_leads()
+        with world.operator("waiter", space) as waiter:
+            wait_for("readiness", lambda: json.loads(waiter.get("/readyz"))["ok"], timeout_s=60)
+            assert json.loads(waiter.get("/healthz")) == {"ok": True, "reasons": []}
+            assert (holder.metric("millrace_operator_leader"), waiter.metric("millrace_operator_leader")) == (1.0, 0.0)
+            assert waiter.metric('millrace_operator_api_requests_total{code="200",resource="leases",verb="get"}') >= 1
+        holder.signal(signal.SIGTERM)
+        assert holder.end() == 0
+        lease = world.get(space, "lease", "millrace-operator")[0]
+        assert not lease["spec"].get("holderIdentity"), "a clean end gives the Lease up"
