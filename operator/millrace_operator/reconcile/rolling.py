@@ -153,6 +153,9 @@ def _gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
     gate = turn.spec.upgrade.gate
     settled = settled_since(pods)
     left = settled + duration_ms(gate.min_stable) / 1000 - turn.now
+    if len(pods) < len(turn.view.pods):
+        turn.look_after(5)
+        return "Pods that are no longer wanted are ending."
     if not turn.group_is_stable:
         turn.look_after(5)
         return "The consumer group is not stable."
