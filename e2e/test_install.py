@@ -1,0 +1,232 @@
+"""Installing, upgrading and removing the operator in a cluster of its own: with helm, namespaced, and with kubectl only."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.cluster import Cluster
+from e2e.cluster.leftovers import PREFIX
+from e2e.cluster.waiting import wait_for
+from e2e.helm import Release
+from e2e.images.catalogue import Images, provide_images
+from e2e.manifests import KUSTOMIZE
+
+CRDS = ("streamsapps.streams.millrace.dev", "streamsresets.streams.millrace.dev")
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Cluster]:
+    """A cluster in which nothing of Millrace is installed."""
+    with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, Cluster.start(Path(folder) / "c") as cluster:
+        provide_images(cluster)
+        for name in ("orders", "payments"):
+            namespace(cluster, name)
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def operator_values() -> dict[str, Any]:
+    """The chart's values for the operator built from the checkout."""
+    repository, _, tag = Images().operator.rpartition(":")
+    return {"image": {"repository": repository, "tag": tag}}
+
+
+def namespace(cluster: Cluster, name: str) -> None:
+    """Make a namespace that enforces the Pod Security Standard `restricted`."""
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}})
+
+
+def get(cluster: Cluster, *arguments: str) -> Any:
+    """Return what kubectl gets; None if it is not there."""
+    text = cluster.kubectl("get", *arguments, "--output=json", "--ignore-not-found")
+    return json.loads(text) if text else None
+
+
+def listed(cluster: Cluster, kinds: str, selector: str, *flags: str) -> list[str]:
+    """Return the names of what a selector finds."""
+    return cluster.kubectl("get", kinds, f"--selector={selector}", "--output=name", *flags).split()
+
+
+def application(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
+    """Return a StreamsApp that needs no broker to be looked at."""
+    return {
+        "apiVersion": "streams.millrace.dev/v1alpha1",
+        "kind": "StreamsApp",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "applicationId": name,
+            "image": "registry.invalid/missing:1",
+            "app": {"entrypoint": "missing:topology"},
+            "kafka": {"bootstrapServers": ["kafka.invalid:9092"]},
+            **spec,
+        },
+    }
+
+
+def seen(cluster: Cluster, name: str, namespace: str) -> bool:
+    """Return whether the operator has looked at an application as it is now."""
+    app = get(cluster, "streamsapp", name, "-n", namespace)
+    return bool(app.get("status", {}).get("observedGeneration") == app["metadata"]["generation"])
+
+
+def wait_until_seen(cluster: Cluster, name: str, namespace: str) -> None:
+    """Wait until the operator has looked at an application."""
+    wait_for(f"the operator to see {namespace}/{name}", lambda: seen(cluster, name, namespace), timeout_s=60)
+
+
+def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -> bool:
+    """Return whether a ServiceAccount may do something."""
+    user = f"--as=system:serviceaccount:{account}"
+    return cluster.kubectl("auth", "can-i", verb, resource, user, *flags, check=False).strip() == "yes"
+
+
+def complaints(cluster: Cluster, namespace: str) -> list[str]:
+    """Return the lines of the operator's log about rights that it lacks."""
+    log = cluster.kubectl("logs", "-n", namespace, "-l", "app.kubernetes.io/name=millrace-operator", "--tail=-1")
+    return [line for line in log.splitlines() if "orbidden" in line or '"403' in line]
+
+
+def test_life_of_a_release(fresh, operator_values) -> None:
+    """Install, test, upgrade with older CRDs about, uninstall and install again: applications and CRDs are there throughout."""
+    namespace(fresh, "millrace")
+    release = Release(fresh, "millrace")
+    release.apply(operator_values)
+    assert "Succeeded" in release.helm("test", release.name)
+    assert "It serves StreamsApps in every namespace." in release.helm("get", "notes", release.name)
+    fresh.apply(application("kept", "orders"))
+    wait_until_seen(fresh, "kept", "orders")
+
+    for crd in CRDS:  # as an older version had it
+        fresh.kubectl("patch", "crd", crd, "--type=json", "-p", '[{"op": "remove", "path": "/spec/names/shortNames"}]')
+    release.apply({**operator_values, "replicas": 2, "operator": {"logLevel": "DEBUG"}})
+    assert all(get(fresh, "crd", crd)["spec"]["names"]["shortNames"] for crd in CRDS)
+    pods = [
+        pod["metadata"]["name"]
+        for pod in get(fresh, "pods", "-n", "millrace", "-l", "app.kubernetes.io/name=millrace-operator")["items"]
+    ]
+    wait_for(
+        "one of the new replicas to hold the Lease",
+        lambda: get(fresh, "lease", release.name, "-n", "millrace")["spec"].get("holderIdentity") in pods,
+        timeout_s=60,
+    )
+    fresh.apply(application("kept", "orders", replicas=2))
+    wait_until_seen(fresh, "kept", "orders")
+    assert complaints(fresh, "millrace") == []
+
+    release.uninstall()
+    assert listed(fresh, "deployments,services,serviceaccounts,roles", "helm.sh/chart", "-n", "millrace") == []
+    assert listed(fresh, "clusterroles,clusterrolebindings", "app.kubernetes.io/part-of=millrace") == []
+    assert all(get(fresh, "crd", crd) for crd in CRDS)
+    assert get(fresh, "streamsapp", "kept", "-n", "orders")
+
+    release.apply(operator_values)
+    fresh.kubectl("delete", "streamsapp", "kept", "-n", "orders", "--timeout=150s", timeout_s=160)
+    wait_for(
+        "everything of the application to be gone",
+        lambda: not listed(fresh, "all,configmaps", "streams.millrace.dev/app=kept", "-n", "orders"),
+        timeout_s=60,
+    )
+    release.uninstall()
+
+
+def test_some_namespaces_only(fresh, operator_values) -> None:
+    """An operator of one namespace serves that one, may do nothing elsewhere, and misses no right."""
+    namespace(fresh, "team")
+    release = Release(fresh, "team", name="ours")
+    values = {"crds": {"install": get(fresh, "crd", CRDS[0]) is None}, "watchNamespaces": ["orders"]}
+    release.apply({**operator_values, **values})
+    assert "Succeeded" in release.helm("test", release.name)
+    fresh.apply(application("served", "orders"), application("foreign", "payments"))
+    wait_until_seen(fresh, "served", "orders")
+    assert "status" not in get(fresh, "streamsapp", "foreign", "-n", "payments")
+
+    account = "team:ours-millrace-operator"
+    assert may(fresh, account, "patch", "statefulsets.apps", "-n", "orders")
+    assert may(fresh, account, "get", "secrets", "-n", "orders")
+    for verb, resource, *flags in (
+        ("list", "secrets", "-n", "orders"),
+        ("get", "secrets", "-n", "payments"),
+        ("get", "streamsapps.streams.millrace.dev", "-n", "payments"),
+        ("create", "pods", "-n", "orders"),
+        ("create", "pods", "--subresource=exec", "-n", "orders"),
+        ("list", "nodes"),
+    ):
+        assert not may(fresh, account, verb, resource, *flags), f"{verb} {resource} {flags}"
+    fresh.kubectl("delete", "streamsapp", "served", "-n", "orders", "--timeout=150s", timeout_s=160)
+    fresh.kubectl("delete", "streamsapp", "foreign", "-n", "payments")
+    release.uninstall()
+
+
+def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> None:
+    """Who may view or edit a namespace may view or edit its StreamsApps, but not their status."""
+    release = Release(fresh, "rights")
+    release.apply({**operator_values, "crds": {"install": False}, "replicas": 0})
+    for role in ("view", "edit"):
+        fresh.kubectl("create", "serviceaccount", role, "-n", "payments")
+        fresh.kubectl(
+            "create",
+            "rolebinding",
+            role,
+            "-n",
+            "payments",
+            f"--clusterrole={role}",
+            f"--serviceaccount=payments:{role}",
+        )
+    resource = "streamsapps.streams.millrace.dev"
+    wait_for(
+        "the roles to be aggregated",
+        lambda: may(fresh, "payments:view", "list", resource, "-n", "payments"),
+        timeout_s=30,
+    )
+    assert not may(fresh, "payments:view", "create", resource, "-n", "payments")
+    assert may(fresh, "payments:edit", "create", resource, "-n", "payments")
+    assert may(fresh, "payments:edit", "patch", resource, "--subresource=scale", "-n", "payments")
+    assert not may(fresh, "payments:edit", "patch", resource, "--subresource=status", "-n", "payments")
+    release.uninstall()
+
+
+def test_without_helm(fresh, tmp_path) -> None:
+    """`kubectl apply -k` of the overlay for one namespace serves that one; `millrace explain` tells of an application there."""
+    namespace(fresh, "alone")
+    repository, _, tag = Images().operator.rpartition(":")
+    (tmp_path / "kustomization.yaml").write_text(
+        yaml.safe_dump(
+            {
+                "namespace": "alone",
+                "resources": ["base"],
+                "images": [{"name": "millrace-operator", "newName": repository, "newTag": tag}],
+            }
+        )
+    )
+    (tmp_path / "base").symlink_to(KUSTOMIZE / "namespaced")
+    fresh.kubectl("apply", "--server-side", "-k", str(KUSTOMIZE.parents[1] / "crds"), "--force-conflicts")
+    fresh.kubectl("apply", "--server-side", "-k", str(tmp_path))
+    fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", "--timeout=90s")
+    fresh.apply(application("missing", "alone"), application("foreign", "orders"))
+    wait_until_seen(fresh, "missing", "alone")
+    wait_for(
+        "the image to be missed",
+        lambda: "registry.invalid/missing:1" in explained(fresh, "missing", "alone"),
+        timeout_s=90,
+    )
+    assert "PlanImageUnavailable" in explained(fresh, "missing", "alone")
+    assert complaints(fresh, "alone") == []
+    assert "status" not in get(fresh, "streamsapp", "foreign", "-n", "orders")
+
+
+def explained(cluster: Cluster, name: str, namespace: str) -> str:
+    """Return what `millrace explain` prints."""
+    command = [sys.executable, "-m", "millrace.cli", "explain", name, "-n", namespace]
+    environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "300"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
