@@ -93,8 +93,8 @@ def _build(module: Module, target: Path) -> None:
     source, part = _SOURCES / module.name, target.with_suffix(f".{os.getpid()}.part")
     part.mkdir(parents=True)
     try:
+        say(f"Building {' and '.join(module.programs)} ({module.about}, once)")
         for program, package in module.programs.items():
-            say(f"Building {program} ({module.about}, once)")
             started = time.monotonic()
             total = len(_go(["list", "-deps", package], source).splitlines())
             flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(source, package)}"]

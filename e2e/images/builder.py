@@ -25,6 +25,7 @@ from e2e.cluster.progress import say
 ROOT = Path(__file__).parents[2]
 BASE = "localhost/millrace-base:bookworm"
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
+_MOST_IMAGES = 100
 _INDEX_OPTIONS = {
     "index-url",
     "extra-index-url",
@@ -110,10 +111,16 @@ def size_bytes(name: str) -> int:
 
 @contextmanager
 def sole_use() -> Iterator[None]:
-    """Let one process at a time build and save, for the store and the names in it are shared by all checkouts."""
+    """Let one process at a time build and save, for the store and the names in it are shared by all checkouts.
+
+    What builds that were killed have left is removed first, and layers that nothing uses any more once there are many.
+    """
     _store().mkdir(parents=True, exist_ok=True)
     with (_store() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _buildah("rm", "--all")
+        if len(_buildah("images", "--all", "--quiet").split()) > _MOST_IMAGES:
+            _buildah("rmi", "--prune")
         yield
 
 
