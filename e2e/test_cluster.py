@@ -6,13 +6,14 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, cgroups
+from e2e.cluster import Cluster, ClusterError, cgroups
 from e2e.cluster.leftovers import remove_leftovers
 from e2e.cluster.waiting import wait_for
 
@@ -128,6 +129,34 @@ def test_node_comes_back_from_a_reboot(cluster, pod):
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
     cluster.node.reboot()
     wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=120)
+
+
+def test_pod_can_be_cut_off_from_a_port_and_frozen(cluster, pod):
+    """A blocked pod reaches a server on the host no more until it is unblocked; a frozen one does nothing until resumed."""
+    wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
+    address = _pod(cluster, pod)["status"]["podIP"]
+    container = _pod(cluster, pod)["status"]["containerStatuses"][0]["containerID"]
+    with socket.create_server((cluster.host_address, 0)) as server:
+        port = server.getsockname()[1]
+        program = f"import socket; socket.create_connection(('{cluster.host_address}', {port}), 2); print('reached')"
+        connect = ["exec", "pod-0", "-n", pod, "--", "python", "-c", program]
+        assert cluster.kubectl(*connect) == "reached\n"
+        cluster.node.block(address, port)
+        assert "timed out" in _failure(cluster, *connect)
+        cluster.node.unblock(address, port)
+        assert cluster.kubectl(*connect) == "reached\n"
+
+    cluster.node.pause_container(container)
+    assert cluster.node.container_state(container) == "PAUSED"
+    cluster.node.resume_container(container)
+    assert cluster.node.container_state(container) == "RUNNING"
+    assert cluster.kubectl("exec", "pod-0", "-n", pod, "--", "cat", "/data/starts") == "x"
+
+
+def _failure(cluster, *arguments):
+    with pytest.raises(ClusterError) as raised:
+        cluster.kubectl(*arguments)
+    return str(raised.value)
 
 
 def test_api_server_comes_back_with_its_data(api_server):

@@ -1,7 +1,7 @@
 """One program of the cluster: its command line, its log, and its process inside the machine.
 
 The process this one starts waits outside for the real one inside; signals go to that. Both are found again through a file, so
-that another process than the starter can stop or kill a component.
+that another process than the starter can kill a component.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from e2e.cluster.machine import Machine
 from e2e.cluster.waiting import wait_for
 
 _TAIL_LINES = 30
-_STOP_TIMEOUT_S = 15.0
+_KILL_TIMEOUT_S = 15.0
 
 
 @dataclass(slots=True)
 class Component:
-    """A program that can be started, stopped and killed."""
+    """A program that can be started, killed and started again."""
 
     name: str
     command: Sequence[str]
@@ -41,21 +41,12 @@ class Component:
         self._process = self.machine.spawn(self.command, self.log, self.environment)
         self._pid_file.write_text(str(self._process.pid))
 
-    def stop(self) -> None:
-        """Ask it to end (SIGTERM), kill it if it takes too long, and wait."""
-        pid = self._pid_inside()
-        if pid is None:
-            return
-        os.kill(pid, signal.SIGTERM)
-        wait_for(f"{self.name} to stop", lambda: self._gone(pid) or None, timeout_s=_STOP_TIMEOUT_S, tail=self.tail)
-        self._forget()
-
     def kill(self) -> None:
         """End it as a crash would (SIGKILL), and wait."""
         pid = self._pid_inside()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            wait_for(f"{self.name} to die", lambda: self._gone(pid) or None, timeout_s=_STOP_TIMEOUT_S)
+            wait_for(f"{self.name} to die", lambda: self._gone(pid) or None, timeout_s=_KILL_TIMEOUT_S)
         self._forget()
 
     @property

@@ -118,6 +118,11 @@ class Node:
         """Let a paused container run again."""
         self._ctr("tasks", "resume", container_id.rpartition("/")[2])
 
+    def container_state(self, container_id: str) -> str | None:
+        """Return RUNNING, PAUSED or STOPPED, or nothing if there is no such container."""
+        rows = (line.split() for line in self._ctr("tasks", "list").splitlines()[1:])
+        return {name: state for name, _, state in rows}.get(container_id.rpartition("/")[2])
+
     def block(self, pod_address: str, port: int) -> None:
         """Drop what a pod sends to a port anywhere beyond the node, as a network partition would."""
         self._machine.run("iptables", "--insert", *_drop(pod_address, port))
