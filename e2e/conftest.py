@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from e2e import diagnostics
 from e2e.cluster import Cluster, ClusterError
@@ -24,6 +25,9 @@ from e2e.cluster.leftovers import PREFIX
 from e2e.cluster.progress import phase
 from e2e.helm import Release
 from e2e.images.catalogue import Images, provide_images
+from e2e.support.application import Application, merged
+from e2e.support.words import Words
+from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
 OPERATOR_NAMESPACE = "millrace-system"
@@ -143,6 +147,58 @@ def operator(cluster: Cluster, operator_values: Mapping[str, Any], loudly) -> It
         release.apply(operator_values)
     yield release
     release.uninstall()
+
+
+@pytest.fixture
+def admin(kafka) -> AdminClient:
+    """Give an administrator of the session's Kafka."""
+    return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+
+
+@pytest.fixture
+def kafka_topics(admin: AdminClient) -> Callable[[], list[str]]:
+    """Tell which topics there are: `kafka_topics()`."""
+    return lambda: sorted(admin.list_topics(timeout=30).topics)
+
+
+@pytest.fixture
+def words(kafka) -> Words:
+    """Give topics of the test's own with words to count."""
+    return Words(kafka.bootstrap_servers, f"e2e-{secrets.token_hex(3)}")
+
+
+@pytest.fixture
+def own_words(cluster: Cluster) -> Iterator[tuple[EmbeddedKafka, Words]]:
+    """Give a Kafka that the test may stop, and words in it."""
+    with EmbeddedKafka(host=cluster.host_address) as kafka:
+        yield kafka, Words(kafka.bootstrap_servers, "own")
+
+
+@pytest.fixture
+def word_count(
+    cluster: Cluster, images: Images, operator: Release, namespaces: NamespaceFactory
+) -> Iterator[Callable[..., Application]]:
+    """Make word counts in a namespace that enforces Restricted: `word_count(words, replicas=2)`; deleted after the test."""
+    namespace = namespaces(labels={"pod-security.kubernetes.io/enforce": "restricted"})
+    made: list[Application] = []
+
+    def make(words: Words, *, name: str = "counts", **spec: Any) -> Application:
+        base = {
+            "applicationId": f"{name}-{words.input}",
+            "image": images.apps,
+            "app": {"entrypoint": "wordcount:topology", "config": {"input": words.input, "output": words.output}},
+            "kafka": {"bootstrapServers": words.bootstrap_servers.split(",")},
+            "processing": {"guarantee": "exactly_once_v2", "commitInterval": "200ms"},
+            "storage": {"size": "1Gi"},
+        }
+        app = Application(cluster, namespace, name, merged(base, spec))
+        made.append(app)
+        return app
+
+    yield make
+    for app in made:
+        app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause-", check=False)
+        app.delete()
 
 
 @pytest.fixture

@@ -1,0 +1,159 @@
+"""A `StreamsApp` in a cluster, driven as its user does: with manifests, kubectl, and an eye on its status."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from e2e.cluster import Cluster
+
+Manifest = dict[str, Any]
+
+PATIENCE_S = 180.0
+"""How long anything may take on a busy machine of two cores."""
+
+
+def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mapping with another laid over it, mapping by mapping; None removes."""
+    result = copy.deepcopy(dict(base))
+    for key, value in changes.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, Mapping) and isinstance(result.get(key), Mapping):
+            result[key] = merged(result[key], value)
+        else:
+            result[key] = copy.deepcopy(value)
+    return result
+
+
+class Application:
+    """One `StreamsApp`.
+
+    Args:
+        cluster: Where it is to run.
+        namespace: Its namespace.
+        name: Its name.
+        spec: Its spec, which `apply` may change.
+    """
+
+    def __init__(self, cluster: Cluster, namespace: str, name: str, spec: Mapping[str, Any]) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.name = name
+        self.spec = copy.deepcopy(dict(spec))
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """Run kubectl in the app's namespace."""
+        return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, check=check)
+
+    def apply(self, **changes: Any) -> None:
+        """Apply the manifest with changes, which stay: `apply(upgrade={"rollback": {"enabled": False}})`."""
+        self.spec = merged(self.spec, changes)
+        manifest = {
+            "apiVersion": "streams.millrace.dev/v1alpha1",
+            "kind": "StreamsApp",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": self.spec,
+        }
+        self.kubectl("apply", "--filename", "-", stdin=json.dumps(manifest))
+
+    def object(self, kind: str, name: str | None = None) -> Manifest | None:
+        """Return an object of the namespace, or None."""
+        text = self.kubectl("get", kind, name or self.name, "--output=json", "--ignore-not-found")
+        return json.loads(text) if text else None
+
+    def objects(self, kind: str, selector: str | None = None) -> list[Manifest]:
+        """Return the app's objects of a kind by name."""
+        chosen = selector or f"streams.millrace.dev/app={self.name}"
+        items = json.loads(self.kubectl("get", kind, f"--selector={chosen}", "--output=json"))["items"]
+        return sorted(items, key=lambda item: item["metadata"]["name"])
+
+    def pods(self) -> list[Manifest]:
+        """Return the pods that run the topology and are not on their way out."""
+        found = self.objects("pods", f"streams.millrace.dev/app={self.name},app.kubernetes.io/component=runtime")
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def instance(self, pod: str) -> dict[str, Any]:
+        """Return what an instance says of itself."""
+        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/status"
+        return json.loads(self.cluster.kubectl("get", "--raw", path))
+
+    def resource(self) -> Manifest:
+        """Return the resource as it stands."""
+        found = self.object("streamsapp")
+        assert found is not None, f"{self.name} is gone"
+        return found
+
+    def status(self) -> dict[str, Any]:
+        """Return the status."""
+        return self.resource().get("status", {})
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """Return a condition; empty if it is not there."""
+        return next((item for item in self.status().get("conditions", ()) if item["type"] == kind), {})
+
+    def events(self) -> list[Manifest]:
+        """Return the Events about the app, oldest first."""
+        selector = f"involvedObject.kind=StreamsApp,involvedObject.name={self.name}"
+        text = self.kubectl("get", "events", f"--field-selector={selector}", "--output=json")
+        return json.loads(text)["items"]
+
+    def wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
+        """Wait until something holds; tells the app's state if it never does."""
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come to hold:\n{self.story()}"
+            time.sleep(0.3)
+
+    def wait_for(
+        self, kind: str, status: str = "True", reason: str | None = None, timeout_s: float = PATIENCE_S
+    ) -> None:
+        """Wait for a condition that is about the newest manifest."""
+
+        def holds() -> bool:
+            resource = self.resource()
+            state = resource.get("status", {})
+            if state.get("observedGeneration") != resource["metadata"]["generation"]:
+                return False
+            return any(
+                item["type"] == kind and item["status"] == status and reason in {None, item["reason"]}
+                for item in state.get("conditions", ())
+            )
+
+        self.wait(f"{kind}={status} {reason or ''}", holds, timeout_s)
+
+    def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until the newest manifest runs in all its replicas and nothing is on its way."""
+
+        def holds() -> bool:
+            resource = self.resource()
+            state = resource.get("status", {})
+            conditions = {item["type"]: item["status"] for item in state.get("conditions", ())}
+            return (
+                state.get("observedGeneration") == resource["metadata"]["generation"]
+                and conditions.get("Ready") == "True"
+                and conditions.get("Reconciling") == "False"
+                and state.get("readyReplicas") == self.spec.get("replicas", 1)
+            )
+
+        self.wait("ready", holds, timeout_s)
+
+    def delete(self, timeout_s: float = PATIENCE_S) -> None:
+        """Delete the resource and wait until it is gone."""
+        self.kubectl("delete", "streamsapp", self.name, "--ignore-not-found", "--wait=false")
+        self.wait("deleted", lambda: self.object("streamsapp") is None, timeout_s)
+
+    def story(self) -> str:
+        """Return what a person would look at when something is stuck."""
+        parts = [
+            self.kubectl("get", "streamsapp", self.name, "--output=yaml", "--show-managed-fields=false", check=False),
+            self.kubectl("get", "statefulsets,pods,jobs,pvc,configmaps", "--output=wide", check=False),
+            self.kubectl("get", "events", "--sort-by=.lastTimestamp", check=False)[-4000:],
+        ]
+        for pod in self.objects("pods"):
+            name = pod["metadata"]["name"]
+            parts.append(f"--- log of {name}\n{self.kubectl('logs', name, '--tail=30', check=False)}")
+        return "\n".join(parts)

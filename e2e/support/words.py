@@ -1,0 +1,113 @@
+"""Words to count: what was written, and what the application has made of it."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from millrace.serdes import Serdes
+
+TEXT = (
+    "the mill turns as the water runs",
+    "what the water brings the mill grinds",
+    "no water no flour",
+    "a race is what leads the water to the wheel",
+)
+
+
+class Words:
+    """An input topic of lines and an output topic of counts.
+
+    Args:
+        bootstrap_servers: The brokers, as seen from here.
+        prefix: What the names of the topics begin with.
+        partitions: Partitions of the input topic.
+    """
+
+    def __init__(self, bootstrap_servers: str, prefix: str, partitions: int = 4) -> None:
+        self.input, self.output = f"{prefix}-lines", f"{prefix}-counts"
+        self.written: Counter[str] = Counter()
+        self.bootstrap_servers = bootstrap_servers
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        topics = [NewTopic(name, partitions, 1) for name in (self.input, self.output)]
+        for future in admin.create_topics(topics).values():
+            future.result(30)
+
+    def write(self, lines: Iterable[str] = TEXT, times: int = 1) -> None:
+        """Write lines and wait until brokers have them."""
+        failed: list[str] = []
+        for line in itertools.chain.from_iterable(itertools.repeat(tuple(lines), times)):
+            self._producer.produce(
+                self.input, line.encode(), on_delivery=lambda error, _: failed.append(str(error)) if error else None
+            )
+            self.written.update(line.split())
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+        assert not failed, failed[0]
+
+    @contextmanager
+    def load(self, lines_per_second: int = 100) -> Iterator[None]:
+        """Write lines all the while."""
+        stop = threading.Event()
+        problems: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                while not stop.wait(0.2):
+                    self.write(TEXT, times=max(1, lines_per_second // 5 // len(TEXT)))
+            except BaseException as problem:
+                problems.append(problem)
+
+        thread = threading.Thread(target=run, name="load", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(90)
+        assert not thread.is_alive()
+        if problems:
+            raise problems[0]
+
+    def counts(self, timeout_s: float, enough: Callable[[Counter[str]], bool]) -> Counter[str]:
+        """Read the committed counts from the beginning until they are enough or time is up."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": str(uuid.uuid4()),
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+            }
+        )
+        counts: Counter[str] = Counter()
+        key_serde, value_serde = Serdes.string(), Serdes.long()
+        try:
+            partitions = consumer.list_topics(self.output, timeout=30).topics[self.output].partitions
+            consumer.assign([TopicPartition(self.output, number, 0) for number in partitions])
+            deadline = time.monotonic() + timeout_s
+            while time.monotonic() < deadline and not enough(counts):
+                for message in consumer.consume(1_000, timeout=0.5):
+                    assert message.error() is None, message.error()
+                    word = key_serde.deserialize(self.output, message.key())
+                    count = value_serde.deserialize(self.output, message.value())
+                    assert isinstance(word, str)
+                    assert isinstance(count, int)
+                    counts[word] = count
+        finally:
+            consumer.close()
+        return counts
+
+    def wait_exact(self, timeout_s: float = 120.0) -> None:
+        """Wait until every word that was written is counted, and see that none is counted twice."""
+        wanted = Counter(self.written)
+        counts = self.counts(timeout_s, lambda seen: all(seen[word] >= count for word, count in wanted.items()))
+        assert counts == wanted

@@ -1,0 +1,190 @@
+"""An application from its first `kubectl apply` to its deletion, against a real cluster and a real Kafka."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.support.application import Application
+from e2e.support.words import Words
+
+
+def test_applied_it_becomes_ready_and_counts_exactly(word_count, words: Words) -> None:
+    """A manifest is all it takes; applied once more, it makes nobody write anything."""
+    words.write(times=20)
+    app: Application = word_count(words, replicas=2)
+    app.apply()
+    app.wait_ready()
+    words.wait_exact()
+    state = app.status()
+    assert state["lifecycleState"] == "Running"
+    assert state["topology"]["subtopologies"] == 2
+    assert state["tasks"]["active"] == state["topology"]["tasks"] == 8
+    assert {topic["ok"] for topic in state["internalTopics"]} == {True}
+    assert len(state["internalTopics"]) == 2
+    before = versions(app)
+    app.apply()
+    words.write(times=20)
+    words.wait_exact()
+    assert versions(app) == before
+
+
+def versions(app: Application) -> dict[str, str]:
+    """Return the version of each thing that the operator writes."""
+    kinds = "statefulset,service,configmap,serviceaccount,networkpolicy,poddisruptionbudget,job,pvc"
+    items = [app.resource(), *app.objects(kinds)]
+    return {f"{item['kind']}/{item['metadata']['name']}": written(item) for item in items}
+
+
+def written(item: dict) -> str:
+    """Return what changes when the operator writes an object, and not when others do (a StatefulSet's status, say)."""
+    fields = [
+        (entry.get("subresource", ""), entry["time"])
+        for entry in item["metadata"].get("managedFields", ())
+        if entry["manager"] == "millrace-operator"
+    ]
+    return str(sorted(fields)) if fields else item["metadata"]["resourceVersion"]
+
+
+def test_scaled_out_and_in_under_load_it_counts_exactly(word_count, words: Words) -> None:
+    """1 → 3 → 1 replicas by the scale subresource: tasks move, those that leave are drained, and no word is lost."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    with words.load():
+        scale(app, 3)
+        scale(app, 1)
+    words.wait_exact()
+    assert [pod["metadata"]["name"] for pod in app.pods()] == [f"{app.name}-0"]
+    app.wait("one member left", lambda: app.status()["group"]["members"] == 1)
+
+
+def scale(app: Application, replicas: int) -> None:
+    """Scale as an autoscaler does, and wait until the tasks have settled."""
+    app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")
+    app.spec["replicas"] = replicas
+    app.wait(
+        f"{replicas} replicas", lambda: len(app.pods()) == replicas and app.status().get("replicas") == replicas, 240
+    )
+    app.wait_ready(240)
+
+
+def test_suspended_it_stops_and_resumed_it_goes_on(word_count, words: Words) -> None:
+    """Suspending stops the pods and leaves the group, resuming goes on with the state on the volumes."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    words.write(times=10)
+    words.wait_exact()
+    app.apply(state="suspended")
+    app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
+    assert app.pods() == []
+    app.wait("the group left", lambda: app.status()["group"]["members"] == 0)
+    words.write(times=10)
+    app.apply(state="running")
+    app.wait_ready()
+    words.wait_exact()
+    assert sum(app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()) == 0
+
+
+def test_deleted_it_keeps_its_volumes_and_takes_them_again(word_count, words: Words) -> None:
+    """With the policies' defaults, an application that is deleted and applied anew goes on where it was."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    words.write(times=10)
+    words.wait_exact()
+    claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
+    assert list(claims) == [f"state-{app.name}-0"]
+    app.delete()
+    app.wait("no children", lambda: not app.objects("statefulset,pod,configmap,service,serviceaccount,job"))
+    assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
+    words.write(times=10)
+    app.apply()
+    app.wait_ready()
+    words.wait_exact()
+    assert app.instance(f"{app.name}-0")["restoration"]["restored_records"] == 0
+
+
+def test_purged_it_leaves_nothing(word_count, words: Words, kafka_topics) -> None:
+    """`deletionPolicy: Purge` deletes internal topics, offsets and volumes too, and the user's topics never."""
+    app: Application = word_count(words, replicas=1, deletionPolicy="Purge")
+    app.apply()
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    assert [name for name in kafka_topics() if name.startswith(app.spec["applicationId"])]
+    app.delete()
+    app.wait("no claims", lambda: not app.objects("pvc"))
+    app.wait(
+        "no internal topics",
+        lambda: not [name for name in kafka_topics() if name.startswith(f"{app.spec['applicationId']}-")],
+    )
+    assert {words.input, words.output} <= set(kafka_topics())
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_deletion_ends_while_kafka_is_down(word_count, own_words, policy: str) -> None:
+    """An application whose brokers are gone can be deleted, whatever its policy."""
+    kafka, words = own_words
+    app: Application = word_count(words, replicas=1, deletionPolicy=policy)
+    app.apply()
+    app.wait_ready()
+    kafka.stop()
+    app.delete()
+    app.wait("no pods", lambda: not app.objects("pods"))
+
+
+def test_orphaned_it_runs_on_and_is_adopted_again(word_count, words: Words) -> None:
+    """`deletionPolicy: Orphan` leaves everything, and the same manifest takes it over without a restart."""
+    app: Application = word_count(words, replicas=1, deletionPolicy="Orphan")
+    app.apply()
+    app.wait_ready()
+    pods = [pod["metadata"]["uid"] for pod in app.pods()]
+    app.delete()
+    words.write()
+    words.wait_exact()
+    app.apply()
+    app.wait_ready()
+    assert [pod["metadata"]["uid"] for pod in app.pods()] == pods
+
+
+def test_paused_it_is_left_alone(word_count, words: Words) -> None:
+    """With the annotation `streams.millrace.dev/pause` the operator only looks on."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause=true")
+    app.wait("paused", lambda: app.condition("ReconciliationPaused").get("status") == "True")
+    app.kubectl("delete", "service", app.name)
+    app.apply(replicas=2)
+    app.wait("seen", lambda: app.status().get("observedGeneration") == app.resource()["metadata"]["generation"])
+    assert len(app.pods()) == 1
+    assert app.object("service") is None
+    app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause-")
+    app.wait_ready()
+    assert len(app.pods()) == 2
+    assert app.object("service")
+
+
+def test_a_restart_is_asked_for_by_a_number(word_count, words: Words) -> None:
+    """Another `restartNonce` replaces every pod, one by one."""
+    app: Application = word_count(words, replicas=2)
+    app.apply()
+    app.wait_ready()
+    before = {pod["metadata"]["uid"] for pod in app.pods()}
+    app.apply(restartNonce=1)
+    app.wait("all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()})
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+
+
+def test_what_is_taken_away_comes_back(word_count, words: Words) -> None:
+    """Children that somebody deletes or edits are made as they should be."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    app.kubectl("delete", "service,networkpolicy,poddisruptionbudget,serviceaccount", app.name, "--ignore-not-found")
+    app.kubectl("patch", "statefulset", app.name, "--type=merge", "--patch", '{"spec":{"replicas":4}}')
+    app.wait("healed", lambda: app.object("service") and app.object("serviceaccount"))
+    app.wait("scaled back", lambda: app.object("statefulset")["spec"]["replicas"] == 1 and len(app.pods()) == 1)
