@@ -19,7 +19,7 @@ TEXT = (
     "the mill turns as the water runs",
     "what the water brings the mill grinds",
     "no water no flour",
-    "a race is what leads the water to the wheel",
+    "the race is what leads the water to the wheel",
 )
 
 
