@@ -188,6 +188,8 @@ class StreamsConfig(BaseModel):
     """Millrace's own: host:port where probes and status are served; off unless set."""
     health_drain: bool = False
     """Millrace's own: whether `POST /drain` on that listener makes the instance give up its tasks."""
+    health_metrics: bool = False
+    """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 
     client_settings: Mapping[str, Any] = Field(default_factory=dict)
     """Settings of the Kafka clients, `topic.`, `client.tag.` and internal (`__…__`) keys, as given."""

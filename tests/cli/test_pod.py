@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 import yaml
@@ -84,7 +85,10 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
                 "auth": {"type": "plain", "secretRef": {"name": "login"}},
             },
             "storage": {"size": "1Gi", "memoryFraction": 0.2},
-            "observability": {"logs": {"level": "DEBUG", "format": "json"}},
+            "observability": {
+                "logs": {"level": "DEBUG", "format": "json"},
+                "metrics": {"podMonitor": {"enabled": True}},
+            },
         },
     }
     (tmp_path / "shop.py").write_text(PROGRAM)
@@ -104,6 +108,9 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         status = answer(port, "GET", "/status")[1]
         assert status["threads"][0]["instance_id"] == "shop-0-1"
         assert status["ready"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            metrics = page.read().decode()
+        assert 'client_id="shop-0"' in metrics
         assert answer(port, "POST", "/drain")[0] == 202
         wait_for(lambda: answer(port, "GET", "/status")[1].get("state") == "DRAINED", process, log)
         assert answer(port, "GET", "/livez")[0] == 200
@@ -114,7 +121,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         process.wait()
     text = log.read_text()
     assert all(json.loads(line)["logger"] for line in text.splitlines())
-    assert PASSWORD not in text + json.dumps(status)
+    assert PASSWORD not in text + json.dumps(status) + metrics
     kept = [path for path in (tmp_path / "state").rglob("*") if path.is_file()]
     assert kept
     assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]

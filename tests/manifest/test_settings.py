@@ -72,6 +72,7 @@ def test_everything_becomes_kafkas_settings():
         "deserialization.exception.handler": "LogAndContinueExceptionHandler",
         "errors.dead.letter.queue.topic.name": "orders.failed",
         "group.protocol": "streams",
+        "health.metrics": True,
         "linger.ms": 20,
         "max.warmup.replicas": 4,
         "metrics.recording.level": "DEBUG",

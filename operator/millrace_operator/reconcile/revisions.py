@@ -30,7 +30,8 @@ _NOT_OF_PODS: Final = (
     ("storage", "retention"),
     ("podDisruptionBudget",),
     ("networkPolicy",),
-    ("observability", "metrics", "podMonitor"),
+    ("observability", "metrics", "podMonitor", "interval"),
+    ("observability", "metrics", "podMonitor", "labels"),
 )
 
 

@@ -58,6 +58,7 @@ def run_until_stopped(
             topology,
             config,
             instrumentation=telemetry.tracing if telemetry else None,
+            metrics_page=telemetry.metrics_page if telemetry else None,
             on_started=observe,
             report=show,
         )

@@ -40,6 +40,7 @@ OWNED_SETTINGS = {
     "group.protocol": "spec.kafka.groupProtocol",
     "health.drain": "the operator, for each replica",
     "health.listener": "the operator, for each replica",
+    "health.metrics": "spec.observability.metrics.podMonitor",
     "main.consumer.group.id": "spec.applicationId",
     "main.consumer.group.instance.id": "the operator, for each replica",
     "main.consumer.session.timeout.ms": "spec.membership.sessionTimeout",

@@ -52,7 +52,7 @@ class PodMonitor(ManifestModel):
     """A PodMonitor, by which Prometheus' operator finds the pods."""
 
     enabled: bool = False
-    """Whether there is one."""
+    """Whether there is one; the pods serve `/metrics` then, and only then."""
     interval: SomeTime = "30s"
     """How often the pods are asked."""
     labels: Labels = Field(default_factory=dict)

@@ -106,6 +106,8 @@ def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
         yield "rocksdb.memory.fraction", spec.storage.memory_fraction
     if spec.observability.metrics.level != "INFO":
         yield "metrics.recording.level", spec.observability.metrics.level
+    if spec.observability.metrics.pod_monitor.enabled:
+        yield "health.metrics", True
 
 
 def _handlers(policy: ErrorPolicy) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """The HTTP server of an instance's probes: `/livez`, `/startedz`, `/readyz`, and `/status` for people and the operator.
 
-With `health.drain`, `POST /drain` has the instance give up its tasks, before its process is ended.
+With `health.drain`, `POST /drain` has the instance give up its tasks, before its process is ended; with `health.metrics` there
+is `/metrics` for Prometheus.
 
 Each request is answered in a thread of its own from a snapshot that waits for nobody, so the answer comes also while stream
 threads are stuck or brokers are away. The server is the standard library's: a few small requests a minute need no more. It has
@@ -24,13 +25,22 @@ from millrace.errors import ListenerError
 from millrace.runtime.health import Verdict, check_live, check_ready, check_started
 from millrace.runtime.status import StreamsStatus
 
-__all__ = ["HealthServer"]
+__all__ = ["HealthServer", "Page"]
 
 _log = logging.getLogger(__name__)
 _CLIENT_TIMEOUT_S: Final = 10.0
 _STOP_POLL_S: Final = 0.1
 
-_Answer = tuple[HTTPStatus, dict[str, Any]]
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page that is not JSON."""
+
+    content_type: str
+    body: bytes
+
+
+_Answer = tuple[HTTPStatus, dict[str, Any] | Page]
 
 
 class HealthServer:
@@ -41,6 +51,7 @@ class HealthServer:
         take_status: gives a snapshot, without waiting; called in any thread.
         max_poll_interval_ms: how long one round of a stream thread may take.
         drain: has the instance give up its tasks, and returns whether it does; None = this may not be asked for here.
+        metrics: gives the page of its metrics, in any thread; None = there is none.
     """
 
     def __init__(
@@ -49,6 +60,7 @@ class HealthServer:
         take_status: Callable[[], StreamsStatus],
         max_poll_interval_ms: int,
         drain: Callable[[], bool] | None = None,
+        metrics: Callable[[], Page] | None = None,
     ) -> None:
         self._listener = listener
         self._server: _Server | None = None
@@ -58,6 +70,8 @@ class HealthServer:
             "/readyz": lambda: _probe(take_status(), lambda status: check_ready(status, max_poll_interval_ms)),
             "/status": lambda: _status(take_status(), max_poll_interval_ms),
         }
+        if metrics is not None:
+            pages["/metrics"] = lambda: (HTTPStatus.OK, metrics())
         self._pages = _Pages(pages, {"/drain": lambda: _drain(take_status, drain)})
 
     @property
@@ -147,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer with JSON."""
+        """Answer with JSON, or with metrics."""
         self._answer_with(self.server.pages.to_get)
 
     do_HEAD = do_GET  # noqa: N815 (named by the standard library)
@@ -172,15 +186,15 @@ class _Handler(BaseHTTPRequestHandler):
             )
         self._answer(code, body)
 
-    def _answer(self, code: HTTPStatus, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode() + b"\n"
+    def _answer(self, code: HTTPStatus, body: dict[str, Any] | Page) -> None:
+        page = body if isinstance(body, Page) else Page("application/json", json.dumps(body).encode() + b"\n")
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Type", page.content_type)
+        self.send_header("Content-Length", str(len(page.body)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(data)
+            self.wfile.write(page.body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (named by the standard library)
         """Log requests for debugging only: probes come every few seconds."""

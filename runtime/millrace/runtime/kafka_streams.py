@@ -22,7 +22,7 @@ from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.kafka.live_clients import CredentialWatch
 from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
-from millrace.runtime.health_server import HealthServer
+from millrace.runtime.health_server import HealthServer, Page
 from millrace.runtime.housekeeping import Housekeeping
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
@@ -61,6 +61,7 @@ class KafkaStreams:
         topology: what to run.
         config: a `StreamsConfig`, or settings under Kafka's dotted names.
         instrumentation: traces what the threads do; None costs nothing.
+        metrics_page: gives what `health.listener` serves at `/metrics`; None = nothing.
 
     Raises:
         ConfigError: a setting is wrong, or `bootstrap.servers` is missing.
@@ -79,11 +80,13 @@ class KafkaStreams:
         config: StreamsConfig | Mapping[str, Any],
         *,
         instrumentation: Instrumentation | None = None,
+        metrics_page: Callable[[], Page] | None = None,
     ) -> None:
         self.config = StreamsConfig.of(config)
         self.topology = topology.build(self.config)
         check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
+        self._metrics_page = metrics_page
         persistent = any(builder.persistent for part in self.topology.subtopologies for builder in part.store_builders)
         self._directory = StateDirectory(self.config, persistent=persistent)
         self._state = State.CREATED
@@ -427,6 +430,7 @@ class KafkaStreams:
                 self.status,
                 settings.membership(1).max_poll_interval_ms,
                 self.drain if self.config.health_drain else None,
+                self._metrics_page,
             )
             self._health.start()
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
+from millrace.runtime.health_server import Page
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.topology import Topology
@@ -36,6 +37,7 @@ def run(
     config: StreamsConfig | Mapping[str, Any],
     *,
     instrumentation: Instrumentation | None = None,
+    metrics_page: Callable[[], Page] | None = None,
     leave_group: bool | None = None,
     close_timeout_s: float | None = None,
     on_started: Callable[[KafkaStreams], None] | None = None,
@@ -47,6 +49,7 @@ def run(
         topology: what to run.
         config: the settings.
         instrumentation: traces the threads.
+        metrics_page: as for `KafkaStreams`.
         leave_group: as for `KafkaStreams.close`.
         close_timeout_s: how long a graceful end may take; None = as long as it takes.
         on_started: called when the threads have been started, for probes and status.
@@ -56,7 +59,7 @@ def run(
     previous = {number: signal.signal(number, _stopper(stop)) for number in _SIGNALS}
     try:
         try:
-            streams = KafkaStreams(topology, config, instrumentation=instrumentation)
+            streams = KafkaStreams(topology, config, instrumentation=instrumentation, metrics_page=metrics_page)
             streams.start()
         except StreamsError as error:
             return _reported(error, report, "Cannot start", EXIT_NOT_STARTED)

@@ -8,7 +8,8 @@
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
 
-The setting `telemetry.otlp.headers.file` adds headers out of a file, such as an API key, which is no matter for variables.
+The setting `telemetry.otlp.headers.file` adds headers out of a file, such as an API key, which is no matter for variables, and
+`health.metrics` lets Prometheus fetch the metrics, beside the exporters or alone.
 
 Samplers, propagators, batch sizes and time-outs have their variables too, which the SDK reads itself. It differs from the
 SDK's own start-up in one point: with no variable set, nothing is exported, instead of everything to a collector on this host.
@@ -19,10 +20,10 @@ Invariant: with nothing to export the result is None and the stream threads run 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
@@ -35,11 +36,15 @@ from opentelemetry.trace import TracerProvider
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.runtime.health_server import Page
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.telemetry.headers import read_headers, session_with_headers
 from millrace.telemetry.metric_table import Level
 from millrace.telemetry.metrics import observe
 from millrace.telemetry.tracing import Tracing
+
+if TYPE_CHECKING:
+    from millrace.telemetry.prometheus import PrometheusPage
 
 __all__ = ["INSTRUMENTATION_NAME", "Telemetry", "configure"]
 
@@ -50,7 +55,7 @@ _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grp
 
 @dataclass(slots=True)
 class Telemetry:
-    """What an application exports; give `tracing` to `KafkaStreams`, and the client to `observe`."""
+    """What an application exports; give `tracing` and `metrics_page` to `KafkaStreams`, and the client to `observe`."""
 
     tracing: Tracing | None
     """None when no spans are exported."""
@@ -58,6 +63,8 @@ class Telemetry:
     meter_provider: MeterProvider | None
     owned: tuple[SdkTracerProvider | SdkMeterProvider, ...] = ()
     """The providers made here, which `shutdown` ends."""
+    metrics_page: Callable[[], Page] | None = None
+    """Gives the metrics in Prometheus' format; None unless `health.metrics` is set."""
 
     def observe(self, streams: KafkaStreams) -> None:
         """Export an instance's metrics, from `metrics.recording.level` on; does nothing when no metrics are exported."""
@@ -117,14 +124,18 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
                 made.add_span_processor(BatchSpanProcessor(exporter))
             owned.append(made)
             tracer_provider = made
-    meter_provider: MeterProvider | None = _existing_meter_provider()
+    page = _metrics_page(config)
+    meter_provider = _existing_meter_provider()
     if meter_provider is None:
         names = _exporter_names("metrics", variables)
         readers = [_reader(_exporter("metrics", name, variables, config)) for name in names]
+        if page is not None:
+            readers.append(page.reader)
         if readers:
-            meters = SdkMeterProvider(readers, resource, shutdown_on_exit=False)
-            owned.append(meters)
-            meter_provider = meters
+            meter_provider = SdkMeterProvider(readers, resource, shutdown_on_exit=False)
+            owned.append(meter_provider)
+    elif page is not None:
+        meter_provider.add_metric_reader(page.reader)
     if tracer_provider is None and meter_provider is None:
         return None
     tracing = (
@@ -132,7 +143,15 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
         if tracer_provider is None
         else Tracing(tracer_provider.get_tracer(INSTRUMENTATION_NAME), config.application_id)
     )
-    return Telemetry(tracing, tracer_provider, meter_provider, tuple(owned))
+    return Telemetry(tracing, tracer_provider, meter_provider, tuple(owned), page)
+
+
+def _metrics_page(config: StreamsConfig) -> PrometheusPage | None:
+    if not config.health_metrics:
+        return None
+    from millrace.telemetry.prometheus import PrometheusPage  # noqa: PLC0415 (not loaded where nobody asks for it)
+
+    return PrometheusPage()
 
 
 def _existing_tracer_provider() -> TracerProvider | None:
@@ -140,7 +159,7 @@ def _existing_tracer_provider() -> TracerProvider | None:
     return provider if isinstance(provider, SdkTracerProvider) else None
 
 
-def _existing_meter_provider() -> MeterProvider | None:
+def _existing_meter_provider() -> SdkMeterProvider | None:
     provider = metrics.get_meter_provider()
     return provider if isinstance(provider, SdkMeterProvider) else None
 

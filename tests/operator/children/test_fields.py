@@ -95,6 +95,9 @@ FOR_THE_RUNTIME: dict[str, Any] = {
 }
 """What the runtime reads in the manifest: it changes the revision's ConfigMap and nothing else."""
 
+FOR_BOTH = {"observability.metrics.podMonitor.enabled"}
+"""What changes a child and is read by the runtime too."""
+
 FOR_RECONCILIATION: dict[str, Any] = {
     "state": "suspended",
     "restartNonce": 4,
@@ -195,5 +198,5 @@ def test_field_makes_a_revision_exactly_if_pods_depend_on_it(path):
     spec = _changed(path, ALL[path])
     before, after = revision_of(FULL), revision_of(spec)
     pods_differ = (pod_template(before), plan_job(before)) != (pod_template(after), plan_job(after))
-    matters = pods_differ or path in FOR_THE_RUNTIME or path == "restartNonce"
+    matters = pods_differ or path in {*FOR_THE_RUNTIME, *FOR_BOTH, "restartNonce"}
     assert (revisions.revision_of(after.spec) != revisions.revision_of(before.spec)) == matters
