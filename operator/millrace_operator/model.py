@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from millrace.manifest import StreamsAppSpec
+from millrace.manifest.group import GROUP
 from millrace.manifest.status import StreamsAppStatus
+
+FINALIZER: Final = f"{GROUP}/finalizer"
+"""What keeps a StreamsApp until its deletion policy is carried out."""
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Final
 
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, Kind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import (
+    FINALIZER,
     Action,
     Apply,
     Delete,
@@ -20,8 +20,6 @@ from millrace_operator.model import (
     SetFinalizer,
 )
 from millrace_operator.resets import PatchApp
-
-FINALIZER: Final = "streams.millrace.dev/finalizer"
 
 
 class StaleError(Exception):

@@ -26,6 +26,3 @@ FAILED: Final = f"{GROUP}/failed"
 
 DRAIN: Final = f"{GROUP}/drain"
 """On the StatefulSet: the uid of the pod that leaves, and since when (seconds since the epoch)."""
-
-FINALIZER: Final = f"{GROUP}/finalizer"
-"""Not an annotation, but ours too: what keeps a StreamsApp until its deletion policy is carried out."""

@@ -12,9 +12,9 @@ from typing import Final
 
 from millrace.manifest.status import LifecycleState
 from millrace_operator.children import AppRevision, stateful_set
-from millrace_operator.model import Decision, Desired, Observed, SetFinalizer
+from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import autoscaling, deletion, health, rolling, scaling, status, storage
-from millrace_operator.reconcile.annotations import DRAIN, FINALIZER, PAUSE
+from millrace_operator.reconcile.annotations import DRAIN, PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.supporting import collect_garbage, keep_supporting

@@ -2,11 +2,11 @@
 
 import pytest
 
-from millrace_operator.cluster.act import FINALIZER, Hands, StaleError
+from millrace_operator.cluster.act import Hands, StaleError
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
-from millrace_operator.model import Apply, Delete, DrainPod, Key, ProvisionTopics, ResizeClaim, SetFinalizer
+from millrace_operator.model import FINALIZER, Apply, Delete, DrainPod, Key, ProvisionTopics, ResizeClaim, SetFinalizer
 from millrace_operator.resets import PatchApp
 
 LABELS = {"streams.millrace.dev/app": "orders"}

@@ -24,9 +24,19 @@ from millrace.topology.plan import (
 )
 from millrace_operator import model
 from millrace_operator.children import COMPONENT, REVISION
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
+from millrace_operator.model import (
+    FINALIZER,
+    Decision,
+    Desired,
+    Group,
+    Instance,
+    KafkaState,
+    Key,
+    Member,
+    Observed,
+    Topic,
+)
 from millrace_operator.reconcile import reconcile
-from millrace_operator.reconcile.annotations import FINALIZER
 from millrace_operator.reconcile.view import seconds
 
 APP = "words"
