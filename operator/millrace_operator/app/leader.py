@@ -3,6 +3,9 @@
 Others judge a holder by their own clocks: who sees a Lease unchanged for its whole duration takes it. The holder counts the same
 duration from before it *sent* its last renewal, and stops writing a margin earlier: so, however clocks are set, it has stopped
 before another begins. `may_write_seconds` is that time; it is asked before every write and bounds the write's own time-out.
+
+A holder that does not reach the API server stops writing in time, and goes on if the Lease is still its own when it does. One
+that sees the Lease in other hands has lost it for good.
 """
 
 from __future__ import annotations
@@ -66,6 +69,7 @@ class Leader:
         self._identity, self._seconds = identity, seconds
         self._clock = clock
         self._held_until = float("-inf")
+        self._has_held = False
         self._seen: Object | None = None
         """The Lease as it was seen last."""
         self._seen_at = 0.0
@@ -78,17 +82,18 @@ class Leader:
         """Return for how long this candidate may still write; 0 or less if it may not."""
         return self._held_until - self._clock()
 
-    def step(self) -> bool:
-        """Renew the Lease, or try to get it, and say whether this candidate holds it."""
+    def step(self) -> bool | None:
+        """Renew the Lease, or try to get it, and say whether this candidate holds it; None if there is no way to know."""
         begun = self._clock()
         try:
             held = self._try(begun)
         except ApiError as error:
             log.warning("lease %s/%s: %s", self._namespace, self._name, error)
-            return self.may_write_seconds() > 0
+            return True if self.may_write_seconds() > 0 else None
         finally:
             self.stepped_at = self._clock()
         self._held_until = begun + self._seconds * (1 - _MARGIN) if held else float("-inf")
+        self._has_held = self._has_held or held
         return held
 
     def release(self) -> None:
@@ -105,24 +110,25 @@ class Leader:
             log.info("the lease could not be given up and will run out: %s", error)
 
     def run(self, stop: threading.Event, on_held: Callable[[], None]) -> bool:
-        """Try to get the Lease, call `on_held` once when it is got, and renew it.
+        """Try to get the Lease and renew it, and call `on_held` whenever writing is allowed from then on.
 
         Args:
             stop: Ends the run.
-            on_held: Called once; must return soon.
+            on_held: Called when the Lease is got, and when it has outlasted a time without an API server; must return soon.
 
         Returns:
-            False if the Lease was held and is lost, True if the run was stopped.
+            False if the Lease was held and another has it, True if the run was stopped.
         """
-        leads = False
+        leads = writes = False
         while not stop.is_set():
             held = self.step()
-            if leads and not held:
+            if leads and held is False:
                 return False
-            if held and not leads:
+            if held and not writes:
                 leads = True
                 log.info("%s holds the lease %s/%s", self._identity, self._namespace, self._name)
                 on_held()
+            writes = bool(held)
             stop.wait(self.pause_seconds)
         return True
 
@@ -139,8 +145,9 @@ class Leader:
         if self._seen is None or _version(lease) != _version(self._seen):
             self._seen, self._seen_at = lease, begun
         expired = begun - self._seen_at >= float(spec.get("leaseDurationSeconds") or 0)
-        if spec.get("holderIdentity") not in {None, "", self._identity} and not expired:
-            return False
+        holder = spec.get("holderIdentity") or ""
+        if holder != self._identity and (self._has_held or (holder and not expired)):
+            return False  # nor is it taken a second time: what was known under the first is too old
         return self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(lease))
 
     def _renew(self) -> bool:

@@ -3,8 +3,9 @@
     lists (caches are full) ─► watches ─► the Lease ─► workers
     SIGTERM ─► watches end ─► passes end ─► the Lease is given up
 
-A replica without the Lease watches all the same, so that it can begin at once. One that loses it ends the process: nothing that a
-thread may still hold from before is worth keeping.
+A replica without the Lease watches all the same, so that it can begin at once. One that loses it to another ends the process:
+nothing that a thread may still hold from before is worth keeping. One that only did not reach the API server for long lists
+everything anew, and goes on.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class Operator:
         self._settings = settings
         self._stop = threading.Event()
         self._synced = False
-        self._leads = False
+        self._relist_due = threading.Event()
         self._beat = time.monotonic()
         self._metrics = Metrics()
         self._queue: WorkQueue[Ref] = WorkQueue()
@@ -130,7 +131,7 @@ class Operator:
             count=settings.workers,
             metrics=self._metrics,
         )
-        self._metrics.watch(depth=self._queue.depth, leads=lambda: self._leads, apps=lambda: resources.of_kind(APPS))
+        self._metrics.watch(depth=self._queue.depth, leads=self._leads, apps=lambda: resources.of_kind(APPS))
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until the Lease is lost, and return the process's exit status."""
@@ -174,7 +175,9 @@ class Operator:
             self._queue.add(Ref(APPS.kind, namespace, name))
 
     def _relist_forever(self) -> None:
-        while not self._stop.wait(self._settings.relist_seconds):
+        while not self._stop.is_set():
+            self._relist_due.wait(self._settings.relist_seconds)
+            self._relist_due.clear()
             try:
                 self._relist()
             except ApiError as error:
@@ -217,11 +220,17 @@ class Operator:
             os._exit(_CRASHED)
 
     def _begin(self) -> None:
-        self._leads = True
+        """Begin to work, or go on after a time without an API server, from which failures are forgotten."""
+        if self._workers.started:
+            self._relist_due.set()
+        else:
+            self._workers.start()
         for kind in (APPS, RESETS):
             for obj in self._cluster.resources.of_kind(kind):
-                self._queue.add(Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]))
-        self._workers.start()
+                self._queue.add(Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]), urgent=True)
+
+    def _leads(self) -> bool:
+        return self._workers.started and self._leader.may_write_seconds() > 0
 
     def _end(self) -> None:
         log.info("ending")
@@ -239,7 +248,7 @@ class Operator:
         now = time.monotonic()
         loops = {"the watches": self._beat, "the election": self._leader.stepped_at}
         stopped = [f"{name} have stopped" for name, at in loops.items() if now - at > _LONGEST_PAUSE_SECONDS]
-        return stopped + (self._workers.problems(self._settings.stuck_seconds) if self._leads else [])
+        return stopped + (self._workers.problems(self._settings.stuck_seconds) if self._workers.started else [])
 
     def _not_ready(self) -> list[str]:
         return [] if self._synced else ["the first lists are not complete"]

@@ -55,7 +55,7 @@ class Passes:
         reconcile: What decides.
         brokers: What is known of brokers.
         resync_seconds: When to look again if a decision does not say.
-        after_action: Called after each action.
+        after_action: Called after each action; writing a status is one.
     """
 
     cluster: Cluster
@@ -108,8 +108,8 @@ class Passes:
             self.after_action()
             app = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
         gone = self.cluster.resources.get(APPS, ref.namespace, ref.name) is None
-        if decision.status is not None and not gone:
-            self._write_status(app, desired, decision)
+        if decision.status is not None and not gone and self._write_status(app, desired, decision):
+            self.after_action()
         for event in decision.events:
             self.cluster.recorder.record(app, event)
         return self._again(ref, decision)
@@ -158,12 +158,13 @@ class Passes:
         else:
             self.cluster.hands.do(action, app)
 
-    def _write_status(self, app: Object, desired: Desired, decision: Decision) -> None:
+    def _write_status(self, app: Object, desired: Desired, decision: Decision) -> bool:
+        """Write the decision's status, and say whether it differed from the one that is there."""
         assert decision.status is not None
         if app["metadata"].get("generation", 1) != desired.generation:
             raise StaleError("the resource has changed")
         try:
-            write_status(self.cluster.requests, self.cluster.resources, APPS, app, decision.status)
+            return write_status(self.cluster.requests, self.cluster.resources, APPS, app, decision.status)
         except ApiError as error:
             if error.conflict:
                 raise StaleError("the resource has changed") from error

@@ -40,7 +40,7 @@ class ResetPasses:
 
     Args:
         cluster: The Kubernetes cluster and the hands on Kafka.
-        after_action: Called after each action.
+        after_action: Called after each action; writing a status is one.
     """
 
     cluster: Cluster
@@ -75,8 +75,8 @@ class ResetPasses:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
             self.after_action()
-        if decision.status is not None:
-            self._write(resource, decision.status)
+        if decision.status is not None and self._write(resource, decision.status):
+            self.after_action()
         for event in decision.events:
             self.cluster.recorder.record(resource, event)
         return decision.again_after
@@ -142,9 +142,9 @@ class ResetPasses:
             self.cluster.requests.check_may_write()
             self.cluster.kafka.act(app, action)
 
-    def _write(self, resource: Object, status: StreamsResetStatus) -> None:
+    def _write(self, resource: Object, status: StreamsResetStatus) -> bool:
         try:
-            write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
+            return write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
         except ApiError as error:
             if error.conflict or error.not_found:
                 raise StaleError("the reset has changed or is gone") from error

@@ -58,7 +58,7 @@ class Settings(BaseModel):
     lease_seconds: Annotated[float, Field(ge=3, le=600)] = 15
     """How long the Lease is held without being renewed."""
     crash_after_actions: Annotated[int, Field(ge=1)] | None = None
-    """For tests only: the process ends at once after so many actions."""
+    """For tests only: the process ends at once after so many actions; writing a status is one."""
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:

@@ -38,6 +38,11 @@ class Workers:
             threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True) for number in range(count)
         ]
 
+    @property
+    def started(self) -> bool:
+        """Whether they have begun to work."""
+        return self._threads[-1].ident is not None
+
     def start(self) -> None:
         """Begin to work."""
         for thread in self._threads:
@@ -59,7 +64,7 @@ class Workers:
             for ref, since in dict(self._busy_since).items()
             if now - since > stuck_seconds
         ]
-        if self._threads[0].ident is not None and not all(thread.is_alive() for thread in self._threads):
+        if self.started and not all(thread.is_alive() for thread in self._threads):
             stuck.append("a worker has died")
         if (waiting := self._queue.waiting_seconds()) > stuck_seconds:
             stuck.append(f"a resource has waited {waiting:.0f} s for a pass")

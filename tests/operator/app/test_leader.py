@@ -171,16 +171,44 @@ def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
     assert candidate(api, now, "a").step()
 
 
-def test_run_ends_when_the_lease_is_lost(api, now):
-    """`run` says so, after it has called what begins the work once."""
-    begun = []
+def test_run_ends_when_another_has_the_lease(api, now):
+    """`run` says so, after it has called what begins the work once; a Lease that is free again by then is not taken twice."""
+    begun, other = [], candidate(api, now, "b")
 
     def begin():
         begun.append(1)
-        api.down = True
+        other.step()
         now[0] += 100
+        assert other.step()
+        other.release()
 
-    leader = Leader(api, namespace="ns", name="l", identity="a", seconds=15, clock=lambda: now[0])
+    leader = candidate(api, now, "a")
     leader.pause_seconds = 0.0
     assert leader.run(threading.Event(), begin) is False
     assert begun == [1]
+    assert api.lease["spec"]["holderIdentity"] == ""
+    assert leader.may_write_seconds() <= 0
+
+
+def test_run_outlasts_a_time_without_an_api_server(api, now):
+    """Nothing is written meanwhile; afterwards the holder is told that it may go on, once the Lease is seen to be its own."""
+    stop, begun, could_write = threading.Event(), [], []
+    leader = candidate(api, now, "a")
+    leader.pause_seconds = 0.0
+
+    def answer():
+        if not begun or len(could_write) == 3:
+            return
+        now[0] += 20
+        could_write.append(leader.may_write_seconds() > 0)
+        raise ApiError("any", 0, "NoAnswer", "")
+
+    def begin():
+        begun.append(leader.may_write_seconds() > 0)
+        if len(begun) == 2:
+            stop.set()
+
+    api._answer = answer
+    assert leader.run(stop, begin) is True
+    assert could_write == [False] * 3
+    assert begun == [True, True]

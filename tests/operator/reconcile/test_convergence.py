@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import os
+from contextlib import suppress
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, World, is_ready, plan
+from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedError, World, is_ready, plan
 
 from millrace_operator import model
 from millrace_operator.model import Key
@@ -97,7 +98,8 @@ class Story:
 
     def stale(self, age: int) -> None:
         """Act on what was seen some time ago."""
-        self.world.carry_out(reconcile(*self.seen[-min(age, len(self.seen))]))
+        with suppress(RefusedError):
+            self.world.carry_out(reconcile(*self.seen[-min(age, len(self.seen))]))
 
     def controller(self, which: int) -> None:
         world = self.world

@@ -95,6 +95,10 @@ class Program:
     becomes_ready: bool = True
 
 
+class RefusedError(Exception):
+    """The API server refuses a write, which ends the pass; it never does if what was seen is how things are."""
+
+
 @dataclass
 class World:
     """The cluster, the brokers, and one StreamsApp."""
@@ -304,9 +308,10 @@ class World:
             return
         if key.kind == "StatefulSet":
             for name in ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates"):
-                assert wanted["spec"][name] == seen["spec"][name], f"{name} cannot be changed"
-        if key.kind == "ConfigMap":
-            assert wanted["data"] == seen["data"], "an immutable ConfigMap"
+                if wanted["spec"][name] != seen["spec"][name]:
+                    raise RefusedError(f"{key.name}: {name} cannot be changed")
+        if key.kind == "ConfigMap" and wanted["data"] != seen["data"]:
+            raise RefusedError(f"{key.name} is immutable")
         metadata = {**seen["metadata"], **wanted["metadata"]}
         if wanted.get("spec") != seen.get("spec"):
             metadata["generation"] += 1
