@@ -144,6 +144,8 @@ class Observed:
     """Whether claims of the app's storage class may grow; None if that could not be seen."""
     pod_monitors: bool = False
     """Whether the cluster knows `PodMonitor`."""
+    operator_namespace: str = "default"
+    """Where the operator runs."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ class Cluster:
     outputs: Outputs
     recorder: Recorder
     kafka: Kafka
+    operator_namespace: str
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
     """Whether the claims among an app's objects may grow."""
     pod_monitors: bool = False

@@ -113,6 +113,7 @@ class Operator:
             hands=Hands(self._requests, resources, children, outside.instances),
             outputs=outside.outputs,
             kafka=outside.kafka,
+            operator_namespace=settings.pod_namespace,
             recorder=Recorder(self._requests, settings.pod_name),
             expandable=Expandable(self._requests).of,
         )

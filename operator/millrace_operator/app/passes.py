@@ -125,6 +125,7 @@ class Passes:
             outputs=cluster.outputs.of(ref.namespace, objects),
             storage_class_expandable=cluster.expandable(objects),
             pod_monitors=cluster.pod_monitors,
+            operator_namespace=cluster.operator_namespace,
         )
         try:
             return self.reconcile(desired, observed)

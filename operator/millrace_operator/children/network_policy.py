@@ -1,8 +1,9 @@
 """The NetworkPolicies: who may talk to an application's pods, and where these and the plan Job may connect to.
 
-Pods serve one port, of health, status and metrics. The operator, wherever it runs, and the application's own pods may reach it;
-kubelets always may. Brokers cannot be named in a policy (they are addresses outside, or pods of any operator), so pods may
-connect everywhere unless the spec lists where to. The plan Job may connect nowhere.
+Pods serve one port, of health, status and metrics. The operator and the application's own pods may reach it; kubelets always may.
+The operator is a pod with its labels *in its own namespace*: anybody may give pods of theirs any label. Brokers cannot be named
+in a policy (they are addresses outside, or pods of any operator), so pods may connect everywhere unless the spec lists where to.
+The plan Job may connect nowhere.
 """
 
 from __future__ import annotations
@@ -18,16 +19,25 @@ from millrace_operator.children.ports import HTTP_PORT_NAME
 OPERATOR_LABELS: Final = {"app.kubernetes.io/name": MANAGER}
 """The labels of the operator's pods."""
 
+_NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _DNS_PORT: Final = 53
 
 
-def network_policy(app: AppRevision) -> dict[str, Any] | None:
-    """Return the NetworkPolicy of the application's pods; None if the spec does not want one."""
+def network_policy(app: AppRevision, operator_namespace: str) -> dict[str, Any] | None:
+    """Return the NetworkPolicy of the application's pods; None if the spec does not want one.
+
+    Args:
+        app: The application.
+        operator_namespace: Where the operator runs.
+    """
     wanted = app.spec.network_policy
     if not wanted.enabled:
         return None
     own = {"podSelector": {"matchLabels": selector(app.name)}}
-    operator = {"namespaceSelector": {}, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}
+    operator = {
+        "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: operator_namespace}},
+        "podSelector": {"matchLabels": dict(OPERATOR_LABELS)},
+    }
     ingress = {
         "from": [own, operator, *all_as_kept(wanted.ingress_from)],
         "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],

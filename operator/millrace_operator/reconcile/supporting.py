@@ -24,7 +24,7 @@ def keep_supporting(turn: Turn) -> None:
     name = turn.desired.name
     app = AppRevision(turn.desired.namespace, name, revision_of(turn.spec), turn.spec)
     turn.apply(service_account(app))  # not deleted before the app is: pods of an older revision may still need it
-    _keep(turn, "NetworkPolicy", names.network_policy(name), network_policy(app))
+    _keep(turn, "NetworkPolicy", names.network_policy(name), network_policy(app, turn.observed.operator_namespace))
     _keep(turn, "NetworkPolicy", names.plan_network_policy(name), plan_network_policy(app))
     _keep(turn, "Service", names.service(name), headless_service(app))
     _keep(turn, "PodDisruptionBudget", names.disruption_budget(name), disruption_budget(app))

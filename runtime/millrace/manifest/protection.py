@@ -57,7 +57,8 @@ class NetworkPolicy(ManifestModel):
     """Who may talk to the pods, and to whom they may talk."""
 
     enabled: bool = False
-    """Whether there is a NetworkPolicy. The operator and the application's own pods may always reach the pods."""
+    """Whether there is a NetworkPolicy. The operator, in its own namespace, and the application's own pods may always reach
+    the pods."""
     ingress_from: Annotated[
         tuple[NetworkPeer, ...],
         *in_order(32),

@@ -72,6 +72,7 @@ class World:
             outputs=Outputs(requests),
             recorder=Recorder(requests, "operator-0"),
             kafka=self.kafka,
+            operator_namespace="millrace",
         )
         self.passes = Passes(self.cluster, self.decide, self.brokers, 30.0, self.count)
         self.change(SPEC)
@@ -128,6 +129,12 @@ def test_pass_with_nothing_to_do_asks_nothing(world):
     assert world.run(Decision(status=StreamsAppStatus(replicas=1))) == 30.0
     assert world.server.asked == []
     assert world.run(Decision(again_after=7.0)) == 7.0
+
+
+def test_pass_knows_where_the_operator_runs(world):
+    """Policies that let the operator in name its namespace."""
+    world.run(Decision())
+    assert world.observed[0].operator_namespace == "millrace"
 
 
 def test_actions_come_before_status_and_events(world):

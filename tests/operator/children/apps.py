@@ -156,6 +156,9 @@ FULL: dict[str, Any] = {
 }
 
 
+OPERATOR_NAMESPACE = "millrace"
+
+
 def revision_of(spec: Mapping[str, Any], *, name: str = "orders", namespace: str = "shop") -> AppRevision:
     """Return a revision with a spec as a user writes it."""
     return AppRevision(namespace, name, "0123456789", StreamsAppSpec.model_validate(dict(spec)))
@@ -175,7 +178,7 @@ def rendered(app: AppRevision, spec: Mapping[str, Any], *, replicas: int = 3) ->
     """Return every object that an application may have."""
     objects = [
         children.service_account(app),
-        children.network_policy(app),
+        children.network_policy(app, OPERATOR_NAMESPACE),
         children.plan_network_policy(app),
         children.revision_config_map(app, spec),
         children.plan_config_map(app, '{"version": 1}'),

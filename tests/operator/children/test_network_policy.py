@@ -1,8 +1,14 @@
 """The NetworkPolicy of the pods."""
 
-from tests.operator.children.apps import FULL, full, program, small
+from tests.operator.children.apps import FULL, OPERATOR_NAMESPACE, full, program, small
 
-from millrace_operator.children import headless_service, network_policy, pod_template
+from millrace_operator.children import headless_service, pod_template
+from millrace_operator.children import network_policy as policy_of
+
+
+def network_policy(app):
+    """Return the policy that an operator in its own namespace makes."""
+    return policy_of(app, OPERATOR_NAMESPACE)
 
 
 def spec_of(**fields):
@@ -11,12 +17,14 @@ def spec_of(**fields):
 
 
 def test_operator_and_own_pods_may_ask():
-    """The port of health and status is open to the application's own pods and to the operator, in whichever namespace."""
+    """The port of health and status is open to the application's own pods, and to pods of the operator in its namespace only."""
     (rule,) = spec_of()["ingress"]
     own, operator = rule["from"]
     assert own["podSelector"]["matchLabels"].items() <= pod_template(small())["metadata"]["labels"].items()
-    assert operator["namespaceSelector"] == {}
-    assert operator["podSelector"]["matchLabels"]
+    assert operator == {  # one peer with both selectors: two peers would let in all of either
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OPERATOR_NAMESPACE}},
+        "podSelector": {"matchLabels": {"app.kubernetes.io/name": "millrace-operator"}},
+    }
     (port,) = rule["ports"]
     assert port["port"] in {port["name"] for port in program(pod_template(small())["spec"])["ports"]}
 

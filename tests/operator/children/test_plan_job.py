@@ -1,7 +1,6 @@
 """The plan Job."""
 
-import pytest
-from tests.operator.children.apps import full, program, small
+from tests.operator.children.apps import OPERATOR_NAMESPACE, full, program, small
 
 from millrace_operator.children import network_policy, plan_job, plan_network_policy, pod_template
 
@@ -59,7 +58,7 @@ def test_it_has_no_state_and_nothing_beside_it():
 def test_its_pods_are_not_the_applications():
     """What selects an application's pods does not select those of its plan, and the other way round."""
     of_plan = plan_job(full())["spec"]["template"]["metadata"]["labels"]
-    running = network_policy(full())["spec"]["podSelector"]["matchLabels"]
+    running = network_policy(full(), OPERATOR_NAMESPACE)["spec"]["podSelector"]["matchLabels"]
     assert not running.items() <= of_plan.items()
     planning = plan_network_policy(full())["spec"]["podSelector"]["matchLabels"]
     assert planning.items() <= of_plan.items()
@@ -74,7 +73,7 @@ def test_it_has_no_network():
     assert "ingress" not in spec
 
 
-@pytest.mark.parametrize("policy", [network_policy, plan_network_policy])
-def test_policies_can_be_off(policy):
+def test_policies_can_be_off():
     """Without policies in the spec there is none."""
-    assert policy(small()) is None
+    assert network_policy(small(), OPERATOR_NAMESPACE) is None
+    assert plan_network_policy(small()) is None
