@@ -1,55 +1,106 @@
-"""`make e2e`: the whole run, its set-up included, with the duration of each part; arguments go to pytest.
+"""`make e2e`: the whole run, its set-up included, with the duration of each part; arguments go to pytest: files, `-k`, ….
 
-pytest starts what the tests ask for and takes it down again. Should it be killed, the kernel ends the cluster with it, and what
-files are left are removed here.
+One cluster with the operator in it serves all tests. Most of the time they wait for pods, so several files run at a time;
+those that disturb the others (`@pytest.mark.disturbs`) follow one by one. Should the run be killed, the kernel ends the
+cluster with it, and what files are left are removed here.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from e2e.cluster import ClusterError
+from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
-from e2e.cluster.leftovers import remove_leftovers
+from e2e.cluster.leftovers import PREFIX, remove_leftovers
 from e2e.cluster.progress import phase, say
-from e2e.images.catalogue import build_images
+from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
+from e2e.images.catalogue import build_images, provide_images
 
 _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 600
+_NO_TESTS = 5
+_WORKERS = os.environ.get("E2E_WORKERS", "3")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests and return pytest's exit code."""
-    with phase("The whole run"):
-        try:
+    """Run the tests and return pytest's exit code, or 1 when the set-up fails."""
+    signal.signal(signal.SIGTERM, _end)
+    remove_leftovers()
+    try:
+        with phase("The whole run"):
             with phase("Providing packages and programs"):
                 prepare()
             with phase("Building the images"):
                 sizes = build_images().sizes()
             say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items()))
-        except ClusterError as error:
-            say(f"Error: {error}")
-            return 1
+            with _cluster() as cluster:
+                return _run_tests(cluster, arguments)
+    except ClusterError as error:
+        say(f"Error: {error}")
+        return 1
+    finally:
         remove_leftovers()
+
+
+@contextmanager
+def _cluster() -> Iterator[Cluster]:
+    """Start the cluster with the operator in it, and take it down."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        with phase("Starting the cluster"):
+            cluster = Cluster.start(directory)
         try:
-            with phase("The tests"):
-                return _run_pytest(arguments)
+            with phase("Loading the images into the node"):
+                images = provide_images(cluster)
+            with phase("Installing the operator"):
+                Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
+            yield cluster
         finally:
-            remove_leftovers()
+            with phase("Taking the cluster down"):
+                cluster.stop()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run_pytest(arguments: list[str]) -> int:
-    """Run pytest, passing on the signals that end a run: pytest takes down what it has started."""
-    command = [sys.executable, "-m", "pytest", "--durations=15", f"--timeout={_TEST_TIMEOUT_S}", "e2e", *arguments]
-    with subprocess.Popen(command, cwd=_ROOT) as process:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            # The terminal sends Ctrl-C to pytest too: one is enough.
-            signal.signal(number, lambda received, _: process.terminate() if received == signal.SIGTERM else None)
-        return process.wait()
+def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
+    results = []
+    with phase("The tests"):
+        results.append(_pytest(cluster, "not disturbs", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
+    with phase("The tests that disturb others"):
+        results.append(_pytest(cluster, "disturbs", *arguments))
+    if results == [_NO_TESTS, _NO_TESTS]:
+        return _NO_TESTS
+    return next((result for result in results if result not in {0, _NO_TESTS}), 0)
+
+
+def _pytest(cluster: Cluster, marked: str, *arguments: str) -> int:
+    shared = [f"--cluster={cluster.directory}", "--prepared"]
+    flags = ["--durations=15", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
+    paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
+    with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *shared, *paths, *arguments], cwd=_ROOT) as process:
+        try:
+            return process.wait()
+        except BaseException:
+            process.terminate()
+            raise
+
+
+def _end(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(143)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)

@@ -1,6 +1,7 @@
 """The real cluster, Kafka, images and operator that the tests share; each is made when the first test asks for it.
 
 `--cluster DIR` uses a cluster that runs already, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one.
+With `--prepared` its images and its operator are used as they are too, so that several pytests can share them.
 """
 
 from __future__ import annotations
@@ -23,14 +24,13 @@ from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
 from e2e.cluster.leftovers import PREFIX
 from e2e.cluster.progress import phase
-from e2e.helm import Release
+from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.support.application import Application, merged
 from e2e.support.words import Words
 from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods
-OPERATOR_NAMESPACE = "millrace-system"
 NamespaceFactory = Callable[..., str]
 
 _cluster_key = pytest.StashKey[Cluster]()
@@ -41,6 +41,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let a running cluster be used."""
     parser.addoption(
         "--cluster", type=Path, metavar="DIR", help="use the cluster that runs in DIR and leave it running"
+    )
+    parser.addoption(
+        "--prepared", action="store_true", help="use the images and the operator that are in the cluster as they are"
     )
 
 
@@ -97,8 +100,10 @@ def api_server(loudly) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster, loudly) -> Images:
+def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
     """Give the names of the images, built from the checkout and loaded into the node."""
+    if request.config.getoption("--prepared"):
+        return Images()
     with loudly("Building the images and loading them into the node"):
         return provide_images(cluster)
 
@@ -135,14 +140,18 @@ def namespace(namespaces: NamespaceFactory) -> str:
 @pytest.fixture(scope="session")
 def operator_values(images: Images) -> Mapping[str, Any]:
     """Give the chart's values for the operator built from the checkout."""
-    repository, _, tag = images.operator.rpartition(":")
-    return {"image": {"repository": repository, "tag": tag}}
+    return image_values(images.operator)
 
 
 @pytest.fixture(scope="session")
-def operator(cluster: Cluster, operator_values: Mapping[str, Any], loudly) -> Iterator[Release]:
+def operator(
+    request: pytest.FixtureRequest, cluster: Cluster, operator_values: Mapping[str, Any], loudly
+) -> Iterator[Release]:
     """Give the operator, installed cluster-wide from its chart and ready."""
     release = Release(cluster, OPERATOR_NAMESPACE)
+    if request.config.getoption("--prepared"):
+        yield release
+        return
     with loudly("Installing the operator"):
         release.apply(operator_values)
     yield release

@@ -13,6 +13,13 @@ from typing import Any
 from e2e.cluster import Cluster, ClusterError, tools
 
 OPERATOR_CHART = Path(__file__).parents[1] / "charts/millrace-operator"
+OPERATOR_NAMESPACE = "millrace-system"
+
+
+def image_values(image: str) -> dict[str, Any]:
+    """Return the chart's values for an operator's image."""
+    repository, _, tag = image.rpartition(":")
+    return {"image": {"repository": repository, "tag": tag}}
 
 
 @dataclass(frozen=True, slots=True)

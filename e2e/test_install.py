@@ -17,7 +17,7 @@ import yaml
 from e2e.cluster import Cluster
 from e2e.cluster.leftovers import PREFIX
 from e2e.cluster.waiting import wait_for
-from e2e.helm import Release
+from e2e.helm import Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.manifests import KUSTOMIZE
 
@@ -38,8 +38,7 @@ def fresh() -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def operator_values() -> dict[str, Any]:
     """The chart's values for the operator built from the checkout."""
-    repository, _, tag = Images().operator.rpartition(":")
-    return {"image": {"repository": repository, "tag": tag}}
+    return image_values(Images().operator)
 
 
 def namespace(cluster: Cluster, name: str) -> None:
