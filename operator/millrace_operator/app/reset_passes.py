@@ -19,7 +19,7 @@ from millrace_operator.cluster.kinds import APPS, RESETS, Kind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
-from millrace_operator.model import Delete, Object
+from millrace_operator.model import Apply, Delete, Object
 from millrace_operator.resets import (
     DesiredReset,
     ObservedReset,
@@ -136,7 +136,7 @@ class ResetPasses:
         assert app is not None
         if isinstance(action, PatchApp):
             self.cluster.hands.patch_app(app.namespace, app.name, action)
-        elif isinstance(action, Delete):
+        elif isinstance(action, Apply | Delete):
             self.cluster.hands.do(action, resource)
         else:
             self.cluster.requests.check_may_write()

@@ -24,7 +24,7 @@ _LOG_LIMIT_BYTES: Final = 4 << 20
 _PLAN_BEGINS: Final = '{"version"'
 _FAILURE_TAIL_CHARACTERS: Final = 2000
 _MOST_OUTPUTS: Final = 64
-_OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. Delete the Job to have it run again."
+_OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. The Job has to run again."
 _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 

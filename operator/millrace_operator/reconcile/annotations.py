@@ -24,5 +24,8 @@ APPLIED: Final = f"{GROUP}/applied"
 FAILED: Final = f"{GROUP}/failed"
 """On a revision's ConfigMap: the reason and message for which the revision was rolled back. It is not tried again."""
 
+STARTED: Final = f"{GROUP}/started"
+"""On a plan's ConfigMap: since when pods of its revision may have written state (seconds since the epoch)."""
+
 DRAIN: Final = f"{GROUP}/drain"
 """On the StatefulSet: the uid of the pod that leaves, and since when (seconds since the epoch)."""

@@ -1,7 +1,7 @@
 """A revision's plan: the Job that finds it out, the ConfigMap that keeps it, and what is said when that fails.
 
-A Job that failed is left where it is, so that it is not tried again and again; it goes when the spec changes, or when the user
-deletes it to have it tried once more. So does the truth about it: nothing else needs to remember the failure.
+A Job that failed is left where it is, so that it is not tried again and again; it goes when the spec changes, if only the
+restartNonce, or when the user deletes it. So does the truth about it: nothing else needs to remember the failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from millrace_operator.reconcile.view import is_terminating, read_plan, trouble_
 
 _LAST_LINES = 12
 _LONGEST = 2000
-_THEN = " Then delete Job "
+_THEN = " Then set another restartNonce, which tries again."
+_AGAIN = "To try again unchanged, set another restartNonce."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
             turn.look_after(2)
             return Planned(message=f"Job {name} has finished; its output is being read.")
         if not output.strip():
-            why = f"Job {name} printed nothing, or its log was lost. Delete the Job to try again."
+            why = f"Job {name} printed nothing, or its log was lost. {_AGAIN}"
             return Planned(failure=Reason.PLAN_FAILED, message=why)
         if read_plan(output) is None:
             why = f"Job {name} printed something that is no plan: is another version of Millrace in {image}? {_tail(output)}"
@@ -73,9 +74,9 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
     if _has(job, "Failed"):
         trouble = _image_trouble(turn, app.revision) or _told_before(turn, job)
         if trouble is not None:
-            return Planned(failure=Reason.PLAN_IMAGE_UNAVAILABLE, message=f"{trouble}{_THEN}{name}.")
+            return Planned(failure=Reason.PLAN_IMAGE_UNAVAILABLE, message=f"{trouble}{_THEN}")
         why = _tail(output) if output else _condition_message(job)
-        return Planned(failure=Reason.PLAN_FAILED, message=f"Job {name} with image {image} failed: {why}")
+        return Planned(failure=Reason.PLAN_FAILED, message=f"Job {name} with image {image} failed: {why}\n{_AGAIN}")
     turn.look_after(5)
     trouble = _image_trouble(turn, app.revision)
     if trouble is not None:

@@ -170,12 +170,12 @@ REASONS: Final[Mapping[str, Explanation]] = {
     Reason.PLAN_FAILED: Explanation(
         "Stalled",
         "The image could not say what its topology needs; the message has its last lines. What runs is not touched.",
-        "Correct the program or the spec. To try again unchanged, delete the plan Job that the message names.",
+        "Correct the program or the spec. To try again unchanged, set another `restartNonce`.",
     ),
     Reason.PLAN_IMAGE_UNAVAILABLE: Explanation(
         "Stalled",
         "The image cannot be pulled, so its plan is not known. What runs is not touched.",
-        "Correct `image` or `imagePullSecrets`, or make the image available.",
+        "Correct `image` or `imagePullSecrets`; or make the image available and set another `restartNonce`.",
     ),
     Reason.TOPOLOGY_HELD_BACK: Explanation(
         "Stalled", "The new topology cannot go on from the state there is.", "Look at TopologyCompatible."
@@ -191,7 +191,7 @@ REASONS: Final[Mapping[str, Explanation]] = {
     Reason.UPGRADE_FAILED: Explanation(
         "Stalled",
         "New pods fail or are not ready in time, and rolling back is off or was done.",
-        "Change the spec: the failed revision is not tried again.",
+        "Correct the spec; or set another `restartNonce` to try the failed revision again.",
     ),
     Reason.BROKERS_ANSWER: Explanation(
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""
@@ -312,17 +312,17 @@ REASONS: Final[Mapping[str, Explanation]] = {
     Reason.POD_CRASHED: Explanation(
         "RolledBack",
         "A pod of the new revision crashed, and the old revision was brought back.",
-        "Correct it and change the spec.",
+        "Correct it and change the spec; another `restartNonce` is enough to try again.",
     ),
     Reason.IMAGE_UNAVAILABLE: Explanation(
         "RolledBack",
         "The new image could not be pulled, and the old revision was brought back.",
-        "Correct the image and change the spec.",
+        "Correct the image; or make it available and set another `restartNonce`.",
     ),
     Reason.READY_TIMEOUT: Explanation(
         "RolledBack",
         "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, and the old revision was brought back.",
-        "Find out why, or give it more time, and change the spec.",
+        "Find out why; or give it more time, and set another `restartNonce` to try again.",
     ),
     Reason.UPGRADE_NOT_BEGUN: Explanation(
         "RolledBack",

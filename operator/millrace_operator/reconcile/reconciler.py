@@ -13,7 +13,7 @@ from typing import Final
 from millrace.manifest.status import LifecycleState
 from millrace_operator.children import AppRevision, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
-from millrace_operator.reconcile import autoscaling, deletion, health, rolling, scaling, status, storage
+from millrace_operator.reconcile import autoscaling, deletion, health, history, rolling, scaling, status, storage
 from millrace_operator.reconcile.annotations import DRAIN, PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
@@ -105,6 +105,7 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         turn.settle("True", Reason.RECREATING_STATEFUL_SET)
         turn.delete("StatefulSet", item["metadata"]["name"], orphan=True)
         return
+    history.mark_started(turn, target.revision, step.replicas)
     applied = turn.apply(item)
     if step.drain is not None:
         turn.actions.append(step.drain)

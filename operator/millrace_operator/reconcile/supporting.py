@@ -15,6 +15,7 @@ from millrace_operator.children import (
     pod_monitor,
     service_account,
 )
+from millrace_operator.reconcile import history
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.turn import Turn
 
@@ -40,11 +41,12 @@ def _keep(turn: Turn, kind: str, name: str, wanted: Mapping[str, Any] | None) ->
 
 
 def collect_garbage(turn: Turn) -> None:
-    """Delete what is kept of revisions that nobody runs, wants, or may go back to."""
+    """Delete what is kept of revisions that nobody runs, wants, or may go back to, but for plans that tell of their state."""
     name = turn.desired.name
     used = {revision_of(turn.spec), turn.target, turn.stable, turn.status.stable_revision, turn.view.running_revision}
     used |= {pod.revision for pod in turn.view.pods.values()}
     for revision in sorted(turn.view.revisions() - used):
         turn.delete("Job", names.plan_job(name, revision))
-        turn.delete("ConfigMap", names.plan_config_map(name, revision))
+        if not history.is_worth_keeping(turn, revision):
+            turn.delete("ConfigMap", names.plan_config_map(name, revision))
         turn.delete("ConfigMap", names.revision_config_map(name, revision))

@@ -7,13 +7,13 @@ sake of the new one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.topology.plan import TopologyPlan
-from millrace.topology.plan_diff import diff_plans
 from millrace_operator.children import AppRevision, revision_config_map
 from millrace_operator.model import Event, ProvisionTopics
-from millrace_operator.reconcile import planning, rolling, topics
+from millrace_operator.reconcile import history, planning, rolling, topics
 from millrace_operator.reconcile.annotations import ACCEPT_LOSS, FAILED
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
@@ -21,6 +21,8 @@ from millrace_operator.reconcile.rolling import Failure
 from millrace_operator.reconcile.storage import with_possible_storage
 from millrace_operator.reconcile.topics import Topics
 from millrace_operator.reconcile.turn import Turn
+
+_RETRY: Final = "It is not tried again: correct the spec, or set another restartNonce to try it once more."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,33 @@ def choose(turn: Turn) -> Target | None:
     turn.settle("False", Reason.NOT_ROLLED_BACK)
     plan = planning.planned(turn, wanted, spec)
     if plan.plan is None:
-        _settle_unplanned(turn, wanted, running, plan)
-        return None if running is None else _with_topics(turn, running)
-    if not _is_compatible(turn, plan.plan) and running not in {None, wanted}:
+        kept = _kept(turn, running, decided=plan.failure is not None)
+        _settle_unplanned(turn, wanted, kept, plan)
+        return None if kept is None else _with_topics(turn, kept)
+    if not _is_compatible(turn, wanted, plan.plan) and not (running == wanted and history.has_started(turn, wanted)):
         turn.settle("True", Reason.TOPOLOGY_HELD_BACK)
-        return _with_topics(turn, running)
+        kept = None if running == wanted else _kept(turn, running, decided=True)
+        return None if kept is None else _with_topics(turn, kept)
     target = _with_topics(turn, wanted)
     if target.may_start or running in {None, wanted}:
         return target
     settle_waiting(turn)
     return _of(turn, running, may_start=_may_run_on(turn, running))
+
+
+def _kept(turn: Turn, running: str | None, *, decided: bool) -> str | None:
+    """Return the revision that is the target while the wanted one may not run; None if nothing is to run.
+
+    What has no pods, as after a suspension, is not started just to be replaced. It is when the wanted revision is refused, and it
+    has run before on the state there is.
+
+    Args:
+        turn: The turn.
+        running: The revision that runs, or ran last.
+        decided: Whether the wanted revision is refused, and not only awaited.
+    """
+    is_there = bool(turn.view.pods or turn.view.replicas)
+    return running if is_there or (decided and history.has_started(turn, running)) else None
 
 
 def _failure(turn: Turn, wanted: str) -> Failure | None:
@@ -93,7 +112,7 @@ def _settle_rolled_back(turn: Turn, wanted: str, failure: Failure) -> None:
     turn.settle(
         "True",
         failure.reason,
-        f"Revision {wanted} was rolled back to {turn.stable}. {failure.message} It is not tried again: change the spec.",
+        f"Revision {wanted} was rolled back to {turn.stable}. {failure.message} {_RETRY}",
     )
     turn.settle("True", Reason.UPGRADE_FAILED, f"Revision {wanted} failed and was rolled back. {failure.message}")
 
@@ -109,10 +128,9 @@ def _settle_unplanned(turn: Turn, wanted: str, running: str | None, plan: planni
         turn.settle("True", Reason.UPGRADE_NOT_BEGUN, message)
 
 
-def _is_compatible(turn: Turn, plan: TopologyPlan) -> bool:
-    """Return whether a plan may replace the stable one, and settle TopologyCompatible."""
-    old = turn.view.plan(turn.stable)
-    reasons = [] if old is None else [item for item in diff_plans(old, plan).reasons if item.needs_reset]
+def _is_compatible(turn: Turn, wanted: str, plan: TopologyPlan) -> bool:
+    """Return whether a plan may follow what has run, and settle TopologyCompatible."""
+    reasons = history.obstacles(turn, wanted, plan)
     if not reasons:
         turn.settle("True", Reason.COMPATIBLE)
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millrace.kafka import reset
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Object
+from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class PatchApp:
     """Fields of the status that are forgotten."""
 
 
-ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete
+ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply
 
 
 @dataclass(frozen=True, slots=True)

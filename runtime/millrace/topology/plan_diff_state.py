@@ -39,6 +39,8 @@ class Reason:
     change: str
     why: str
     needs_reset: bool
+    leaves_behind: bool = False
+    """Whether something is only left behind: nothing to lose where that was given up before."""
 
     def __str__(self) -> str:
         """Return it as a line for people."""
@@ -58,12 +60,12 @@ def store_reasons(old: TopologyPlan, new: TopologyPlan) -> Iterator[Reason]:
                 f"its state stays in the old changelog, and {renamed[name]} begins empty. Give the store a fixed name "
                 f"(Materialized.as_({name!r}))"
             )
-            yield Reason("store", name, f"was renamed to {renamed[name]}", why, needs_reset=True)
+            yield Reason("store", name, f"was renamed to {renamed[name]}", why, needs_reset=True, leaves_behind=True)
         else:
             why = (
                 "its changelog topic and its files are left behind, and come back, out of date, when it is added again"
             )
-            yield Reason("store", name, "was removed", why, needs_reset=True)
+            yield Reason("store", name, "was removed", why, needs_reset=True, leaves_behind=True)
     for name in sorted(after.keys() - before.keys() - set(renamed.values())):
         why = "it begins with what its changelog holds, which is nothing if the topic is new"
         yield Reason("store", name, "was added", why, needs_reset=False)
@@ -129,7 +131,7 @@ def repartition_topic_reasons(old: TopologyPlan, new: TopologyPlan) -> Iterator[
     for name in gone:
         why = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
         change = f"was renamed to {renamed[name]}" if name in renamed else "was removed"
-        yield Reason("repartition topic", name, change, why, needs_reset=True)
+        yield Reason("repartition topic", name, change, why, needs_reset=True, leaves_behind=True)
     for name in come:
         if name not in renamed.values():
             yield Reason("repartition topic", name, "was added", "it is created, empty", needs_reset=False)

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedError, World, is_ready, plan
 
+from millrace.topology.plan_diff import diff_plans
 from millrace_operator import model
 from millrace_operator.model import Key
 from millrace_operator.reconcile import reconcile
@@ -21,12 +22,14 @@ PROGRAMS = {
     "good:2": Program(),
     "more-stores": Program(plan=plan(["counts", "totals"])),
     "other-stores": Program(plan=plan(["sums"])),
+    "other-totals": Program(plan=plan(["counts", "totals"], kinds={"totals": "window"})),
     "crashing": Program(crashes=True),
+    "crashing-with-more": Program(plan=plan(["counts", "totals"]), crashes=True),
     "never-ready": Program(becomes_ready=False),
     "not-there": Program(pulls=False),
     "without-plan": Program(plan=None),
 }
-GOOD = {"good:1", "good:2", "more-stores", "other-stores"}
+GOOD = {"good:1", "good:2", "more-stores", "other-stores", "other-totals"}
 
 Command = tuple[str, Any]
 
@@ -209,6 +212,19 @@ def test_nothing_retained_is_deleted(history):
 def test_no_pod_that_runs_is_replaced_while_another_is_down(history):
     """While anything is down no other pod is taken, whatever was seen late or done twice."""
     assert Story().tell(history).calm().reckless == []
+
+
+@PACE
+@given(histories(WISHES, MISHAPS))
+def test_no_pod_meets_state_that_it_misreads(history):
+    """Whatever ran before, stable or not, rolled back or lost, no pod starts whose topology does not fit what that has left."""
+    world = Story().tell([command for command in history if command[0] != "stale"]).calm()
+    images = list(dict.fromkeys(world.ran))
+    for number, later in enumerate(images):
+        for earlier in images[:number]:
+            reasons = diff_plans(PROGRAMS[earlier].plan, PROGRAMS[later].plan).reasons
+            assert not [reason for reason in reasons if reason.needs_reset and not reason.leaves_behind]
+    assert "other-stores" not in images or set(images) == {"other-stores"}
 
 
 @PACE

@@ -51,12 +51,14 @@ SMALL: dict[str, Any] = {
 }
 
 
-def plan(stores: Iterable[str] = ("counts",), application_id: str = "words-v1") -> TopologyPlan:
-    """Return the plan of a topology that keeps some stores of one input."""
-    names = tuple(stores)
+def plan(
+    stores: Iterable[str] = ("counts",), application_id: str = "words-v1", kinds: Mapping[str, str] | None = None
+) -> TopologyPlan:
+    """Return the plan of a topology that keeps some stores of one input; they are key-value stores if nothing else is said."""
+    names, kinds = tuple(stores), kinds or {}
     return TopologyPlan(
         application_id=application_id,
-        hash=hashlib.sha256(repr(names).encode()).hexdigest(),
+        hash=hashlib.sha256(repr((names, sorted(kinds.items()))).encode()).hexdigest(),
         subtopologies=(
             PlannedSubtopology(
                 id=0,
@@ -64,7 +66,7 @@ def plan(stores: Iterable[str] = ("counts",), application_id: str = "words-v1") 
                 stores=tuple(
                     PlannedStore(
                         name=name,
-                        kind="key-value",
+                        kind=kinds.get(name, "key-value"),
                         value_format="timestamped",
                         persistent=True,
                         changelog_topic=f"{application_id}-{name}-changelog",
@@ -148,6 +150,8 @@ class World:
     status_writes: int = 0
     most_pods_down: int = 0
     """The most pods of the application that were not ready at a time."""
+    ran: list[str] = field(default_factory=list)
+    """The images of pods, in the order in which they were started."""
     reckless: list[str] = field(default_factory=list)
     """Deletions of pods that ran well while another one did not."""
 
@@ -446,6 +450,7 @@ class World:
                 pod = {"kind": "Pod", **template}
                 pod["metadata"]["name"] = f"{APP}-{index}"
                 self.create(pod)
+                self.ran.append(pod["spec"]["containers"][0]["image"])
 
     def start_pods(self) -> None:
         for pod in self.pods():

@@ -37,6 +37,7 @@ def test_a_reset_deletes_all_that_holds_state():
     assert this.committed == {INPUT[0]: 10, INPUT[1]: 0}
     assert this.claims == {}
     assert (this.status.stable_revision, this.status.internal_topics) == (None, ())
+    assert this.started == set()
     result = this.reset_status.result
     assert result.deleted_topics == tuple(sorted((REPARTITION, CHANGELOG, OLD_CHANGELOG)))
     assert result.deleted_volumes == ("state-app-0", "state-app-1")
@@ -238,7 +239,7 @@ def test_only_offsets_may_be_reset():
     this.run()
     assert not any(isinstance(action, DeleteTopics | Delete | PatchApp) for action in this.done)
     assert this.committed == {INPUT[0]: 10, INPUT[1]: 0}
-    assert this.status.stable_revision == "old"
+    assert (this.status.stable_revision, this.started) == ("old", {"new", "old"})
 
 
 def test_a_reset_that_is_deleted_or_ended_asks_nobody():

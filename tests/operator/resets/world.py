@@ -10,9 +10,10 @@ from millrace.kafka import reset
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.records import TopicPartition
-from millrace_operator.children import AppRevision, labels, names, plan_config_map
+from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, Desired, Key
+from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Key
+from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
 
 REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
@@ -52,6 +53,8 @@ class World:
     deleting: bool = False
     problem: str | None = None
     planned: bool = True
+    started: set = field(default_factory=lambda: {"new", "old"})
+    """Revisions of which pods have run."""
     before: tuple = ()
     reset_status: object = None
     events: list = field(default_factory=list)
@@ -78,6 +81,8 @@ class World:
             for revision, store in (("new", "c"), ("old", "old")):
                 plan = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
                 item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
+                if revision in self.started:
+                    item["metadata"]["annotations"] = {STARTED: "1690000000"}
                 objects[Key("ConfigMap", item["metadata"]["name"])] = item
         for name, uid in self.claims.items():
             metadata = {"name": name, "uid": uid, "labels": labels("app")}
@@ -149,6 +154,9 @@ class World:
                 assert self.claims.get(key.name, uid) == uid
                 if key.name in self.claims:
                     self.terminating.add(key.name)
+            case Apply(item):
+                assert STARTED not in item["metadata"]["annotations"]
+                self.started.remove(item["metadata"]["labels"][REVISION])
             case PatchApp(uid, annotations, status):
                 assert uid == "u-1"
                 self.annotations.update(annotations)
