@@ -5,6 +5,7 @@ All read lines from `config.input` and write counts to `config.output`. They dif
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,12 @@ def failing(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
 
+def slow(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Take 20 ms for each line, so that one thread manages fifty lines per second."""
+    counts = _counted(builder, config, "counts", words_of=_hesitate)
+    counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
+
+
 def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     """Fail while the topology is built, so that there is no plan."""
     raise LookupError(f"There is no dictionary for {config['input']}")
@@ -50,6 +57,11 @@ def _counted(
         .group_by(lambda _, word: word, Grouped.with_(text, text))
         .count(Materialized.as_(store))
     )
+
+
+def _hesitate(line: str) -> list[str]:
+    time.sleep(0.02)
+    return words(line)
 
 
 def _refuse(line: str) -> list[str]:
