@@ -141,6 +141,23 @@ class Application:
 
         self.wait("ready", holds, timeout_s)
 
+    def reset(self, name: str, **spec: Any) -> Callable[[], dict[str, Any]]:
+        """Ask for a StreamsReset of the app, and return what reads its status: `reset("again", dryRun=True)`."""
+        manifest = {
+            "apiVersion": "streams.millrace.dev/v1alpha1",
+            "kind": "StreamsReset",
+            "metadata": {"name": name, "namespace": self.namespace},
+            "spec": {"appRef": {"name": self.name}, **spec},
+        }
+        self.kubectl("create", "--filename", "-", stdin=json.dumps(manifest))
+
+        def status() -> dict[str, Any]:
+            found = self.object("streamsreset", name)
+            assert found is not None, f"StreamsReset {name} is gone"
+            return found.get("status", {})
+
+        return status
+
     def delete(self, timeout_s: float = PATIENCE_S) -> None:
         """Delete the resource and wait until it is gone."""
         self.kubectl("delete", "streamsapp", self.name, "--ignore-not-found", "--wait=false")

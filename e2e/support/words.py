@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -78,8 +78,22 @@ class Words:
         if problems:
             raise problems[0]
 
-    def counts(self, timeout_s: float, enough: Callable[[Counter[str]], bool]) -> Counter[str]:
-        """Read the committed counts from the beginning until they are enough or time is up."""
+    def mark(self) -> dict[int, int]:
+        """Return where the output ends now, by partition: what is counted later comes after it."""
+        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": str(uuid.uuid4())})
+        try:
+            partitions = consumer.list_topics(self.output, timeout=30).topics[self.output].partitions
+            return {
+                number: consumer.get_watermark_offsets(TopicPartition(self.output, number), timeout=30)[1]
+                for number in partitions
+            }
+        finally:
+            consumer.close()
+
+    def counts(
+        self, timeout_s: float, enough: Callable[[Counter[str]], bool], since: Mapping[int, int] | None = None
+    ) -> Counter[str]:
+        """Read the committed counts, from the beginning or a mark, until they are enough or time is up."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap_servers,
@@ -92,7 +106,9 @@ class Words:
         key_serde, value_serde = Serdes.string(), Serdes.long()
         try:
             partitions = consumer.list_topics(self.output, timeout=30).topics[self.output].partitions
-            consumer.assign([TopicPartition(self.output, number, 0) for number in partitions])
+            consumer.assign(
+                [TopicPartition(self.output, number, (since or {}).get(number, 0)) for number in partitions]
+            )
             deadline = time.monotonic() + timeout_s
             while time.monotonic() < deadline and not enough(counts):
                 for message in consumer.consume(1_000, timeout=0.5):
@@ -106,8 +122,13 @@ class Words:
             consumer.close()
         return counts
 
-    def wait_exact(self, timeout_s: float = 120.0) -> None:
-        """Wait until every word that was written is counted, and see that none is counted twice."""
+    def wait_exact(self, timeout_s: float = 120.0, since: Mapping[int, int] | None = None) -> None:
+        """Wait until every word that was written is counted, and see that none is counted twice.
+
+        Args:
+            timeout_s: How long it may take.
+            since: A mark, before which counts are not looked at: for what was counted anew.
+        """
         wanted = Counter(self.written)
-        counts = self.counts(timeout_s, lambda seen: all(seen[word] >= count for word, count in wanted.items()))
+        counts = self.counts(timeout_s, lambda seen: all(seen[word] >= count for word, count in wanted.items()), since)
         assert counts == wanted

@@ -26,6 +26,7 @@ from tests.runtime.support import (
     word_count,
 )
 
+from millrace.config import StreamsConfig
 from millrace.errors import (
     BrokerUnreachableError,
     ConfigError,
@@ -39,7 +40,9 @@ from millrace.errors import (
 )
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
+from millrace.runtime.membership import may_create_topics
 from millrace.topology import Topology
+from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
@@ -151,6 +154,16 @@ def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app
     config = settings(kafka, app, tmp_path) | {"__internal.topics.create__": "false"}
     with pytest.raises(MissingInternalTopicsError, match=f"{app}-counts-changelog"):
         KafkaStreams(word_count(source, sink), config).start()
+
+
+@pytest.mark.parametrize(
+    ("sources", "may"), [({"source_topics": ("in",)}, False), ({"source_patterns": ("in-.*",)}, True)]
+)
+def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sources, may):
+    """What a topology needs for the topics that its patterns match nobody else can create in time."""
+    plan = TopologyPlan(application_id=app, hash="0", subtopologies=(PlannedSubtopology(id=0, **sources),))
+    config = settings("127.0.0.1:9", app, tmp_path) | {"__internal.topics.create__": "false"}
+    assert may_create_topics(plan, StreamsConfig.of(config)) is may
 
 
 def test_unreachable_brokers_are_said_to_be(app, tmp_path):

@@ -3,7 +3,8 @@
 It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets,
 no API token, no state, and no network where policies are enforced. Its output is its log; what it says when it fails is its
 termination message, which falls back to the log's end. It is tried twice, unless the program says that trying again is of no
-use; a pod that its node loses does not count. It ends also if the code hangs. The operator deletes it once the plan is kept.
+use; a pod that its node loses does not count. It ends also if the code hangs. The operator deletes it once the plan is kept, or
+no longer wanted; it then ends at once, as it has nothing to finish.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
                     **common_pod_fields(app),
                     "containers": [_program(app)],
                     "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": 1,
                     "volumes": plan_volumes(app),
                 },
             },

@@ -84,6 +84,7 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("--http", f"0.0.0.0:{HTTP_PORT}"),
             "--drain-endpoint",
             *("--secrets-dir", str(SECRETS_DIR)),
+            *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],
         "env": environment(app),
         "ports": [{"containerPort": HTTP_PORT, "name": HTTP_PORT_NAME, "protocol": "TCP"}],

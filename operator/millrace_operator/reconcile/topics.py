@@ -1,14 +1,15 @@
 """Topics: whether those that a plan needs exist and are as it needs them, and which of them are to be created.
 
 The operator creates internal topics that never were, and changes none that are. One whose id it has remembered and that is gone,
-or has another id now, held records that no one can bring back: that is told, and never mended silently. Deviations that make
-results wrong or writes impossible hold back what would be started; others are only told.
+or has another id now, held records that no one can bring back: that is told, and never mended silently. Ids are remembered from
+when pods may be started on the topics, so one that was never used may come and go. Deviations that make results wrong or writes
+impossible hold back what would be started; others are only told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from millrace.errors import TopologyError
@@ -122,12 +123,12 @@ def _unexamined(plan: TopologyPlan, kafka: KafkaState, known: Mapping[str, str])
     return tuple(
         InternalTopicStatus(name=name, topic_id=known.get(name), ok=False, message="Not examined yet.")
         if (topic := kafka.topics.get(name)) is None
-        else _status(name, topic, known.get(name, topic.id), None)
+        else _status(name, topic, known.get(name), None)
         for name in sorted(internal_topics(plan))
     )
 
 
-def _status(name: str, topic: Topic, topic_id: str, message: str | None) -> InternalTopicStatus:
+def _status(name: str, topic: Topic, topic_id: str | None, message: str | None) -> InternalTopicStatus:
     return InternalTopicStatus(
         name=name,
         topic_id=topic_id,
@@ -153,27 +154,30 @@ class _Examination:
             **{n: self.counts.topics.get(n, 0) for n in repartition_topics(self.plan)},
         }
         findings: list[Finding] = []
-        statuses: list[InternalTopicStatus] = []
+        messages: dict[str, str | None] = {}
         create: list[str] = []
         for name, config in sorted(internal_topics(self.plan).items()):
             if not wanted_counts.get(name):
                 continue
             found = [*self._of(name, wanted_counts[name], config)]
-            topic = self.kafka.topics.get(name)
-            if topic is None and not found:
+            if name not in self.kafka.topics and not found:
                 create.append(name)
                 continue
             findings += found
-            message = " ".join(item.message for item in found)[:1024] or None
-            if topic is None:
-                statuses.append(InternalTopicStatus(name=name, topic_id=self._known(name), ok=False, message=message))
-            else:
-                statuses.append(_status(name, topic, self._known(name) or topic.id, message))
+            messages[name] = " ".join(item.message for item in found)[:1024] or None
         if create and (few := self._too_few_brokers()):
             findings.append(few)
             create = []
         findings.sort(key=lambda item: _ORDER.index(item.reason))
-        return Topics(tuple(findings), tuple(create), tuple(statuses), sum(self.counts.tasks.values()))
+        topics = Topics(tuple(findings), tuple(create), tasks=sum(self.counts.tasks.values()))
+        statuses = tuple(self._status(name, message, remember=topics.ready) for name, message in messages.items())
+        return replace(topics, statuses=statuses)
+
+    def _status(self, name: str, message: str | None, *, remember: bool) -> InternalTopicStatus:
+        topic, known = self.kafka.topics.get(name), self._known(name)
+        if topic is None:
+            return InternalTopicStatus(name=name, topic_id=known, ok=False, message=message)
+        return _status(name, topic, known or (topic.id if remember else None), message)
 
     def _known(self, name: str) -> str | None:
         known = self.known.get(name)

@@ -21,6 +21,7 @@ from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, MemberS
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.topology.built import BuiltTopology
+from millrace.topology.plan import TopologyPlan
 
 __all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
 
@@ -30,9 +31,13 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 _SHUTDOWN_ANSWER_S = 10.0
 
 
-def may_create_topics(config: StreamsConfig) -> bool:
-    """Whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does."""
-    return str(config.internal("__internal.topics.create__", "true")).lower() != "false"
+def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
+    """Whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does.
+
+    What a topology needs that reads topics by pattern is known only when a topic matches: it always creates its own.
+    """
+    by_pattern = any(item.source_patterns for item in plan.subtopologies)
+    return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
 
 
 class Membership:
@@ -187,7 +192,7 @@ class MembershipFactory:
         protocol = MemberProtocol(
             self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
         )
-        cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(config))
+        cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(self._plan, config))
         assignment_config = AssignmentConfig.of(config, allow_warmups=False)
         leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
         member = GroupMember(

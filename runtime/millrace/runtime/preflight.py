@@ -76,6 +76,7 @@ def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, ad
         MissingInternalTopicsError: an internal topic does not exist and may not be created.
         MisconfiguredInternalTopicError: an internal topic has another partition count or clean-up policy.
     """
-    report = provision(topology.plan(), admin, config, create=may_create_topics(config))
+    plan = topology.plan()
+    report = provision(plan, admin, config, create=may_create_topics(plan, config))
     if report.created:
         _log.info("Created internal topics %s", ", ".join(sorted(report.created)))

@@ -8,6 +8,7 @@ from tests.operator.children.apps import SMALL, program, revision_of
 from typer.main import get_command
 
 from millrace.cli.app import app
+from millrace.cli.application import setting
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
@@ -83,5 +84,6 @@ def test_pods_command_is_understood(tmp_path):
     assert given["replica"] == 2
     assert given["drain_endpoint"] is True
     assert given["secrets_dir"] == SECRETS_DIR
+    assert [setting(text) for text in given["config"]] == [("__internal.topics.create__", "false")]
     settings = to_streams_config(load(given["file"]), given["replica"])
     assert settings["group.instance.id"] == names.pod("orders", 2)

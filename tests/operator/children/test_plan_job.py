@@ -24,6 +24,7 @@ def test_it_ends():
     assert spec["activeDeadlineSeconds"] > 0
     assert "ttlSecondsAfterFinished" not in spec
     assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 1
 
 
 def test_its_error_can_be_read():

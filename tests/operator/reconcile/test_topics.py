@@ -81,6 +81,13 @@ def test_a_loss_that_was_accepted():
     assert taken.statuses[0].topic_id == "id-2"
 
 
+@pytest.mark.parametrize("known", [None, "id-1"])
+def test_the_id_of_a_topic_that_does_not_fit(known):
+    """It is remembered only if it was before: while nothing may start on a topic, nobody misses it."""
+    topics = found(replace(GOOD, partitions=2), known={} if known is None else {CHANGELOG: known})
+    assert topics.statuses[0].topic_id == known
+
+
 @pytest.mark.parametrize(
     ("changelog", "reason", "words"),
     [
@@ -168,6 +175,17 @@ def test_a_missing_input_topic_is_waited_for():
     assert not world.done(model.ProvisionTopics)
     world.topics[INPUT] = Topic("input", 4, 1)
     world.run()
+    assert world.condition("Ready")[0] == "True"
+
+
+def test_a_topic_that_was_in_the_way_is_not_missed():
+    """A foreign topic of the changelog's name is told of; once it is deleted the changelog is created, and all goes on."""
+    world = World(topics={INPUT: Topic("input", 4, 1), CHANGELOG: replace(GOOD, partitions=3)})
+    world.run(60)
+    assert world.condition("TopicsReady") == ("False", "TopicMisconfigured")
+    assert world.pods() == []
+    del world.topics[CHANGELOG]
+    world.run(60)
     assert world.condition("Ready")[0] == "True"
 
 
