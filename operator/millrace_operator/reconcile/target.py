@@ -1,7 +1,7 @@
 """Which revision pods are brought to: the wanted one, unless it failed, is not planned, or cannot go on from the state there is.
 
 Until the wanted revision may run, what runs stays the target: scaling and healing go on with it, and no pod is touched for the
-sake of the new one.
+sake of the new one. Where what runs is an earlier upgrade that turns out to fail, the stable revision takes its place.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def choose(turn: Turn) -> Target | None:
     wanted = revision_of(spec)
     stable = turn.status.stable_revision
     turn.stable = stable if turn.view.revision_config_map(stable) is not None else None
-    running = turn.view.running_revision or turn.stable or turn.view.revision_of_pods
+    running = _running(turn, wanted)
     failure = _failure(turn, wanted)
     _keep_revision(turn, wanted, failure)
     if failure is not None and turn.stable is not None and turn.stable != wanted:
@@ -80,6 +80,18 @@ def _kept(turn: Turn, running: str | None, *, decided: bool) -> str | None:
     return running if is_there or (decided and history.has_started(turn, running)) else None
 
 
+def _running(turn: Turn, wanted: str) -> str | None:
+    """Return what runs until the wanted revision may; an upgrade that was left half done and fails gives way to the stable."""
+    running = turn.view.running_revision or turn.stable or turn.view.revision_of_pods
+    if running in {None, wanted, turn.stable} or turn.stable is None or not _rolls_back(turn):
+        return running
+    return running if rolling.failure_of(turn, running) is None else turn.stable
+
+
+def _rolls_back(turn: Turn) -> bool:
+    return turn.spec.upgrade.rollback.enabled and turn.spec.state == "running"
+
+
 def _failure(turn: Turn, wanted: str) -> Failure | None:
     """Return why the wanted revision failed: as remembered, or as its pods show just now."""
     kept = turn.view.revision_config_map(wanted)
@@ -87,7 +99,7 @@ def _failure(turn: Turn, wanted: str) -> Failure | None:
     if FAILED in text:
         return Failure.from_text(text[FAILED])
     upgrade = turn.stable is not None and wanted != turn.stable and turn.view.running_revision == wanted
-    if upgrade and turn.spec.upgrade.rollback.enabled and turn.spec.state == "running":
+    if upgrade and _rolls_back(turn):
         return rolling.failure_of(turn, wanted)
     return None
 

@@ -140,6 +140,22 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert world.turn().actions == ()
 
 
+def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
+    """Half done when the spec changed again, to something that has no plan: its pods do not stay behind."""
+    old = world.status.stable_revision
+    world.programs |= {NEW: Program(crashes=True), "registry.example/words:3": Program(plan=None)}
+    world.change(image=NEW)
+    while len(set(world.revisions())) == 1:
+        world.turn()
+        world.settle()
+    world.change(image="registry.example/words:3")
+    world.run(300)
+    assert world.revisions() == [old] * 3
+    assert world.condition("RolledBack") == ("True", "UpgradeNotBegun")
+    assert world.condition("Stalled") == ("True", "PlanFailed")
+    assert world.turn().actions == ()
+
+
 def test_a_single_crash_is_no_failure(world):
     """A pod that crashes once is started again, and the upgrade goes on."""
     world.programs[NEW] = Program(crashes=True)
