@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Self
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -33,14 +34,24 @@ class Words:
     """
 
     def __init__(self, bootstrap_servers: str, prefix: str, partitions: int = 4) -> None:
-        self.input, self.output = f"{prefix}-lines", f"{prefix}-counts"
-        self.written: Counter[str] = Counter()
-        self.bootstrap_servers = bootstrap_servers
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+        self._use(bootstrap_servers, f"{prefix}-lines", f"{prefix}-counts")
         admin = AdminClient({"bootstrap.servers": bootstrap_servers})
         topics = [NewTopic(name, partitions, 1) for name in (self.input, self.output)]
         for future in admin.create_topics(topics).values():
             future.result(30)
+
+    @classmethod
+    def of(cls, bootstrap_servers: str, input_topic: str, output_topic: str) -> Self:
+        """Return words in topics that are there."""
+        words = cls.__new__(cls)
+        words._use(bootstrap_servers, input_topic, output_topic)
+        return words
+
+    def _use(self, bootstrap_servers: str, input_topic: str, output_topic: str) -> None:
+        self.input, self.output = input_topic, output_topic
+        self.written: Counter[str] = Counter()
+        self.bootstrap_servers = bootstrap_servers
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
 
     def write(self, lines: Iterable[str] = TEXT, times: int = 1) -> None:
         """Write lines and wait until brokers have them."""

@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.kafka.client_log import librdkafka_log
 from millrace.kafka.live_clients import CredentialWatch, LiveClients
 from millrace.kafka.secrets import HIDDEN, Settings
 from millrace.kafka.security import Security, parse_security
@@ -24,7 +25,6 @@ from millrace.kafka.translation import translate
 from millrace.references import Hidden, files, is_reference, refers, resolve
 
 log = logging.getLogger("millrace.kafka.clients")
-librdkafka_log = logging.getLogger("millrace.kafka.librdkafka")
 
 _CLIENT_FIELDS: Final = (
     *("request_timeout_ms", "retry_backoff_ms", "reconnect_backoff_ms", "reconnect_backoff_max_ms"),

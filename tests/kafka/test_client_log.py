@@ -1,0 +1,53 @@
+"""The log while brokers are away: one line of a kind per interval, and none of another kind lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from confluent_kafka import Producer
+
+from millrace.kafka.client_log import Sparingly, librdkafka_log
+
+
+def test_what_clients_repeat_is_said_once(caplog) -> None:
+    """A client that tries again and again to reach a closed port logs it once; a second client is heard too."""
+    clients = [
+        Producer(
+            {
+                "bootstrap.servers": "127.0.0.1:1",
+                "client.id": name,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 50,
+            },
+            logger=librdkafka_log,
+        )
+        for name in ("one", "two")
+    ]
+    with caplog.at_level(logging.DEBUG, "millrace.kafka.librdkafka"):
+        deadline = time.monotonic() + 1.5
+        while time.monotonic() < deadline:
+            for client in clients:
+                client.poll(0.05)
+    for name in ("one", "two"):
+        refused = [line for line in caplog.messages if f"[{name}#" in line and "Connection refused" in line]
+        assert len(refused) == 1, caplog.messages
+
+
+def test_what_was_left_out_is_counted() -> None:
+    """After the interval the message passes again and tells how many there were; other messages pass at once."""
+    now = 0.0
+    spare = Sparingly(interval_s=10.0, clock=lambda: now)
+    assert passes(spare, "down (after 1ms in state CONNECT)")
+    for duration in range(3):
+        assert not passes(spare, f"down (after {duration}ms in state CONNECT)")
+    assert passes(spare, "something else")
+    now = 10.0
+    record = logging.makeLogRecord({"msg": "down (after 7ms in state CONNECT)"})
+    assert spare.filter(record)
+    assert record.getMessage() == "down (after 7ms in state CONNECT) [and 3 times before]"
+
+
+def passes(spare: Sparingly, message: str) -> bool:
+    """Return whether a message would be logged."""
+    return spare.filter(logging.makeLogRecord({"msg": message}))
