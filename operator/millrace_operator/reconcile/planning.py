@@ -6,6 +6,7 @@ restartNonce, or when the user deletes it. So does the truth about it: nothing e
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.manifest import StreamsAppSpec
@@ -14,7 +15,7 @@ from millrace_operator.children import COMPONENT, REVISION, AppRevision, names, 
 from millrace_operator.model import Object
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import is_terminating, read_plan, trouble_of
+from millrace_operator.reconcile.view import Trouble, is_terminating, read_plan, trouble_of
 
 _LAST_LINES = 12
 _LONGEST = 2000
@@ -81,7 +82,9 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
     trouble = _image_trouble(turn, app.revision)
     if trouble is not None:
         return Planned(failure=Reason.PLAN_IMAGE_UNAVAILABLE, message=trouble)
-    return Planned(message=f"Job {name} asks image {image} for the topology's plan.")
+    return Planned(
+        message=f"Job {name} asks image {image} for the topology's plan.{_other_trouble(turn, app.revision)}"
+    )
 
 
 def _has(job: Object, kind: str) -> bool:
@@ -98,16 +101,24 @@ def _condition_message(job: Object) -> str:
 
 
 def _image_trouble(turn: Turn, revision: str) -> str | None:
-    for key, item in turn.view.objects.items():
+    for pod, trouble in _troubles(turn, revision):
+        if trouble.is_image:
+            image = pod["spec"]["containers"][0]["image"]
+            return f"Image {image} cannot be pulled. Correct image or imagePullSecrets, or make the image available."
+    return None
+
+
+def _other_trouble(turn: Turn, revision: str) -> str:
+    return "".join(f" Pod {pod['metadata']['name']}: {trouble.shown}" for pod, trouble in _troubles(turn, revision))
+
+
+def _troubles(turn: Turn, revision: str) -> Iterator[tuple[Object, Trouble]]:
+    for key, item in sorted(turn.view.objects.items()):
         labels = item["metadata"].get("labels", {})
         if key.kind == "Pod" and labels.get(COMPONENT) == "plan" and labels.get(REVISION) == revision:
             trouble = trouble_of(item)
-            if trouble is not None and trouble.is_image:
-                image = item["spec"]["containers"][0]["image"]
-                return (
-                    f"Image {image} cannot be pulled. Correct image or imagePullSecrets, or make the image available."
-                )
-    return None
+            if trouble is not None:
+                yield item, trouble
 
 
 def _told_before(turn: Turn, job: Object) -> str | None:

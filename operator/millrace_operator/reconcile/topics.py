@@ -204,7 +204,7 @@ class _Examination:
         fate = (
             f"is gone (its id was {known})" if topic is None else f"was made anew: its id was {known} and is {topic.id}"
         )
-        loss = "records on their way" if is_repartition else "state that is not on volumes"
+        loss = "records on their way" if is_repartition else "the state that it backs, on volumes too,"
         return Finding(
             name,
             Reason.REPARTITION_TOPIC_LOST if is_repartition else Reason.CHANGELOG_LOST,

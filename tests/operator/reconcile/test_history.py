@@ -213,3 +213,17 @@ def test_a_restart_nonce_has_a_failed_revision_tried_again(program, reason):
     assert world.condition("RolledBack")[0] == "False"
     assert world.condition("Ready")[0] == "True"
     assert world.revisions() == [revision_of(world.desired().spec)] == [world.status.stable_revision]
+
+
+def test_the_old_manifest_and_then_the_failed_one_is_a_second_try():
+    """Taking a failed change back forgets its failure, but not that its pods may have left state."""
+    world = World(programs={NEXT: Program(plan=TOTALS, crashes=True)})
+    world.run()
+    for image in (NEXT, FIRST):
+        world.change(image=image)
+        world.run(200)
+    world.programs[NEXT] = Program(plan=TOTALS)
+    world.change(image=NEXT)
+    world.run()
+    assert world.condition("RolledBack")[0] == "False"
+    assert world.revisions() == [revision_of(world.desired().spec)] == [world.status.stable_revision]

@@ -326,3 +326,12 @@ def test_brokers_that_are_away_roll_nothing_back(world):
     world.run()
     assert set(world.revisions()) == {world.status.stable_revision}
     assert world.condition("Ready")[0] == "True"
+
+
+def test_a_plan_that_cannot_begin_says_why():
+    """What keeps the plan Job's pod from starting, a ConfigMap that is not there for example, is told while it is waited for."""
+    world = World(programs={NEW: Program(plan_waits="CreateContainerConfigError")})
+    world.change(image=NEW)
+    world.run(30)
+    assert world.condition("Reconciling") == ("True", "Planning")
+    assert "CreateContainerConfigError" in world.message("Reconciling")

@@ -91,6 +91,8 @@ class Program:
     plan: TopologyPlan | None = field(default_factory=plan)
     """None has the plan Job fail."""
     pulls: bool = True
+    plan_waits: str = ""
+    """Why the plan Job's pod cannot be started, in Kubernetes' word; empty if it can."""
     pod_pulls: bool = True
     """Whether the nodes of pods can pull it, too."""
     crashes: bool = False
@@ -409,14 +411,14 @@ class World:
             template = job["spec"]["template"]
             image = template["spec"]["containers"][0]["image"]
             program = self.programs.get(image, Program())
-            if not program.pulls:
+            if not program.pulls or program.plan_waits:
                 pod = {
                     "kind": "Pod",
                     "metadata": {"name": f"{key.name}-x", **template["metadata"]},
                     "spec": template["spec"],
                 }
                 item = copy.deepcopy(pod)
-                item["status"] = {"containerStatuses": [waiting("ImagePullBackOff")]}
+                item["status"] = {"containerStatuses": [waiting(program.plan_waits or "ImagePullBackOff")]}
                 self.create(item)
                 continue
             job["status"]["conditions"] = [{"type": "Complete" if program.plan else "Failed", "status": "True"}]
