@@ -1,5 +1,6 @@
 """Serdes with a schema registry, against a registry that serves the subject and version API on loopback."""
 
+import base64
 import json
 import subprocess
 import sys
@@ -17,8 +18,15 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from millrace.config import StreamsConfig
+from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder
 from millrace.errors import SerializationError
+from millrace.serdes import Serdes
+from millrace.serdes.change import ChangeSerde
+from millrace.serdes.list import ListSerde
 from millrace.serdes.schema_registry import AvroSerde, JsonSchemaSerde, ProtobufSerde
+from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+from millrace.testing import TopologyTestDriver
 
 AVRO = json.dumps(
     {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}]}
@@ -59,6 +67,7 @@ class Registry:
         self.schemas = []
         self.subjects = {}
         self.requests = Counter()
+        self.login = None
 
     def answer(self, method, path, body):
         """Return status and document of one request."""
@@ -104,7 +113,10 @@ def registry():
         def _answer(self):
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
-            status, document = registry.answer(self.command, urlsplit(self.path).path, body)
+            status, document = 401, {"error_code": 40101, "message": "Unauthorized"}
+            login = self.headers.get("Authorization", "").removeprefix("Basic ")
+            if registry.login in {None, base64.b64decode(login).decode()}:
+                status, document = registry.answer(self.command, urlsplit(self.path).path, body)
             data = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
@@ -246,6 +258,87 @@ def test_a_registry_that_is_away_is_an_error_not_a_hang(registry):
     settings = {"url": "http://127.0.0.1:9", "max.retries": 0}
     with pytest.raises(SerializationError, match="'orders-value'"):
         AvroSerde(settings, AVRO).serialize("orders", {"id": 1, "note": ""})
+
+
+def totals(serde):
+    """Return a topology that adds orders up per key, in a store and by another key in a second one."""
+    builder = StreamsBuilder()
+    orders = builder.stream("orders", Consumed.with_(Serdes.string(), serde))
+    latest = orders.group_by_key(Grouped.with_(Serdes.string(), serde)).reduce(
+        lambda one, other: {"id": one["id"] + other["id"], "note": other["note"]},
+        Materialized.with_(Serdes.string(), serde),
+    )
+    by_note = latest.group_by(lambda _, order: (order["note"], order), Grouped.with_(Serdes.string(), serde))
+    by_note.reduce(
+        lambda _, order: order, lambda _, order: order, Materialized.with_(Serdes.string(), serde)
+    ).to_stream().to("totals", Produced.with_(Serdes.string(), serde))
+    return builder.build()
+
+
+@pytest.fixture
+def login(tmp_path):
+    """Give a folder with a mounted login, and the setting that refers to it."""
+    (tmp_path / "username").write_text("shop")
+    (tmp_path / "password").write_text("first\n")
+    return tmp_path, ":".join(f"${{directory:{tmp_path}:{key}}}" for key in ("username", "password"))
+
+
+def test_the_registry_of_the_application_reaches_every_serde_without_one(registry, login):
+    """Sources, sinks, stores, repartition topics and defaults: all ask the registry of the settings, with its login."""
+    registry.login = "shop:first"
+    settings = {"application.id": "app", "schema.registry.url": registry.url, "basic.auth.user.info": login[1]}
+    serde, default = AvroSerde(None, AVRO), AvroSerde(None, AVRO)
+    with TopologyTestDriver(totals(serde), settings | {"default.value.serde": default}) as driver:
+        orders = driver.create_input_topic("orders", Serdes.string(), serde)
+        for number in (3, 4):
+            orders.pipe_input("k", {"id": number, "note": "hi"})
+        read = driver.create_output_topic("totals", Serdes.string()).read_key_values_to_list()
+        assert read[-1].value == {"id": 7, "note": "hi"}
+    for used in (serde, default):
+        used.client.close()
+    assert {subject.removeprefix("app-") for subject in registry.subjects} > {"orders-value", "totals-value"}
+
+
+def test_a_new_login_is_used_without_a_restart(registry, login):
+    """When the registry refuses the login, the files are read again; if they say the same, the refusal is the error."""
+    folder, reference = login
+    registry.login = "shop:first"
+    config = StreamsConfig.of(
+        {"application.id": "app", "schema.registry.url": registry.url, "basic.auth.user.info": reference}
+    )
+    serde = AvroSerde(None, AVRO)
+    serde.configure(config)
+    serde.serialize("orders", {"id": 1, "note": ""})
+    clients = [serde.client]
+    registry.login = "shop:second"
+    with pytest.raises(SerializationError, match="Unauthorized") as refused:
+        serde.serialize("payments", {"id": 1, "note": ""})
+    assert "first" not in str(refused.value)
+    (folder / "password").write_text("second\n")
+    serde.serialize("payments", {"id": 1, "note": ""})
+    for client in (*clients, serde.client):
+        client.close()
+    assert set(registry.subjects) == {"orders-value", "payments-value"}
+
+
+def test_a_serde_with_a_registry_of_its_own_keeps_it(registry):
+    """The application's setting is for those that were given none."""
+    serde = AvroSerde(registry.client, AVRO)
+    serde.configure(StreamsConfig.of({"application.id": "app", "schema.registry.url": "http://127.0.0.1:9"}))
+    assert serde.client is registry.client
+    serde.serialize("orders", {"id": 1, "note": ""})
+
+
+@pytest.mark.parametrize("make", [lambda inner: inner, ListSerde, TimeWindowedSerde, SessionWindowedSerde, ChangeSerde])
+def test_without_any_registry_the_setting_is_named(make):
+    """Whatever it is wrapped in, a serde that knows no registry says which setting, or manifest's field, gives it one."""
+    serde = AvroSerde(None, AVRO)
+    make(serde).configure(StreamsConfig.of({"application.id": "app"}))
+    with pytest.raises(SerializationError, match=r"schema\.registry\.url.*spec\.kafka\.schemaRegistry"):
+        serde.serialize("orders", {"id": 1, "note": ""})
+    make(serde).configure(StreamsConfig.of({"application.id": "app", "schema.registry.url": "http://127.0.0.1:9"}))
+    assert serde.client
+    serde.client.close()
 
 
 def test_missing_packages_are_named():

@@ -160,7 +160,7 @@ class Auth(ManifestModel):
 
 
 class SchemaRegistry(ManifestModel):
-    """The registry that serdes for Avro, Protobuf and JSON Schema ask."""
+    """The registry that serdes for Avro, Protobuf and JSON Schema ask if they are made without one of their own."""
 
     url: Url
     """Its URL."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from millrace.config import StreamsConfig
 from millrace.records import NO_HEADERS, Headers
 
 T = TypeVar("T")
@@ -17,6 +18,13 @@ class Serde(Generic[T]):
     """
 
     shareable: bool = False
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Take what this serde needs to know of the application, such as where its schema registry is.
+
+        Called before the first use, perhaps several times; reads no secrets, as these are not there when a topology is only
+        planned. A serde around another one hands it on.
+        """
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
         """Return the bytes of `data`.

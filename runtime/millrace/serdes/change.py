@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from millrace.config import StreamsConfig
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Change, Headers
 from millrace.serdes.base import Serde
@@ -62,6 +63,10 @@ class ChangeSerde(Serde[Change[T]], Generic[T]):
         self.inner = inner
         self.allow_both = allow_both
         self.shareable = inner.shareable
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Configure the inner serde."""
+        self.inner.configure(config)
 
     def serialize(self, topic: str, data: Change[T], headers: Headers = NO_HEADERS) -> bytes:
         """Return the values that are there, and the flag that tells which.

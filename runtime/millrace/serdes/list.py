@@ -14,6 +14,7 @@ from struct import Struct, pack, unpack_from
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Any, Final, Generic, TypeVar
 
+from millrace.config import StreamsConfig
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
@@ -62,6 +63,10 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
         self.shareable = container is tuple and inner.shareable
         self._container = container
         self._item_size = FIXED_SIZES.get(type(inner))
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Configure the inner serde."""
+        self.inner.configure(config)
 
     def serialize(self, topic: str, data: Sequence[T | None], headers: Headers = NO_HEADERS) -> bytes:
         """Return the list's bytes; a tuple or deque will do too."""

@@ -120,10 +120,16 @@ def default_value_serde(config: StreamsConfig) -> Serde[Any] | None:
 
 
 def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
-    key = f"default.{which}.serde"
     value = config.default_key_serde if which == "key" else config.default_value_serde
     if value is None:
         return None
+    serde = _made(config, value, which)
+    serde.configure(config)
+    return serde
+
+
+def _made(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
+    key = f"default.{which}.serde"
     found = _find(value, key)
     if found is ListSerde:
         inner_key = f"default.list.{which}.serde.inner"

@@ -10,8 +10,9 @@ confluent-kafka's serialisers; here they become serdes with Millrace's errors. N
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from millrace.config import StreamsConfig
 from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes.base import Serde
@@ -22,6 +23,8 @@ try:
     from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
     from confluent_kafka.serialization import MessageField, SerializationContext
+
+    from millrace.serdes.registry_connection import Codec, MakeCodecs, Registry, RegistryConnection
 except ImportError as error:
     raise ImportError(
         f"Serdes with a schema registry need more packages (missing: {error.name}): install 'millrace[schema-registry]'"
@@ -30,9 +33,6 @@ except ImportError as error:
 __all__ = ["AvroSerde", "JsonSchemaSerde", "ProtobufSerde", "Registry"]
 
 T = TypeVar("T")
-
-Registry: TypeAlias = "SchemaRegistryClient | Mapping[str, Any] | str"
-"""A client, its settings (`url`, `basic.auth.user.info`, `ssl.ca.location` …), or just the registry's URL."""
 
 _COMMON: Final = {"subject.name.strategy.type": "TOPIC"}
 _READING: Final = frozenset(
@@ -48,24 +48,28 @@ _READING: Final = frozenset(
 )
 """The settings that deserialisers know too."""
 
-_Codec: TypeAlias = Callable[[Any, SerializationContext], Any]
-
 
 class _RegistrySerde(Serde[T], Generic[T]):
     """What the three have in common: contexts per topic, and errors."""
 
-    def __init__(self, client: SchemaRegistryClient, serializer: _Codec, deserializer: _Codec, *, is_key: bool) -> None:
-        self.client = client
-        """Holds connections to the registry; give one client to several serdes to share them."""
+    def __init__(self, registry: Registry | None, make: MakeCodecs, *, is_key: bool) -> None:
         self.is_key = is_key
-        self._serializer = serializer
-        self._deserializer = deserializer
+        self._registry = RegistryConnection(registry, make)
         self._field = MessageField.KEY if is_key else MessageField.VALUE
+
+    @property
+    def client(self) -> SchemaRegistryClient:
+        """Holds connections to the registry; give one client to several serdes to share them."""
+        return self._registry.client
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Take the application's registry, unless this serde was given another one."""
+        self._registry.configure(config)
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
         """Return the schema's id and the encoded data, registering the schema on first use unless told not to."""
         try:
-            encoded: bytes = self._serializer(data, self._context(topic, headers))
+            encoded: bytes = self._registry.write(data, self._context(topic, headers))
         except Exception as error:
             raise SerializationError(
                 f"{self!r} cannot write {type(data).__qualname__} for subject {self._subject(topic)!r}: {error}"
@@ -75,7 +79,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> T:
         """Return the object, read with the schema it was written with."""
         try:
-            decoded: T = self._deserializer(data, self._context(topic, headers))
+            decoded: T = self._registry.read(data, self._context(topic, headers))
         except Exception as error:
             raise SerializationError(f"{self!r} cannot read {len(data)} bytes from topic {topic!r}: {error}") from error
         return decoded
@@ -91,7 +95,7 @@ class AvroSerde(_RegistrySerde[T]):
     """Avro records as dicts, or as objects of a user's own.
 
     Args:
-        registry: where the schemas are.
+        registry: where the schemas are; None for the application's registry (`schema.registry.url`).
         schema: the schema to write with, as JSON text; data is read with the schema it was written with, resolved to this.
         is_key: whether this serde is for keys, which have a subject of their own.
         to_dict: turns an object into the dict to write.
@@ -101,7 +105,7 @@ class AvroSerde(_RegistrySerde[T]):
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Registry | None,
         schema: str | Schema,
         *,
         is_key: bool = False,
@@ -109,12 +113,13 @@ class AvroSerde(_RegistrySerde[T]):
         from_dict: Callable[[dict[str, Any]], T] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        client = _client(registry)
         writing, reading = _split(settings)
         super().__init__(
-            client,
-            AvroSerializer(client, schema, _ignoring_context(to_dict), writing),
-            AvroDeserializer(client, schema, _ignoring_context(from_dict), conf=reading),
+            registry,
+            lambda client: (
+                AvroSerializer(client, schema, _ignoring_context(to_dict), writing),
+                AvroDeserializer(client, schema, _ignoring_context(from_dict), conf=reading),
+            ),
             is_key=is_key,
         )
 
@@ -123,7 +128,7 @@ class JsonSchemaSerde(_RegistrySerde[T]):
     """JSON that is validated against a JSON Schema when written and when read.
 
     Args:
-        registry: where the schemas are.
+        registry: where the schemas are; None for the application's registry (`schema.registry.url`).
         schema: the schema, as JSON text.
         is_key: whether this serde is for keys, which have a subject of their own.
         to_dict: turns an object into the dict to write, for example `Order.model_dump`.
@@ -133,7 +138,7 @@ class JsonSchemaSerde(_RegistrySerde[T]):
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Registry | None,
         schema: str | Schema,
         *,
         is_key: bool = False,
@@ -141,12 +146,13 @@ class JsonSchemaSerde(_RegistrySerde[T]):
         from_dict: Callable[[dict[str, Any]], T] | None = None,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        client = _client(registry)
         writing, reading = _split(settings)
         super().__init__(
-            client,
-            JSONSerializer(schema, client, _ignoring_context(to_dict), writing),
-            JSONDeserializer(schema, _ignoring_context(from_dict), client, reading),
+            registry,
+            lambda client: (
+                JSONSerializer(schema, client, _ignoring_context(to_dict), writing),
+                JSONDeserializer(schema, _ignoring_context(from_dict), client, reading),
+            ),
             is_key=is_key,
         )
 
@@ -155,7 +161,7 @@ class ProtobufSerde(_RegistrySerde[T]):
     """Protobuf messages of one generated class.
 
     Args:
-        registry: where the schemas are; the schema is that of the class.
+        registry: where the schemas are, as for `AvroSerde`; the schema is that of the class.
         message_type: the class that protoc generated.
         is_key: whether this serde is for keys, which have a subject of their own.
         settings: of confluent-kafka's `ProtobufSerializer`.
@@ -163,19 +169,20 @@ class ProtobufSerde(_RegistrySerde[T]):
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Registry | None,
         message_type: type[T],
         *,
         is_key: bool = False,
         settings: Mapping[str, Any] | None = None,
     ) -> None:
-        client = _client(registry)
         writing, reading = _split(settings)
         self.message_type = message_type
         super().__init__(
-            client,
-            ProtobufSerializer(message_type, client, writing),
-            ProtobufDeserializer(message_type, reading, client),
+            registry,
+            lambda client: (
+                ProtobufSerializer(message_type, client, writing),
+                ProtobufDeserializer(message_type, reading, client),
+            ),
             is_key=is_key,
         )
 
@@ -189,17 +196,11 @@ class ProtobufSerde(_RegistrySerde[T]):
         return super().serialize(topic, data, headers)
 
 
-def _client(registry: Registry) -> SchemaRegistryClient:
-    if isinstance(registry, str):
-        return SchemaRegistryClient({"url": registry})
-    return SchemaRegistryClient(dict(registry)) if isinstance(registry, Mapping) else registry
-
-
 def _split(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return what the serialiser is given and, of that, what the deserialiser knows too."""
     writing = {**_COMMON, **(settings or {})}
     return writing, {name: value for name, value in writing.items() if name in _READING}
 
 
-def _ignoring_context(function: Callable[[Any], Any] | None) -> _Codec | None:
+def _ignoring_context(function: Callable[[Any], Any] | None) -> Codec | None:
     return None if function is None else lambda value, _context: function(value)

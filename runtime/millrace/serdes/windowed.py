@@ -15,6 +15,7 @@ from struct import Struct
 from struct import error as StructError  # noqa: N812 (lower case in the standard library)
 from typing import Final, Generic, TypeVar
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError
 from millrace.records import NO_HEADERS, Headers, Window, Windowed
 from millrace.serdes.base import Serde
@@ -51,6 +52,10 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.shareable = inner.shareable
         self.suffix_size = _START_SEQ.size if for_changelog else _INT64.size
         """How many bytes follow the inner key's."""
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Configure the inner serde."""
+        self.inner.configure(config)
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return the key and the window's start (and sequence number 0 in the changelog flavour)."""
@@ -95,6 +100,10 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.shareable = inner.shareable
         self.suffix_size = _END_START.size
         """How many bytes follow the inner key's."""
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Configure the inner serde."""
+        self.inner.configure(config)
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
         """Return the key, the session's end and its start."""

@@ -13,7 +13,7 @@ from millrace.serdes.resolve import default_key_serde, default_value_serde
 def store_serdes(
     store_name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, config: StreamsConfig
 ) -> tuple[Serde[Any], Serde[Any]]:
-    """Return the key and the value serde of a store.
+    """Return the key and the value serde of a store, configured.
 
     Raises:
         ConfigError: one is neither given nor configured; the message names the store.
@@ -26,6 +26,8 @@ def store_serdes(
             f"State store {store_name!r} has no {part} serde: give one to the operator or the store's builder, "
             f"or set default.{part}.serde"
         )
+    keys.configure(config)
+    values.configure(config)
     return keys, values
 
 

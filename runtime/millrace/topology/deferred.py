@@ -29,8 +29,11 @@ class DeferredStore(Protocol):
 
 
 def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any] | None:
-    """Return a serde as this application has it."""
-    return serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
+    """Return a serde as this application has it, configured."""
+    found = serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
+    if found is not None:
+        found.configure(config)
+    return found
 
 
 def resolved_store(builder: StoreBuilder, config: StreamsConfig) -> StoreBuilder:

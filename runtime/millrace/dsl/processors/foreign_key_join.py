@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from millrace.config import StreamsConfig
 from millrace.dsl.processors.tables import View
@@ -62,11 +62,11 @@ class ForeignKeySerdes:
 
     def left_values(self, config: StreamsConfig) -> Serde[Any]:
         """Return the serde of the left table's values."""
-        return self._found(self.left_value, default_value_serde(config), "value")
+        return self._found(self.left_value, config, "value")
 
     def foreign_keys(self, config: StreamsConfig) -> Serde[Any]:
         """Return the serde of the right table's keys."""
-        return self._found(self.foreign_key, default_key_serde(config), "key")
+        return self._found(self.foreign_key, config, "key")
 
     def combined_keys(self, config: StreamsConfig) -> CombinedKeySchema[Any, Any]:
         """Return the layout of the subscription store's keys."""
@@ -82,21 +82,22 @@ class ForeignKeySerdes:
 
     def responses(self, config: StreamsConfig) -> SubscriptionResponseWrapperSerde[Any]:
         """Return the serde of responses."""
-        return SubscriptionResponseWrapperSerde(self._found(self.right_value, default_value_serde(config), "value"))
+        return SubscriptionResponseWrapperSerde(self._found(self.right_value, config, "value"))
 
     def _primary_keys(self, config: StreamsConfig) -> Serde[Any]:
-        return self._found(self.primary_key, default_key_serde(config), "key")
+        return self._found(self.primary_key, config, "key")
 
     def _pk(self, config: StreamsConfig) -> str:
         return self.pseudo_topic(config, "pk")
 
-    def _found(self, serde: Serde[Any] | None, default: Serde[Any] | None, part: str) -> Serde[Any]:
-        found = serde or default
+    def _found(self, serde: Serde[Any] | None, config: StreamsConfig, part: Literal["key", "value"]) -> Serde[Any]:
+        found = serde or (default_key_serde(config) if part == "key" else default_value_serde(config))
         if found is None:
             raise ConfigError(
                 f"The foreign-key join with topic {self.topic} has no {part} serde for one of its tables: give one to the "
                 f"table with Consumed or Materialized, or set default.{part}.serde"
             )
+        found.configure(config)
         return found
 
 
