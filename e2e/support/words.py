@@ -89,6 +89,10 @@ class Words:
         if problems:
             raise problems[0]
 
+    def topics(self) -> list[str]:
+        """Return the names of all topics of the Kafka they are in."""
+        return sorted(AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=30).topics)
+
     def mark(self) -> dict[int, int]:
         """Return where the output ends now, by partition: what is counted later comes after it."""
         consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": str(uuid.uuid4())})

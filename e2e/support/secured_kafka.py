@@ -1,0 +1,102 @@
+"""A Kafka that asks who is there: by password, by password over TLS, and by certificate."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+
+from e2e.cluster.pki import Authority
+from e2e.cluster.waiting import wait_for
+from millrace.dev._ports import free_ports
+from millrace.dev.kafka import EmbeddedKafka
+
+SESSION_S = 5
+"""After how long brokers ask a client for its password again, and cut it off if it has another one."""
+_JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+
+
+@dataclass(frozen=True, slots=True)
+class SecuredKafka:
+    """Where its listeners are, beside the open one for tests."""
+
+    kafka: EmbeddedKafka
+    scram: str
+    """SASL_PLAINTEXT with SCRAM-SHA-512."""
+    scram_over_tls: str
+    """SASL_SSL with SCRAM-SHA-512."""
+    mutual_tls: str
+    """SSL with a certificate of the client's."""
+    authority: Path
+    """The certificate of the authority that has signed those of the brokers, and whose clients they trust."""
+    client: tuple[Path, Path]
+    """A client's certificate and its key."""
+
+    def set_password(self, user: str, password: str) -> None:
+        """Set a user's password and wait until the broker knows it, which the number of iterations tells."""
+        admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
+        info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096 + secrets.randbelow(4096))
+        change = UserScramCredentialUpsertion(user, info, password.encode())
+        for done in admin.alter_user_scram_credentials([change]).values():
+            done.result(30)
+
+        def known() -> bool:
+            try:
+                found = admin.describe_user_scram_credentials([user])[user].result(30)
+            except KafkaException:
+                return False
+            return [item.iterations for item in found.scram_credential_infos] == [info.iterations]
+
+        wait_for("the broker to know the password", known, timeout_s=60)
+
+
+@contextmanager
+def secured_kafka(host: str) -> Iterator[SecuredKafka]:
+    """Run one.
+
+    Args:
+        host: This machine's address that pods reach.
+    """
+    with tempfile.TemporaryDirectory(prefix="millrace-pki-") as folder:
+        pki = Path(folder)
+        authority = Authority(pki)
+        authority.serve("broker", [], [host])
+        authority.identify("client", "orders")
+        plain, controller, *others = free_ports(5, host)
+        names = {"SCRAM": "SASL_PLAINTEXT", "SCRAMTLS": "SASL_SSL", "MTLS": "SSL"}
+        addresses = {name: f"{host}:{port}" for name, port in zip(names, others, strict=True)}
+        listeners = {"PLAINTEXT": f"{host}:{plain}", "CONTROLLER": f"{host}:{controller}", **addresses}
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **names}
+        config = {
+            "listeners": ",".join(f"{name}://{address}" for name, address in listeners.items()),
+            "controller.quorum.voters": f"1@{listeners['CONTROLLER']}",
+            "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.scram.scram-sha-512.sasl.jaas.config": _JAAS,
+            "listener.name.scramtls.scram-sha-512.sasl.jaas.config": _JAAS,
+            "connections.max.reauth.ms": str(SESSION_S * 1000),
+            "listener.name.mtls.ssl.client.auth": "required",
+        }
+        for listener in ("scramtls", "mtls"):
+            config |= {
+                f"listener.name.{listener}.ssl.keystore.type": "PEM",
+                f"listener.name.{listener}.ssl.keystore.certificate.chain": (pki / "broker.crt").read_text(),
+                f"listener.name.{listener}.ssl.keystore.key": (pki / "broker.key").read_text(),
+                f"listener.name.{listener}.ssl.truststore.type": "PEM",
+                f"listener.name.{listener}.ssl.truststore.certificates": (pki / "ca.crt").read_text(),
+            }
+        with EmbeddedKafka(host=host, ports=[plain], config=config) as kafka:
+            yield SecuredKafka(
+                kafka,
+                addresses["SCRAM"],
+                addresses["SCRAMTLS"],
+                addresses["MTLS"],
+                pki / "ca.crt",
+                (pki / "client.crt", pki / "client.key"),
+            )

@@ -1,0 +1,210 @@
+"""Credentials, from the Secret to brokers that ask who is there."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.cluster.pki import Authority
+from e2e.helm import Release
+from e2e.support.application import Application
+from e2e.support.secured_kafka import SESSION_S, SecuredKafka, secured_kafka
+from e2e.support.words import Words
+
+LOGIN = "login"
+HEALING_S = 240.0
+"""How long it may take until the operator has looked at a Secret again and at the brokers, and pods have started."""
+
+
+@pytest.fixture(scope="module")
+def secured(cluster: Cluster) -> Iterator[SecuredKafka]:
+    """Give a Kafka of these tests' own, which asks for passwords and certificates."""
+    with secured_kafka(cluster.host_address) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def words(secured: SecuredKafka) -> Words:
+    """Give topics of the test's own in it."""
+    return Words(secured.kafka.bootstrap_servers, f"e2e-{secrets.token_hex(3)}")
+
+
+@pytest.fixture
+def user(secured: SecuredKafka) -> tuple[str, str]:
+    """Give the name of a user whom the brokers know, and the password."""
+    name, password = f"user-{secrets.token_hex(3)}", f"canary-{secrets.token_hex(12)}"
+    secured.set_password(name, password)
+    return name, password
+
+
+def with_password(address: str, **tls: str) -> dict[str, Any]:
+    """Return `spec.kafka` of an application with a password; `ca="trusted"` names the Secret with the authority."""
+    kafka = {"bootstrapServers": [address], "auth": {"type": "scram-sha-512", "secretRef": {"name": LOGIN}}}
+    return kafka | ({"tls": {"caSecretRef": {"name": tls["ca"]}}} if tls else {})
+
+
+def give(app: Application, name: str, **values: str) -> None:
+    """Make a Secret what it is to be; server-side apply leaves no copy of it in an annotation."""
+    data = {key.replace("_", "."): base64.b64encode(value.encode()).decode() for key, value in values.items()}
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+    app.kubectl("apply", "--server-side", "--filename", "-", stdin=json.dumps(secret))
+
+
+def incarnations(app: Application) -> dict[str, int]:
+    """Return how often the container of each pod was restarted, by the pod's uid."""
+    return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in app.pods()}
+
+
+def test_passwords_are_shown_nowhere_and_may_change(word_count, operator: Release, secured, words, user) -> None:
+    """A password is in no object, Event, log, page, process or file that can be read; a new one is used without a restart.
+
+    The program's plan fails at first, because the log of a plan Job is kept, and copied to the status, only then.
+    """
+    name, old = user
+    new = f"canary-{secrets.token_hex(12)}"
+    kafka, monitor = with_password(secured.scram), {"metrics": {"podMonitor": {"enabled": True}}}
+    app: Application = word_count(words, replicas=2, kafka=kafka, observability=monitor, deletionPolicy="Purge")
+    program = app.spec["app"]["entrypoint"]
+    give(app, LOGIN, username=name, password=old)
+    app.apply(app={"entrypoint": "versions:unplannable"})
+    app.wait_for("Stalled", "True", "PlanFailed")
+    failed = readable(app, operator)
+    assert "log of counts-plan-" in failed
+    app.apply(app={"entrypoint": program})
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    before, generation = incarnations(app), app.instance("counts-0")["group"]["generation"]
+
+    secured.set_password(name, new)
+    give(app, LOGIN, username=name, password=new)
+    pods = [pod["metadata"]["name"] for pod in app.pods()]
+    handed_out = "use them from their next authentication on"
+    app.wait("the password to reach the pods", lambda: all(handed_out in app.kubectl("logs", pod) for pod in pods))
+    changed = {pod: app.instance(pod)["time_ms"] for pod in pods}
+    words.write()
+    words.wait_exact()
+    app.wait(
+        "the brokers to have asked all clients again, twice",
+        lambda: all(app.instance(pod)["time_ms"] - changed[pod] > 2_000 * SESSION_S for pod in pods),
+    )
+    words.write()
+    words.wait_exact()
+    app.wait_ready()
+    assert incarnations(app) == before
+    assert app.instance("counts-0")["group"]["generation"] == generation
+
+    seen = failed + readable(app, operator)
+    inside = "".join(app.kubectl("exec", pod, "--", "python3", "-c", LOOK_AROUND) for pod in pods)
+    assert f"applicationId: {app.spec['applicationId']}" in seen
+    assert "org_apache_kafka_stream_thread_process_total" in seen
+    assert "millrace_operator_reconcile_seconds" in seen
+    assert "POD_NAME=counts-0" in inside
+    assert "--secrets-dir" in inside
+    for password in (old, new):
+        assert found_in(seen + inside, password) == []
+    assert found_in(app.kubectl("get", "secret", LOGIN, "--output=yaml"), new), "the search finds nothing at all"
+    app.delete()  # with what it has in Kafka, which takes the operator the new password
+    app.wait("no claims", lambda: not app.objects("pvc"))
+    left = [topic for topic in words.topics() if topic.startswith(app.spec["applicationId"])]
+    assert left == []
+
+
+LOOK_AROUND = """
+import pathlib
+files = [file for kind in ("environ", "cmdline") for file in pathlib.Path("/proc").glob(f"[0-9]*/{kind}")]
+files += [file for folder in ("/var/lib/millrace", "/tmp", "/etc/millrace/app") for file in pathlib.Path(folder).rglob("*")]
+for file in files:
+    try:
+        print(file, file.read_bytes().decode("latin-1").replace("\\0", "\\n"))
+    except OSError:
+        pass
+"""
+"""What is to be read in a container, but for the Secret's files: environments, command lines, the volume's files."""
+
+
+def found_in(text: str, password: str) -> list[str]:
+    """Return the surroundings of a password, plain and as the API has it."""
+    encoded = base64.b64encode(password.encode()).decode()
+    return [text[max(0, match.start() - 200) : match.end()] for match in re.finditer(f"{password}|{encoded}", text)]
+
+
+def readable(app: Application, operator: Release) -> str:
+    """Return all that can be read of an app, and of the operator, without the right to read Secrets."""
+    listed = app.cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
+    parts = [app.kubectl("get", kind, "--output=yaml", "--show-managed-fields") for kind in listed if kind != "secrets"]
+    for pod in app.objects("pods"):
+        name = pod["metadata"]["name"]
+        parts.append(f"log of {name}\n{app.kubectl('logs', name)}")
+        if pod in app.pods():
+            parts += [page(app.cluster, app.namespace, name, path) for path in ("/status", "/metrics", "/readyz")]
+    own = ("--namespace", operator.namespace)
+    selector = "--selector=app.kubernetes.io/name=millrace-operator"
+    for pod in app.cluster.kubectl("get", "pods", *own, selector, "--output=name").split():
+        parts.append(app.cluster.kubectl("logs", *own, pod))
+        parts.append(page(app.cluster, operator.namespace, pod.removeprefix("pod/"), "/metrics"))
+    parts.append(app.cluster.kubectl("get", "all,configmaps,events,leases", *own, "--output=yaml"))
+    parts.append(operator.helm("get", "all", operator.name))
+    return "\n".join(parts)
+
+
+def page(cluster: Cluster, namespace: str, pod: str, path: str) -> str:
+    """Return what a pod serves."""
+    return cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy{path}")
+
+
+def test_what_is_wrong_with_a_secret_is_told_until_it_is_right(word_count, secured, words, user) -> None:
+    """Missing, incomplete or with a password that brokers refuse: the condition says which Secret and what, and heals."""
+    name, password = user
+    app: Application = word_count(words, kafka=with_password(secured.scram_over_tls, ca="trusted"))
+    app.apply()
+    told_of(app, "SecretMissing", f"Secret {LOGIN} of spec.kafka.auth.secretRef does not exist", "Secret trusted")
+    give(app, "trusted", ca_crt=secured.authority.read_text())
+    give(app, LOGIN, username=name)
+    told_of(app, "SecretMissing", f"Secret {LOGIN} of spec.kafka.auth.secretRef has no key password")
+    assert app.pods() == []
+    give(app, LOGIN, username=name, password="canary-wrong")
+    told_of(app, "AuthenticationFailed", LOGIN)
+    give(app, LOGIN, username=name, password=password)
+    app.wait_ready(HEALING_S)
+    words.write()
+    words.wait_exact()
+    events = " ".join(event["message"] for event in app.events())
+    assert "AuthenticationFailed" in {event["reason"] for event in app.events()}
+    assert found_in(json.dumps(app.resource()) + events, "canary-wrong") == []
+
+
+def told_of(app: Application, reason: str, *words: str) -> None:
+    """Wait until the condition has a reason, and a message with some words."""
+
+    def holds() -> bool:
+        condition = app.condition("BrokersReachable")
+        return condition.get("reason") == reason and all(word in condition["message"] for word in words)
+
+    app.wait(f"BrokersReachable {reason} with {words}", holds, HEALING_S)
+
+
+def test_brokers_and_application_prove_who_they_are_by_certificates(word_count, secured, words, tmp_path) -> None:
+    """Brokers signed by another authority are not trusted, which is told; with the right one, mutual TLS works throughout."""
+    tls = {"caSecretRef": {"name": "trusted"}, "clientCertSecretRef": {"name": "identity"}}
+    kafka = {"bootstrapServers": [secured.mutual_tls], "tls": tls, "auth": {"type": "mtls"}}
+    app: Application = word_count(words, kafka=kafka)
+    Authority(tmp_path)
+    certificate, key = (file.read_text() for file in secured.client)
+    give(app, "identity", tls_crt=certificate, tls_key=key)
+    give(app, "trusted", ca_crt=(tmp_path / "ca.crt").read_text())
+    app.apply()
+    told_of(app, "AuthenticationFailed", "certificate is not trusted")
+    assert app.pods() == []
+    give(app, "trusted", ca_crt=secured.authority.read_text())
+    app.wait_ready(HEALING_S)
+    words.write()
+    words.wait_exact()
+    assert "PRIVATE KEY" not in app.kubectl("logs", "counts-0") + json.dumps(app.resource())
