@@ -159,6 +159,18 @@ def operator(
 
 
 @pytest.fixture
+def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
+    """Have the shared operator not run, so that an operator of the test's own serves everything: for tests that disturb."""
+    deployment = ("-n", operator.namespace, f"deployment/{operator.name}")
+    selector = f"--selector=app.kubernetes.io/instance={operator.name}"
+    cluster.kubectl("scale", *deployment, "--replicas=0")
+    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, "--timeout=90s")
+    yield
+    cluster.kubectl("scale", *deployment, "--replicas=1")
+    cluster.kubectl("rollout", "status", *deployment, "--timeout=90s")
+
+
+@pytest.fixture
 def admin(kafka) -> AdminClient:
     """Give an administrator of the session's Kafka."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})

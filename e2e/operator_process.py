@@ -80,6 +80,14 @@ class OperatorProcess:
         """Wait until it ends by itself and return its exit status."""
         return self._process.wait(seconds)
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for so long at most, and say whether it has ended."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def wait_until_it_leads(self) -> Self:
         """Wait until it has got the Lease."""
         wait_for(

@@ -112,6 +112,11 @@ class Cluster:
         return config.new_client_from_config(str(self.kubeconfig))
 
     @property
+    def audit_log(self) -> Path:
+        """What pods have written to the API server: a JSON object per line, as Kubernetes' audit has it."""
+        return control_plane.audit_log(self.directory)
+
+    @property
     def host_address(self) -> str:
         """Where pods reach a server that runs on the host."""
         return self.machine.addresses.host
@@ -169,6 +174,7 @@ class Cluster:
             node_address=addresses.node,
             service_address=addresses.service(1),
         )
+        control_plane.configure(self.directory)
         for component in (self._etcd, self.api_server):
             component.start()
         self._wait_for_api()

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from e2e.cluster import tools
 from e2e.cluster.component import Component
@@ -16,6 +19,27 @@ from e2e.cluster.machine import Machine
 API_PORT = 6443
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEER = "http://127.0.0.1:2380"
+_AUDIT_POLICY: dict[str, Any] = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "None", "userGroups": ["system:serviceaccounts:kube-system"]},
+        {
+            "level": "Request",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+            "resources": [{"group": "coordination.k8s.io"}],
+        },
+        {
+            "level": "Metadata",
+            "userGroups": ["system:serviceaccounts"],
+            "verbs": ["create", "update", "patch", "delete", "deletecollection"],
+        },
+        {"level": "None"},
+    ],
+}
+"""What pods write is logged, and of Leases also what; nothing that anybody reads, and nothing of the cluster's own parts."""
 
 
 def etcd(machine: Machine, directory: Path) -> Component:
@@ -35,7 +59,7 @@ def etcd(machine: Machine, directory: Path) -> Component:
 
 
 def api_server(machine: Machine, directory: Path) -> Component:
-    """Return the API server."""
+    """Return the API server; what pods write is in its `audit_log`."""
     pki = directory / "pki"
     options = {
         "etcd-servers": _ETCD,
@@ -55,6 +79,8 @@ def api_server(machine: Machine, directory: Path) -> Component:
         "authorization-mode": "Node,RBAC",
         "enable-admission-plugins": "NodeRestriction",
         "allow-privileged": "true",
+        "audit-policy-file": _audit_policy(directory),
+        "audit-log-path": audit_log(directory),
         "requestheader-client-ca-file": pki / "ca.crt",
         "requestheader-allowed-names": "front-proxy",
         "requestheader-username-headers": "X-Remote-User",
@@ -64,6 +90,20 @@ def api_server(machine: Machine, directory: Path) -> Component:
         "proxy-client-key-file": pki / "front-proxy.key",
     }
     return _component("kube-apiserver", machine, directory, options)
+
+
+def audit_log(directory: Path) -> Path:
+    """Return the file to which the API server writes what pods have written: a JSON object per line."""
+    return directory / "logs/audit.log"
+
+
+def configure(directory: Path) -> None:
+    """Write the configuration files."""
+    _audit_policy(directory).write_text(yaml.safe_dump(_AUDIT_POLICY))
+
+
+def _audit_policy(directory: Path) -> Path:
+    return directory / "audit-policy.yaml"
 
 
 def controller_manager(machine: Machine, directory: Path) -> Component:

@@ -1,0 +1,217 @@
+"""The operator dies after every single thing it does, with real pods and a real Kafka: all comes to its end all the same.
+
+It runs as a process beside the cluster, with the rights of its ServiceAccount in one namespace and no others. It ends itself, as
+SIGKILL would, after so many actions (writing a status is one), and is started again: with one action per life, every action of a
+creation, an upgrade and a deletion is one after which it has died, before the next action, the status and the Events.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from e2e.cluster import Cluster
+from e2e.cluster.waiting import wait_for
+from e2e.helm import Release
+from e2e.operator_process import OperatorProcess
+from e2e.support.application import Application
+from e2e.support.words import Words
+
+pytestmark = pytest.mark.disturbs
+
+MOST_LIVES = 120
+LONGEST_LIFE_S = 120.0
+_ACTION = re.compile(r"passes: \S+: (\w+)|requests: patch \S+/(status)")
+_WRITE = re.compile(r"requests: (?:apply|create|patch|delete|update) (?!/apis/coordination)\S*")
+
+
+class Mortal:
+    """An operator that lives from one death to the next, and what is watched meanwhile.
+
+    Args:
+        app: What it serves.
+        admin: For a look at the app's Kafka.
+        kubeconfig: With the operator's own rights.
+        log: What all its lives log to.
+    """
+
+    def __init__(self, app: Application, admin: AdminClient, kubeconfig: Path, log: Path) -> None:
+        self._app = app
+        self._admin = admin
+        self._kubeconfig = kubeconfig
+        self._log = log
+        self.topics: dict[str, str] = {}
+        """The id of each internal topic there has been."""
+        self.claims: dict[str, str] = {}
+        """The uid of each claim there has been."""
+        self.pods: set[str] = set()
+        """The uids of all pods there have been."""
+
+    def live(self, **settings: int) -> OperatorProcess:
+        """Start it."""
+        space = self._app.namespace
+        given = {"NAMESPACES": space, "POD_NAMESPACE": space, "RESYNC_SECONDS": 5, **settings}
+        return OperatorProcess(self._kubeconfig, self._log, "millrace_operator", **given)
+
+    def until(self, done: Callable[[], bool], *lives: int) -> list[str]:
+        """Let it die again and again until something holds, and return after which actions it has died.
+
+        Args:
+            done: What is to hold.
+            lives: How many actions its lives are long, in turn.
+        """
+        died_after: list[str] = []
+        for actions in itertools.cycle(lives):
+            if done():
+                return died_after
+            assert len(died_after) < MOST_LIVES, f"it does not get on: {died_after}\n{self._app.story()}"
+            with self.live(CRASH_AFTER_ACTIONS=actions) as operator:
+                self._app.wait("a death, or the end", lambda: operator.ends_within(1) or done(), LONGEST_LIFE_S)
+                if operator.status is not None:
+                    assert operator.status == 137, operator.log
+                    died_after.append(_last_action(operator.log))
+            self.look()
+        raise AssertionError("lives are endless")
+
+    def look(self) -> None:
+        """Check that nothing has been made twice."""
+        for name, topic_id in internal_topics(self._admin, self._app).items():
+            assert self.topics.setdefault(name, topic_id) == topic_id, f"{name} was made anew"
+        for claim in self._app.objects("pvc"):
+            name, uid = claim["metadata"]["name"], claim["metadata"]["uid"]
+            assert self.claims.setdefault(name, uid) == uid, f"{name} was made anew"
+        self.pods |= {pod["metadata"]["uid"] for pod in self._app.pods()}
+
+
+def _last_action(log: str) -> str:
+    found = _ACTION.findall(log)
+    return next(filter(None, found[-1])) if found else log[-2000:]
+
+
+def internal_topics(admin: AdminClient, app: Application) -> dict[str, str]:
+    """Return the ids of the app's internal topics by name."""
+    prefix = f"{app.spec['applicationId']}-"
+    names = [name for name in admin.list_topics(timeout=30).topics if name.startswith(prefix)]
+    described = admin.describe_topics(TopicCollection(names)) if names else {}
+    return {name: str(future.result(30).topic_id) for name, future in described.items()}
+
+
+@pytest.fixture
+def mortal(
+    cluster: Cluster, operator_values, admin: AdminClient, tmp_path: Path
+) -> Iterator[Callable[[Application], Mortal]]:
+    """Make operators that die: `mortal(app)`; they have the rights that the chart gives in the app's namespace."""
+    releases: list[Release] = []
+
+    def make(app: Application) -> Mortal:
+        release = Release(cluster, app.namespace)
+        releases.append(release)
+        release.apply(
+            {**operator_values, "crds": {"install": False}, "watchNamespaces": [app.namespace], "replicas": 0}
+        )
+        kubeconfig = tmp_path / "kubeconfig"
+        token = app.kubectl("create", "token", release.name, "--duration=1h").strip()
+        known = yaml.safe_load(cluster.kubeconfig.read_text())
+        known["users"] = [{"name": user["name"], "user": {"token": token}} for user in known["users"]]
+        kubeconfig.write_text(yaml.safe_dump(known))
+        return Mortal(app, admin, kubeconfig, tmp_path / "operator.log")
+
+    yield make
+    for release in releases:
+        release.uninstall()
+
+
+def at_rest(app: Application, *, but_not: str | None = None) -> bool:
+    """Return whether the newest manifest runs in all replicas, is told of, and has exactly the children that it needs.
+
+    Args:
+        app: The application.
+        but_not: A revision that it is to have left behind.
+    """
+    resource = app.object("streamsapp")
+    assert resource is not None
+    status = resource.get("status", {})
+    conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
+    stable = status.get("stableRevision")
+    return (
+        status.get("observedGeneration") == resource["metadata"]["generation"]
+        and conditions.get("Ready") == "True"
+        and conditions.get("Reconciling") == "False"
+        and status.get("readyReplicas") == app.spec["replicas"]
+        and stable == status.get("currentRevision") != but_not
+        and children(app) == expected_children(app, stable)
+    )
+
+
+def children(app: Application) -> set[str]:
+    """Return kinds and names of all that was made for the app, but for its pods and claims."""
+    kinds = "statefulset,job,configmap,service,serviceaccount,poddisruptionbudget,networkpolicy"
+    return {f"{item['kind']}/{item['metadata']['name']}" for item in app.objects(kinds)}
+
+
+def expected_children(app: Application, revision: str) -> set[str]:
+    """Return what there is to be for an app of which one revision runs well, and no other has to be known."""
+    own = {f"{kind}/{app.name}" for kind in ("StatefulSet", "Service", "ServiceAccount", "PodDisruptionBudget")}
+    return own | {f"ConfigMap/{app.name}-{what}-{revision}" for what in ("rev", "plan")}
+
+
+@pytest.mark.timeout(900)
+def test_operator_that_dies_again_and_again_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
+    """Created, upgraded, deleted, made again and purged: counts are exact, nothing is made twice, left over or lost."""
+    app: Application = word_count(words, replicas=2, upgrade={"gate": {"minStable": "1s"}})
+    operator: Mortal = mortal(app)
+    words.write(times=20)
+    app.apply()
+    created = operator.until(lambda: at_rest(app), 1)
+    words.wait_exact()
+    assert (len(operator.pods), len(operator.claims), len(operator.topics)) == (2, 2, 2)
+    claims, topics = dict(operator.claims), dict(operator.topics)
+
+    first = app.status()["stableRevision"]
+    with words.load():
+        app.apply(app={"entrypoint": "versions:compatible"})
+        upgraded = operator.until(lambda: at_rest(app, but_not=first), 1)
+    words.wait_exact()
+    assert len(operator.pods) == 4, "each pod was replaced once"
+    with operator.live() as healthy:
+        healthy.wait_until_it_leads()
+        wait_for("some passes", lambda: healthy.metric("millrace_operator_reconcile_seconds_count") > 3, timeout_s=60)
+        assert not _WRITE.findall(healthy.log), "there was nothing left to be done"
+
+    app.kubectl("delete", "streamsapp", app.name, "--wait=false")
+    deleted = operator.until(lambda: app.object("streamsapp") is None, 1)
+    app.wait("no children", lambda: not children(app) and not app.objects("pods"))
+    assert {item["metadata"]["name"]: item["metadata"]["uid"] for item in app.objects("pvc")} == claims
+    assert internal_topics(admin, app) == topics
+    assert app.spec["applicationId"] in groups(admin)
+
+    words.write(times=20)
+    app.apply(deletionPolicy="Purge")
+    made_again = operator.until(lambda: at_rest(app), 3, 2, 5)
+    words.wait_exact()
+    assert (operator.claims, operator.topics) == (claims, topics)
+    app.kubectl("delete", "streamsapp", app.name, "--wait=false")
+    purged = operator.until(lambda: app.object("streamsapp") is None, 1)
+    app.wait("nothing left", lambda: not children(app) and not app.objects("pods") and not app.objects("pvc"))
+    assert internal_topics(admin, app) == {}
+    assert app.spec["applicationId"] not in groups(admin)
+    assert {words.input, words.output} <= set(admin.list_topics(timeout=30).topics)
+
+    assert {"SetFinalizer", "Apply", "ProvisionTopics", "status"} <= set(created)
+    assert {"Apply", "Delete", "status"} <= set(upgraded)
+    assert {"Delete", "RemoveMembers", "SetFinalizer"} <= set(deleted)
+    assert {"DeleteTopics", "DeleteGroup"} <= set(purged)
+    deaths = {"created": created, "upgraded": upgraded, "deleted": deleted, "made again": made_again, "purged": purged}
+    print({what: f"{len(after)}: {' '.join(after)}" for what, after in deaths.items()})  # noqa: T201 - shown by `-s`
+
+
+def groups(admin: AdminClient) -> set[str]:
+    """Return the consumer groups there are."""
+    return {group.group_id for group in admin.list_consumer_groups(request_timeout=30).result().valid}

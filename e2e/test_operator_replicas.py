@@ -1,0 +1,202 @@
+"""Two replicas of the operator in a cluster, of which one writes; and an API server that goes away under the operator."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.cluster.waiting import wait_for
+from e2e.helm import Release
+from e2e.support.application import PATIENCE_S, Application
+from e2e.support.audit import strangers, writes_of
+from e2e.support.words import Words
+
+pytestmark = pytest.mark.disturbs
+
+LEASE_S = 8
+QUICK = {"gate": {"minStable": "1s"}}
+
+
+class Replicas:
+    """The pods of a release of the operator.
+
+    Args:
+        cluster: Where it is installed.
+        release: It.
+    """
+
+    def __init__(self, cluster: Cluster, release: Release) -> None:
+        self._cluster = cluster
+        self._release = release
+        assert cluster.node
+        self.node = cluster.node
+
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl in the operator's namespace."""
+        return self._cluster.kubectl("--namespace", self._release.namespace, *arguments)
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """Return the pods that are not on their way out, by name."""
+        selector = f"app.kubernetes.io/name=millrace-operator,app.kubernetes.io/instance={self._release.name}"
+        items = json.loads(self.kubectl("get", "pods", f"--selector={selector}", "--output=json"))["items"]
+        return {item["metadata"]["name"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
+
+    def holder(self) -> str:
+        """Return the name of the pod that has the Lease."""
+        return json.loads(self.kubectl("get", "lease", self._release.name, "--output=json"))["spec"]["holderIdentity"]
+
+    def wait_for_another(self, than: str) -> str:
+        """Wait until another pod has the Lease, and return its name."""
+        wait_for("another holder", lambda: self.holder() not in {than, ""}, timeout_s=PATIENCE_S)
+        return self.holder()
+
+    def wait_ready(self) -> None:
+        """Wait until all of them are ready."""
+        self.kubectl("rollout", "status", f"deployment/{self._release.name}", f"--timeout={PATIENCE_S:.0f}s")
+
+    def get(self, pod: str, path: str) -> str:
+        """Return what a pod answers."""
+        address = self.pods()[pod]["status"]["podIP"]
+        return fetched(address, path)
+
+
+def fetched(address: str, path: str) -> str:
+    """Return what the operator at an address answers."""
+    with urllib.request.urlopen(f"http://{address}:8080{path}", timeout=10) as response:
+        return response.read().decode()
+
+
+def container_of(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of the pod's only container."""
+    return pod["status"]["containerStatuses"][0]
+
+
+@pytest.fixture
+def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas]]:
+    """Install two replicas that serve one namespace and live in it: `pair(namespace)`."""
+    releases: list[Release] = []
+
+    def install(namespace: str) -> Replicas:
+        release = Release(cluster, namespace)
+        releases.append(release)
+        lease = {"name": "MILLRACE_OPERATOR_LEASE_SECONDS", "value": str(LEASE_S)}
+        release.apply(
+            {
+                **operator_values,
+                "replicas": 2,
+                "crds": {"install": False},
+                "watchNamespaces": [namespace],
+                "operator": {"extraEnv": [lease]},
+            }
+        )
+        return Replicas(cluster, release)
+
+    yield install
+    for release in releases:
+        release.uninstall()
+
+
+@pytest.mark.timeout(600)
+def test_of_two_replicas_one_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
+    """A leader that is killed, or stands still, in the middle of an upgrade is followed by the other, and writes no more.
+
+    The API server's audit is the witness: every write came from the pod that had written the Lease last, and was answered before
+    another pod wrote it.
+    """
+    app: Application = word_count(words, replicas=2, upgrade=QUICK)
+    replicas = pair(app.namespace)
+    words.write(times=10)
+    app.apply()
+    app.wait_ready()
+    first = replicas.holder()
+    with words.load():
+        begin_roll(app, entrypoint="versions:compatible")
+        replicas.node.kill_container(container_of(replicas.pods()[first])["containerID"])
+        killed = time.time()
+        replicas.kubectl(
+            "delete", "pod", first, "--force", "--grace-period=0"
+        )  # or it would be back before its Lease ends
+        second = replicas.wait_for_another(first)
+        app.wait_ready()
+        replicas.wait_ready()
+
+        begin_roll(app, entrypoint="wordcount:topology")
+        frozen = container_of(replicas.pods()[second])["containerID"]
+        replicas.node.pause_container(frozen)
+        stopped = time.time()
+        try:
+            third = replicas.wait_for_another(second)
+            wait_for("its first write", lambda: wrote(cluster, app, third), timeout_s=PATIENCE_S)
+        finally:
+            replicas.node.resume_container(frozen)
+        app.wait_ready()
+    words.wait_exact()
+
+    wait_for("the end of the one that stood still", lambda: ended(replicas.pods()[second]), timeout_s=60)
+    assert ended(replicas.pods()[second]) == 1
+    assert "the lease is lost" in replicas.kubectl("logs", second, "--previous")
+    writes = writes_of(cluster, app.namespace, "millrace-operator")
+    assert len({write.pod for write in writes if not write.of_lease} & {first, second, third}) == 3
+    assert strangers(writes) == []
+    assert not [write for write in writes if write.pod == second and write.begun > stopped and not write.of_lease]
+    for since, successor in ((killed, second), (stopped, third)):
+        taken = next(
+            write.ended for write in writes if write.of_lease and write.pod == successor and write.begun > since
+        )
+        print(f"{successor} took over after {taken - since:.1f} s")  # noqa: T201 - shown by `-s`
+        assert taken - since < 3 * LEASE_S
+
+
+def begin_roll(app: Application, entrypoint: str) -> None:
+    """Change the application, and wait until the first of its pods is taken."""
+    before = {pod["metadata"]["uid"] for pod in app.pods()}
+    app.apply(app={"entrypoint": entrypoint})
+    app.wait("a pod to be taken", lambda: before - {pod["metadata"]["uid"] for pod in app.pods()})
+
+
+def wrote(cluster: Cluster, app: Application, pod: str) -> bool:
+    """Return whether a replica has written anything but the Lease."""
+    found = writes_of(cluster, app.namespace, "millrace-operator")
+    return any(write.pod == pod and not write.of_lease for write in found)
+
+
+def ended(pod: dict[str, Any]) -> int | None:
+    """Return with what the pod's container has ended before it was restarted."""
+    last = container_of(pod).get("lastState", {}).get("terminated")
+    return last["exitCode"] if last else None
+
+
+@pytest.mark.timeout(600)
+def test_operator_outlasts_an_api_server_that_is_away(cluster, operator, word_count, words: Words) -> None:
+    """Away for longer than the Lease lasts, in the middle of an upgrade: the operator is alive, does not write, and goes on."""
+    app: Application = word_count(words, replicas=2, upgrade=QUICK)
+    words.write(times=10)
+    app.apply()
+    app.wait_ready()
+    replicas = Replicas(cluster, operator)
+    [name] = replicas.pods()
+    before = replicas.pods()[name]
+    address = before["status"]["podIP"]
+    with words.load():
+        begin_roll(app, entrypoint="versions:compatible")
+        cluster.api_server.kill()
+        wait_for(
+            "the end of its term",
+            lambda: "\nmillrace_operator_leader 0.0" in fetched(address, "/metrics"),
+            timeout_s=PATIENCE_S,
+        )
+        assert json.loads(fetched(address, "/healthz"))["ok"]
+        cluster.restart_api_server()
+        app.wait_ready()
+    words.wait_exact()
+    app.kubectl("delete", "service", app.name)
+    app.wait("what a watch tells", lambda: app.object("service"), timeout_s=60)
+    after = replicas.pods()[name]
+    assert container_of(after)["restartCount"] == container_of(before)["restartCount"]
+    assert "\nmillrace_operator_leader 1.0" in fetched(address, "/metrics")
