@@ -28,7 +28,7 @@ pytestmark = pytest.mark.disturbs
 
 MOST_LIVES = 120
 LONGEST_LIFE_S = 120.0
-_ACTION = re.compile(r"passes: \S+: (\w+)|requests: patch \S+/(status)")
+_ACTION = re.compile(r"passes: \S+ \S+: (\w+)|requests: patch \S+/(status)")
 _WRITE = re.compile(r"requests: (?:apply|create|patch|delete|update) (?!/apis/coordination)\S*")
 
 

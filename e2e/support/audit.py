@@ -40,7 +40,12 @@ def writes_of(cluster: Cluster, namespace: str, account: str) -> list[Write]:
 
 
 def strangers(writes: Sequence[Write]) -> list[Write]:
-    """Return the writes of those that did not hold the Lease when they asked, or no longer when they were answered."""
+    """Return the writes of those that did not hold the Lease when they asked, or no longer when they were answered.
+
+    >>> term = Write("one", "update lease", 0, 1, of_lease=True)
+    >>> [write.pod for write in strangers([term, *(Write(pod, "patch", 2, 3, of_lease=False) for pod in ("one", "two"))])]
+    ['two']
+    """
     terms = [write for write in writes if write.of_lease]
     return [write for write in writes if not write.of_lease and not _covered(write, terms)]
 
