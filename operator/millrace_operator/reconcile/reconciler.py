@@ -144,9 +144,8 @@ def _settle_roll(turn: Turn, target: Target) -> None:
     elif turn.is_true("RolledBack"):
         turn.settle("True", Reason.ROLLING_BACK, f"Pods go back to revision {target.revision}.")
     elif "Reconciling" not in turn.verdicts:
-        turn.settle(
-            "True", Reason.REPLACING_PODS, f"Pods are brought to revision {target.revision}, one after another."
-        )
+        how = "all at once" if rolling.is_at_once(turn, target.revision) else "one after another"
+        turn.settle("True", Reason.REPLACING_PODS, f"Pods are brought to revision {target.revision}, {how}.")
 
 
 def _busy(turn: Turn) -> Reason | None:

@@ -2,7 +2,8 @@
 
 The StatefulSet replaces nothing by itself: a pod is replaced by deleting it, under its uid, so that the same decision taken twice
 deletes once. The highest ordinal comes first. While every other pod is as it should be the gate decides; a pod that is broken
-anyway is replaced first and needs no gate, as it cannot be waited for.
+anyway is replaced first and needs no gate, as it cannot be waited for. A version that does not read what the old one reads cannot
+be in a group with it, whose leader would give it such partitions: then all pods are replaced at once, as with Recreate.
 
 Whether a revision failed is remembered on its ConfigMap: it is then not the target again, so a roll never swings back and forth.
 """
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest.fields import duration_ms
+from millrace.topology.plan import TopologyPlan
 from millrace_operator.model import Delete, Key
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
@@ -82,7 +84,8 @@ def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
     if left > 0:
         turn.look_after(left)
         return None
-    why = f" ({trouble.reason}: {trouble.message})" if trouble is not None else ""
+    why = f" ({trouble.reason}: {trouble.message})" if trouble is not None and not trouble.is_crash else ""
+    why += f"; it crashed: {pod.last_words}" if pod.last_words else ""
     limit_text = turn.spec.upgrade.gate.ready_timeout
     return Failure(Reason.READY_TIMEOUT, f"Pod {pod.name} was not ready within {limit_text}{why}.")
 
@@ -93,6 +96,21 @@ def _brokers_away_until(turn: Turn) -> float:
     if known is None or known.status != "True":
         return turn.now
     return seconds(known.last_transition_time)
+
+
+def is_at_once(turn: Turn, target: str) -> bool:
+    """Return whether all pods are replaced at once: by the user's wish, or because the versions cannot be in a group together."""
+    if turn.spec.upgrade.strategy == "Recreate":
+        return True
+    new = turn.view.plan(target)
+    olds = [turn.view.plan(pod.revision) for pod in turn.view.pods.values() if pod.revision != target]
+    return new is not None and any(old is not None and not _reads_all_of(new, old) for old in olds)
+
+
+def _reads_all_of(new: TopologyPlan, old: TopologyPlan) -> bool:
+    """Return whether a version can take any task that the leader of an older version knows of."""
+    after = {item.id: {*item.source_topics, *item.source_patterns} for item in new.subtopologies}
+    return all({*item.source_topics, *item.source_patterns} <= after.get(item.id, set()) for item in old.subtopologies)
 
 
 def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> bool:
@@ -112,7 +130,7 @@ def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> 
         turn.look_after(1)
     elif not may_start:  # a pod without an image is of no use with or without brokers
         _delete(turn, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
-    elif turn.spec.upgrade.strategy == "Recreate":
+    elif is_at_once(turn, target):
         _delete(turn, outdated)
     else:
         _replace_one(turn, target, replicas, there, outdated)

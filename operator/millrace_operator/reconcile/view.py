@@ -56,6 +56,8 @@ class Pod:
     unready_since: float = 0
     """Since when it has not been ready; without meaning while it is."""
     trouble: Trouble | None = None
+    last_words: str = ""
+    """What it said when it crashed last, also if it runs again; empty if it never did."""
 
     @property
     def ready(self) -> bool:
@@ -238,6 +240,7 @@ def _last_words(container: Mapping[str, Any]) -> str:
 def _pod(item: Object, index: int) -> Pod:
     metadata = item["metadata"]
     ready_since, unready_since = _readiness(item)
+    containers = item.get("status", {}).get("containerStatuses", ())
     return Pod(
         name=metadata["name"],
         index=index,
@@ -248,6 +251,7 @@ def _pod(item: Object, index: int) -> Pod:
         ready_since=ready_since,
         unready_since=unready_since,
         trouble=trouble_of(item),
+        last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
 
 

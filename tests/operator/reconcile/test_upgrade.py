@@ -53,6 +53,27 @@ def test_all_pods_at_once_with_recreate(world):
     assert sorted(deleted_pods(world)) == [f"{APP}-{index}" for index in range(3)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "most_down"), [(("lines",), ("lines", "more"), 1), (("lines", "more"), ("lines",), 3)]
+)
+def test_versions_that_cannot_be_in_a_group_are_not(before, after, most_down):
+    """One that does not read what the old one reads would be given partitions of it by the leader: all are replaced at once."""
+    programs = {
+        "registry.example/words:1": Program(plan=plan([], inputs=before)),
+        NEW: Program(plan=plan([], inputs=after)),
+    }
+    world = World(programs=programs)
+    world.topics["more"] = world.topics["lines"]
+    world.change(replicas=3)
+    world.run()
+    world.most_pods_down = 0
+    world.change(image=NEW)
+    world.run()
+    assert world.condition("Ready")[0] == "True"
+    assert set(world.revisions()) == {world.status.stable_revision}
+    assert world.most_pods_down == most_down
+
+
 def test_a_restart_nonce_rolls_all_pods(world):
     """Another restartNonce replaces every pod once."""
     world.change(restartNonce=1)
@@ -169,6 +190,21 @@ def test_a_single_crash_is_no_failure(world):
     world.run()
     assert set(world.revisions()) == {world.status.stable_revision}
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
+
+
+def test_a_pod_that_runs_once_more_when_time_is_up_tells_of_its_crashes(world):
+    """What it said when it ended is why it was not ready in time, also while it is just being started again."""
+    world.programs[NEW] = Program(becomes_ready=False)
+    world.change(image=NEW)
+    while len(set(world.revisions())) == 1:
+        world.turn()
+        world.settle()
+    ended = {"exitCode": 1, "message": "ValueError: no such store", "finishedAt": world.timestamp()}
+    running = {"state": {"running": {}}, "restartCount": 1, "lastState": {"terminated": ended}}
+    world.pods()[-1]["status"]["containerStatuses"] = [running]
+    world.run(120)
+    assert world.condition("RolledBack") == ("True", "ReadyTimeout")
+    assert "was not ready within 60s; it crashed: exit code 1: ValueError: no such store" in world.message("RolledBack")
 
 
 def test_a_rolled_back_spec_is_tried_again_when_it_changes(world):

@@ -52,17 +52,20 @@ SMALL: dict[str, Any] = {
 
 
 def plan(
-    stores: Iterable[str] = ("counts",), application_id: str = "words-v1", kinds: Mapping[str, str] | None = None
+    stores: Iterable[str] = ("counts",),
+    application_id: str = "words-v1",
+    kinds: Mapping[str, str] | None = None,
+    inputs: tuple[str, ...] = (INPUT,),
 ) -> TopologyPlan:
-    """Return the plan of a topology that keeps some stores of one input; they are key-value stores if nothing else is said."""
+    """Return the plan of a topology that keeps some stores; they are key-value stores of one input if nothing else is said."""
     names, kinds = tuple(stores), kinds or {}
     return TopologyPlan(
         application_id=application_id,
-        hash=hashlib.sha256(repr((names, sorted(kinds.items()))).encode()).hexdigest(),
+        hash=hashlib.sha256(repr((names, sorted(kinds.items()), inputs)).encode()).hexdigest(),
         subtopologies=(
             PlannedSubtopology(
                 id=0,
-                source_topics=(INPUT,),
+                source_topics=inputs,
                 stores=tuple(
                     PlannedStore(
                         name=name,
