@@ -2,7 +2,8 @@
 
 `python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
 well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names.
+raise for the applications of these names. With `PRETEND_GROUPS_ONLY=1` brokers are real but for the groups, which only pods could
+join, and plans are those of a count, whose changelog is made and watched.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
 """
@@ -11,7 +12,8 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,14 +21,17 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from millrace.topology.plan import PlannedSubtopology, TopologyPlan
+from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
+from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Member, Observed, Topic
+from millrace_operator.cluster.requests import Requests
+from millrace_operator.kafka import KafkaClusters
+from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 
 INPUT = "input"
@@ -39,6 +44,13 @@ def plan(application_id: str) -> TopologyPlan:
     return TopologyPlan(
         application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
     )
+
+
+def counting_plan(application_id: str) -> TopologyPlan:
+    """Return the plan of a topology that counts records by their keys."""
+    changelog = PlannedChangelogTopic(name=f"{application_id}-counts-changelog", config={"cleanup.policy": "compact"})
+    counting = PlannedSubtopology(id=0, source_topics=(INPUT,), changelog_topics=(changelog,))
+    return TopologyPlan(application_id=application_id, hash="0" * 64, subtopologies=(counting,))
 
 
 def manifest(name: str, **spec: Any) -> dict[str, Any]:
@@ -70,15 +82,7 @@ class PretendedKafka(Kafka):
 
     def observe(self, desired, objects):
         """Return a stable group of the pods there are."""
-        pods = [
-            key.name
-            for key, obj in objects.items()
-            if key.kind == "Pod"
-            and key.name.removeprefix(f"{desired.name}-").isdigit()
-            and obj["metadata"]["uid"] not in self._drained
-        ]
-        members = tuple(Member(pod, pod) for pod in sorted(pods))
-        group = Group("Stable", members=members) if members else None
+        group = _group(desired, objects, self._drained)
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
     def observe_for_reset(self, desired, question):
@@ -93,6 +97,36 @@ class PretendedKafka(Kafka):
 
     def close(self):
         """Nothing is open."""
+
+
+class PretendedGroups(KafkaHands):
+    """Brokers as they are, with a group of all pods that were not told to leave.
+
+    Args:
+        requests: How to reach the API server.
+        drained: The uids of those that were.
+    """
+
+    def __init__(self, requests: Requests, drained: set[str]) -> None:
+        super().__init__(requests, KafkaClusters())
+        self._drained = drained
+
+    def observe(self, desired, objects):
+        """Return what the brokers say, with a stable group of the pods there are."""
+        state = super().observe(desired, objects)
+        return state if state.error else replace(state, group=_group(desired, objects, self._drained))
+
+
+def _group(desired: Desired, objects: Mapping[Key, Any], drained: set[str]) -> Group | None:
+    pods = [
+        key.name
+        for key, obj in objects.items()
+        if key.kind == "Pod"
+        and key.name.removeprefix(f"{desired.name}-").isdigit()
+        and obj["metadata"]["uid"] not in drained
+    ]
+    members = tuple(Member(pod, pod) for pod in sorted(pods))
+    return Group("Stable", members=members) if members else None
 
 
 class PretendedInstances(Instances):
@@ -123,12 +157,21 @@ class PretendedInstances(Instances):
 
 
 class PretendedOutputs(Outputs):
-    """Plan Jobs that print `plan`."""
+    """Plan Jobs that print a plan.
+
+    Args:
+        requests: How to reach the API server.
+        plan_of: Returns the plan of an application id.
+    """
+
+    def __init__(self, requests: Requests, plan_of: Callable[[str], TopologyPlan] = plan) -> None:
+        super().__init__(requests)
+        self._plan_of = plan_of
 
     def of(self, namespace, objects):
         """Return the plan for every Job that has ended."""
         return {
-            key.name: plan(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
+            key.name: self._plan_of(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
             for key, obj in objects.items()
             if key.kind == "Job" and obj.get("status", {}).get("succeeded")
         }
@@ -263,6 +306,9 @@ def main() -> int:
 def outside(requests) -> Outside:
     """Return what is pretended."""
     drained: set[str] = set()
+    if os.environ.get("PRETEND_GROUPS_ONLY"):
+        kafka = PretendedGroups(requests, drained)
+        return Outside(kafka, PretendedInstances(drained), PretendedOutputs(requests, counting_plan))
     return Outside(PretendedKafka(drained), PretendedInstances(drained), PretendedOutputs(requests))
 
 

@@ -18,7 +18,8 @@ from kubernetes import config
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.pretend import INPUT, Kubelet, manifest
+from millrace.dev.kafka import EmbeddedKafka
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
@@ -75,6 +76,11 @@ class World:
     def wait_ready(self, namespace: str, *names: str, timeout_s: float = 120) -> None:
         """Wait until these apps are ready, and no others."""
         wait_for(f"{len(names)} apps to be ready", lambda: self.ready(namespace) == set(names), timeout_s=timeout_s)
+
+    def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
+        """Return a condition of an app; empty if it has none of the kind."""
+        conditions = self.get(namespace, "streamsapp", name)[0].get("status", {}).get("conditions", [])
+        return next((item for item in conditions if item["type"] == kind), {})
 
     def versions(self, namespace: str) -> dict[str, str]:
         """Return the versions of everything in a namespace that an operator could write."""
@@ -151,15 +157,13 @@ def _differing(before: dict[str, float], after: dict[str, float], but: dict[str,
 
 
 def test_broken_resource_holds_no_other_up(world):
-    """Among fifty, one on which reconciliation fails says so in `Stalled`; the others run, and change, without it."""
+    """Among fifty good ones, one on which reconciliation fails says so in `Stalled`; the others run, and change, without it."""
     space = world.namespace("poison")
-    names = [f"app-{number}" for number in range(50)]
-    with world.operator("poison", space, PRETEND_BUG_IN="app-17") as operator:
-        world.apply(space, *names)
-        good = [name for name in names if name != "app-17"]
+    good = [f"good-{number}" for number in range(50)]
+    with world.operator("poison", space, PRETEND_BUG_IN="broken") as operator:
+        world.apply(space, *good[:25], "broken", *good[25:])
         world.wait_ready(space, *good, timeout_s=150)
-        conditions = world.get(space, "streamsapp", "app-17")[0]["status"]["conditions"]
-        stalled = next(item for item in conditions if item["type"] == "Stalled")
+        stalled = world.condition(space, "broken", "Stalled")
         assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
         assert "ZeroDivisionError: pretended bug" in stalled["message"]
         world.apply(space, good[3], replicas=2)
@@ -167,6 +171,29 @@ def test_broken_resource_holds_no_other_up(world):
         failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')
         assert 1 <= failures < 30, "it is tried again, ever more seldom"
         assert json.loads(operator.get("/healthz"))["ok"]
+
+
+def test_broken_resource_holds_no_other_up_on_real_brokers(world):
+    """Fifty good ones have their topics made on a real Kafka and run, whichever way one more is broken; that one says why."""
+    space = world.namespace("brokers")
+    good = [f"good-{number}" for number in range(50)]
+    with (
+        EmbeddedKafka() as kafka,
+        world.operator("brokers", space, PRETEND_GROUPS_ONLY=1, PRETEND_BUG_IN="bug"),
+    ):
+        kafka.create_topics(INPUT, partitions=2)
+        kafka.create_topics("foreign-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
+        real = {"bootstrapServers": [kafka.bootstrap_servers]}
+        world.apply(space, "bug", "foreign", kafka=real)
+        world.apply(space, "lonely", kafka={"bootstrapServers": ["127.0.0.1:1"]})
+        world.apply(space, *good, kafka=real)
+        world.wait_ready(space, *good, timeout_s=240)
+        assert {f"{name}-counts-changelog" for name in good} <= kafka.admin().list_topics(timeout=30).topics.keys()
+        assert "pretended bug" in world.condition(space, "bug", "Stalled")["message"]
+        assert "127.0.0.1:1" in world.condition(space, "lonely", "BrokersReachable")["message"]
+        assert "3 partitions but needs 2" in world.condition(space, "foreign", "TopicsReady")["message"]
+        world.apply(space, good[3], replicas=2, kafka=real)
+        world.wait_ready(space, *good, timeout_s=60)
 
 
 def test_operator_without_the_lease_never_writes(world):
