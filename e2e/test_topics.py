@@ -87,7 +87,7 @@ def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topi
 
 
 def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:
-    """The state's backup is gone: told, and nothing starts until the user accepts the loss with the annotation that is told."""
+    """The state's backup is gone: told, and nothing starts until the user accepts the loss; then the state begins empty."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -104,6 +104,10 @@ def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words:
     app.kubectl("annotate", "streamsapp", app.name, "--overwrite", annotation)
     app.wait_ready()
     assert changelog(app) in kafka_topics()
+    words.written.clear()
+    mark = words.mark()
+    words.write()
+    words.wait_exact(since=mark)
 
 
 def test_a_changelog_deleted_under_running_pods_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:

@@ -36,6 +36,12 @@ def failing(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
 
+def keyed(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Take the keys of lines, which no line needs to have, for numbers: another key makes a record that cannot be read."""
+    counts = _counted(builder, config, "counts", keys=Serdes.long())
+    counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
+
+
 def slow(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     """Take 20 ms for each line, so that one thread manages fifty lines per second."""
     counts = _counted(builder, config, "counts", words_of=_hesitate)
@@ -48,11 +54,11 @@ def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
 
 
 def _counted(
-    builder: StreamsBuilder, config: Mapping[str, Any], store: str, *, words_of: Any = words
+    builder: StreamsBuilder, config: Mapping[str, Any], store: str, *, words_of: Any = words, keys: Any = None
 ) -> KTable[str, int]:
     text = Serdes.string()
     return (
-        builder.stream(config["input"], Consumed.with_(text, text))
+        builder.stream(config["input"], Consumed.with_(keys or text, text))
         .flat_map_values(words_of)
         .group_by(lambda _, word: word, Grouped.with_(text, text))
         .count(Materialized.as_(store))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from millrace.serdes import Serdes
@@ -65,6 +65,11 @@ class Words:
         assert self._producer.flush(60) == 0
         assert not failed, failed[0]
 
+    def poison(self, key: bytes) -> None:
+        """Write a line that is not to be counted, with a key."""
+        self._producer.produce(self.input, b"poison", key)
+        assert self._producer.flush(60) == 0
+
     @contextmanager
     def load(self, lines_per_second: int = 100) -> Iterator[None]:
         """Write lines all the while."""
@@ -95,7 +100,7 @@ class Words:
 
     def mark(self) -> dict[int, int]:
         """Return where the output ends now, by partition: what is counted later comes after it."""
-        consumer = Consumer({"bootstrap.servers": self.bootstrap_servers, "group.id": str(uuid.uuid4())})
+        consumer = self._consumer()
         try:
             partitions = consumer.list_topics(self.output, timeout=30).topics[self.output].partitions
             return {
@@ -105,18 +110,21 @@ class Words:
         finally:
             consumer.close()
 
+    def read(self, topic: str, records: int, timeout_s: float = 60.0) -> list[Message]:
+        """Return the first committed records of a topic."""
+        consumer = self._consumer()
+        try:
+            partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+            return consumer.consume(records, timeout=timeout_s)
+        finally:
+            consumer.close()
+
     def counts(
         self, timeout_s: float, enough: Callable[[Counter[str]], bool], since: Mapping[int, int] | None = None
     ) -> Counter[str]:
         """Read the committed counts, from the beginning or a mark, until they are enough or time is up."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.bootstrap_servers,
-                "group.id": str(uuid.uuid4()),
-                "isolation.level": "read_committed",
-                "enable.auto.commit": False,
-            }
-        )
+        consumer = self._consumer()
         counts: Counter[str] = Counter()
         key_serde, value_serde = Serdes.string(), Serdes.long()
         try:
@@ -147,3 +155,13 @@ class Words:
         wanted = Counter(self.written)
         counts = self.counts(timeout_s, lambda seen: all(seen[word] >= count for word, count in wanted.items()), since)
         assert counts == wanted
+
+    def _consumer(self) -> Consumer:
+        return Consumer(
+            {
+                "bootstrap.servers": self.bootstrap_servers,
+                "group.id": str(uuid.uuid4()),
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+            }
+        )

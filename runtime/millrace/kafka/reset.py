@@ -166,7 +166,7 @@ def plan_reset(
     if observed.members and not force:
         raise ActiveGroupError(
             f"Application {application_id} still runs: {_listed(observed.members)}. Stop it first; members that were killed "
-            "leave when their session.timeout.ms has passed, or at once with --force"
+            "leave when their session.timeout.ms has passed, or at once with --force (force: true in a StreamsReset)"
         )
     topics = input_topics(application_id, observed, plan, inputs)
     offsets = _offsets(topics, observed, target or OffsetTarget())

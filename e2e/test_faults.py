@@ -1,0 +1,161 @@
+"""What goes wrong in a cluster, caused for real: processes killed, pods gone, brokers away, resources that are broken."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic
+
+from e2e.support.application import Application
+from e2e.support.words import Words
+
+
+def test_killed_processes_and_pods_come_back_with_their_state(word_count, words: Words, cluster) -> None:
+    """SIGKILL and `kubectl delete pod --force` under load: the same names on the same volumes, and counts are exact."""
+    app: Application = word_count(words, replicas=2)
+    app.apply()
+    app.wait_ready()
+    claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
+    with words.load():
+        for pod in (f"{app.name}-0", f"{app.name}-1"):
+            container = status_of_container(app, pod)
+            cluster.node.kill_container(container["containerID"])
+            app.wait(
+                f"{pod} restarted",
+                lambda pod=pod, before=container["restartCount"]: (
+                    status_of_container(app, pod).get("restartCount", 0) > before
+                ),
+            )
+            app.wait_ready()
+        uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in app.pods()}
+        app.kubectl("delete", "pod", f"{app.name}-0", "--grace-period=0", "--force")
+        app.wait("replaced", lambda: uids[f"{app.name}-0"] not in {pod["metadata"]["uid"] for pod in app.pods()})
+        app.wait_ready()
+    words.wait_exact()
+    assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
+    assert {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in app.pods()}[f"{app.name}-1"] == uids[
+        f"{app.name}-1"
+    ]
+
+
+def status_of_container(app: Application, pod: str) -> dict[str, Any]:
+    """Return the status of a pod's program; empty while there is none."""
+    found = app.object("pod", pod)
+    return next(iter(found["status"].get("containerStatuses", ())), {}) if found else {}
+
+
+def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) -> None:
+    """With Kafka down for longer than the session time-out it is told; when it is back, all runs and counts exactly."""
+    kafka, words = own_words
+    app: Application = word_count(words, replicas=2, membership={"sessionTimeout": "10s"})
+    app.apply()
+    app.wait_ready()
+    words.write(times=10)
+    words.wait_exact()
+    kafka.stop_broker()
+    app.wait("told", lambda: app.condition("BrokersReachable").get("status") == "False")
+    away_for(app, 20)
+    kafka.restart_broker()
+    words.write(times=10)
+    app.wait("told to be back", lambda: app.condition("BrokersReachable").get("status") == "True")
+    words.wait_exact(240)
+    app.wait_ready()
+
+
+def away_for(app: Application, seconds: int) -> None:
+    """Wait until brokers have been told to be away for some time."""
+    app.wait(f"{seconds} s away", lambda: _since(app.condition("BrokersReachable")["lastTransitionTime"]) > seconds)
+
+
+def _since(time: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+
+
+BROKEN = {
+    "no-image": ({"image": "localhost/nobody-built-this:1"}, "Stalled", "True", "nobody-built-this"),
+    "no-brokers": ({"kafka": {"bootstrapServers": ["127.0.0.1:1"]}}, "BrokersReachable", "False", "127.0.0.1:1"),
+    "no-entrypoint": ({"app": {"entrypoint": "nothing.here:topology"}}, "Stalled", "True", "nothing"),
+    "no-topic": ({"app": {"config": {"input": "no-such-topic"}}}, "TopicsReady", "False", "no-such-topic"),
+    "no-secret": (
+        {"kafka": {"auth": {"type": "plain", "secretRef": {"name": "nobody-made-this"}}}},
+        "BrokersReachable",
+        "False",
+        "nobody-made-this",
+    ),
+}
+"""What is wrong, the condition that tells it, and a word of its message."""
+
+
+def test_broken_resources_do_not_hold_up_a_good_one(word_count, words: Words) -> None:
+    """Among some that are broken in one way each, a good one runs, and each broken one says why."""
+    broken: dict[str, Application] = {}
+    for name, (changes, _, _, _) in BROKEN.items():
+        broken[name] = word_count(words, name=name, replicas=1)
+        broken[name].apply(**changes)
+    good: Application = word_count(words, replicas=1)
+    good.apply()
+    good.wait_ready()
+    words.write()
+    words.wait_exact()
+    for name, (_, kind, status, text) in BROKEN.items():
+        broken[name].wait(
+            f"{name}: {kind} told",
+            lambda app=broken[name], kind=kind, status=status, text=text: (
+                app.condition(kind).get("status") == status and text in app.condition(kind)["message"]
+            ),
+        )
+        assert broken[name].pods() == []
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
+    """A resource that was wrong from the start goes within seconds, and leaves nothing."""
+    app: Application = word_count(words, replicas=1, image="localhost/nobody-built-this:1", deletionPolicy=policy)
+    app.apply()
+    app.wait_for("Stalled", "True", "PlanImageUnavailable")
+    app.delete(30)
+    app.wait("nothing left", lambda: not app.objects("statefulset,pod,job,configmap,service,serviceaccount,pvc"), 30)
+
+
+def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, words: Words, admin, explain) -> None:
+    """By default it stops the replica, and conditions and `millrace explain` say which record it is; skipped, all goes on."""
+    dead_letters = f"{words.input}-dead"
+    admin.create_topics([NewTopic(dead_letters, 1, 1)])[dead_letters].result(30)
+    app: Application = word_count(words, replicas=1, app={"entrypoint": "versions:keyed"})
+    app.apply()
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    words.poison(b"not a number")
+    words.write()
+    app.wait("told", lambda: words.input in app.condition("Ready").get("message", ""))
+    assert app.condition("Ready")["reason"] == "PodsFailing"
+    told = explain(app)
+    assert words.input in told
+    assert "errorPolicy" in told
+    app.apply(processing={"errorPolicy": {"deserialization": "Continue"}, "deadLetterTopic": dead_letters})
+    app.wait_ready()
+    words.wait_exact()
+    (letter,) = words.read(dead_letters, 1)
+    assert (letter.key(), letter.value()) == (b"not a number", b"poison")
+    assert dict(letter.headers())["__streams.errors.topic"] == words.input.encode()
+    assert "is not processing" not in explain(app)
+    admin.delete_topics([dead_letters])[dead_letters].result(30)
+
+
+@pytest.fixture
+def explain(cluster) -> Callable[[Application], str]:
+    """Run `millrace explain` on an app."""
+
+    def run(app: Application) -> str:
+        command = [sys.executable, "-m", "millrace.cli", "explain", app.name, "--namespace", app.namespace]
+        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "500"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    return run

@@ -1,0 +1,33 @@
+"""A node whose kubelet dies: nobody starts, stops or probes pods on it, until it is back."""
+
+from __future__ import annotations
+
+import pytest
+
+from e2e.support.application import Application
+from e2e.support.words import Words
+
+pytestmark = pytest.mark.disturbs
+
+
+def test_a_kubelet_that_dies_stops_nothing(word_count, words: Words, cluster) -> None:
+    """Pods process on without it; an upgrade that is asked for meanwhile is done when it is back, and counts are exact."""
+    app: Application = word_count(words, replicas=1)
+    app.apply()
+    app.wait_ready()
+    uid = app.pods()[0]["metadata"]["uid"]
+    cluster.node.kill_kubelet()
+    try:
+        words.write(times=20)
+        words.wait_exact()
+        app.apply(restartNonce=1)
+        app.wait("the pod to be replaced", lambda: not app.pods())
+        words.write(times=20)
+        words.wait_exact()
+    finally:
+        cluster.node.start_kubelet()
+    app.wait("replaced", lambda: [pod["metadata"]["uid"] for pod in app.pods()] not in ([], [uid]))
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    assert app.instance(f"{app.name}-0")["restoration"]["restored_records"] == 0

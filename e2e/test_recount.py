@@ -1,0 +1,72 @@
+"""A StreamsReset of an application that really ran: everything goes together, and all is counted anew from the beginning."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import Consumer
+
+from e2e.support.application import PATIENCE_S, Application
+from e2e.support.words import Words
+
+
+def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
+    """Refused while anybody is in the group, told by a dry run, then done: no state is left, and the recount is exact."""
+    app: Application = word_count(words, replicas=1)
+
+    def topics() -> list[str]:
+        return [name for name in kafka_topics() if name.startswith(f"{app.spec['applicationId']}-")]
+
+    app.apply()
+    app.wait_ready()
+    words.write(times=10)
+    words.wait_exact()
+    made, claims = topics(), [claim["metadata"]["name"] for claim in app.objects("pvc")]
+    assert len(made) == 2
+
+    early = app.reset("early")
+    app.wait("refused while it runs", lambda: "spec.state: suspended" in early().get("message", ""))
+    app.kubectl("delete", "streamsreset", "early")
+
+    app.apply(state="suspended")
+    app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
+    dry = app.reset("dry", dryRun=True)
+    app.wait("dry run", lambda: dry().get("phase") == "Succeeded")
+    assert dry()["plan"]["deletedTopics"] == made == topics()
+    assert [claim["metadata"]["name"] for claim in app.objects("pvc")] == claims
+
+    with stranger(words, app.spec["applicationId"]):
+        reset = app.reset("again")
+        app.wait("refused while others read", lambda: "still runs" in reset().get("message", ""))
+        assert reset()["phase"] == "Waiting"
+        assert topics() == made
+    app.wait("reset", lambda: reset().get("phase") == "Succeeded")
+    assert reset()["result"] == dry()["plan"]
+    assert topics() == []
+    app.wait("no claims", lambda: not app.objects("pvc"))
+
+    mark = words.mark()
+    words.write()
+    app.apply(state="running")
+    app.wait_ready()
+    words.wait_exact(since=mark)
+    assert topics() == made
+    assert app.condition("TopicsReady")["status"] == "True"
+
+
+@contextmanager
+def stranger(words: Words, group: str) -> Iterator[None]:
+    """Have somebody else in the application's group."""
+    settings = {"bootstrap.servers": words.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    try:
+        consumer.subscribe([words.output])
+        deadline = time.monotonic() + PATIENCE_S
+        while not consumer.assignment():
+            consumer.poll(0.5)
+            assert time.monotonic() < deadline
+        yield
+    finally:
+        consumer.close()
