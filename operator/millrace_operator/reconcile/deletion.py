@@ -90,6 +90,8 @@ def _kafka_is_done(turn: Turn) -> bool:
     if turn.desired.spec is None:
         return True
     if not turn.brokers_answer:
+        if not _may_have_left_traces(turn):
+            return True
         if _waited(turn) < KAFKA_PATIENCE_S:
             return False
         _tell_of_leftovers(turn, f"The brokers do not answer ({turn.observed.kafka.reason}).")
@@ -102,6 +104,13 @@ def _kafka_is_done(turn: Turn) -> bool:
         return False
     _tell_of_leftovers(turn, "The brokers answer, but not all could be deleted in time.")
     return True
+
+
+def _may_have_left_traces(turn: Turn) -> bool:
+    """Return whether there may be something at the brokers for the policy to be carried out on."""
+    status = turn.status
+    has_begun = status.group is not None or status.stable_revision is not None or bool(status.internal_topics)
+    return has_begun or _deletes_topics(turn)
 
 
 def _kafka_actions(turn: Turn) -> list[Action]:

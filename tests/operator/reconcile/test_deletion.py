@@ -151,6 +151,17 @@ def test_an_application_that_never_started(world):
     assert world.objects == {}
 
 
+def test_an_application_that_never_reached_its_brokers():
+    """Nothing of it can be at brokers that never answered, so they are not waited for."""
+    world = World(topics={})
+    world.brokers_up = False
+    world.run(30)
+    world.delete()
+    world.run(10)
+    assert not world.exists
+    assert "KafkaLeftBehind" not in [event.reason for event in world.warnings]
+
+
 def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
     """Its policy is not known, so nothing that lasts is touched."""
     desired = world.desired()
