@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -16,6 +17,8 @@ _NO_VOLUME: Final = ("ProvisioningFailed", "FailedBinding")
 _ENDED_BY_SIGNAL: Final = {137: "killed", 143: "told to stop"}
 _WRONG_INPUT: Final = 2
 _SLOW_START_SECONDS: Final = 120
+_SKIPS_RECORDS: Final = re.compile(r"\b(deserialization|processing)\.exception\.handler\b")
+"""The settings that errors about single records end with; in a manifest they are `spec.processing.errorPolicy`."""
 
 
 def pod_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
@@ -179,12 +182,13 @@ def _crashed(facts: Facts, pod: Object, container: Object, ended: Object) -> Fin
             f"{again}The program did not start (exit code 2){last}",
             "Correct the manifest or the topology: trying again does not help.",
         )
-    return Finding(
-        Severity.BLOCKING,
-        _name(pod),
-        f"{again}The program ended (exit code {code}){last}",
-        f"Read the log of the ended container: {_log(facts, pod)}",
-    )
+    remedy = f"Read the log of the ended container: {_log(facts, pod)}"
+    if policy := _SKIPS_RECORDS.search(ended.get("message") or ""):
+        remedy = (
+            f"Correct the program, or have such records skipped: spec.processing.errorPolicy.{policy[1]}: Continue. "
+            "spec.processing.deadLetterTopic keeps them."
+        )
+    return Finding(Severity.BLOCKING, _name(pod), f"{again}The program ended (exit code {code}){last}", remedy)
 
 
 def _unready(facts: Facts, pod: Object) -> Iterator[Finding]:

@@ -277,6 +277,19 @@ def test_restarts_of_a_ready_pod_are_a_note() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["deserialization", "processing"])
+def test_record_that_fails(kind: str) -> None:
+    """A program that ends because of single records can be told to skip them, in the manifest's words."""
+    facts = recorded("crash")
+    pod = deepcopy(dict(facts.pods[0]))
+    status = pod["status"]["containerStatuses"][0]
+    ended = status["lastState"].get("terminated") or status["state"]["terminated"]
+    ended["message"] = f"Error: it fails at offset 7 of orders-3. Set {kind}.exception.handler to skip such records."
+    told = first(explain(replace(facts, pods=(pod,))))
+    assert "offset 7 of orders-3" in told
+    assert f"spec.processing.errorPolicy.{kind}: Continue" in told
+
+
 def test_plan_that_cannot_start() -> None:
     """The pod of a plan Job is told apart from those that process records."""
     facts = recorded("image-missing")
