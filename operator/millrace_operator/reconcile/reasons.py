@@ -32,6 +32,7 @@ class Reason(StrEnum):
     STARTING_PODS = "StartingPods"
     REPLACING_PODS = "ReplacingPods"
     WAITING_FOR_GATE = "WaitingForGate"
+    RENEWING_CREDENTIALS = "RenewingCredentials"
     ROLLING_BACK = "RollingBack"
     SCALING_OUT = "ScalingOut"
     DRAINING = "Draining"
@@ -151,6 +152,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Reconciling",
         "The next pod is replaced when the group is stable, nothing restores and the lag is within `upgrade.gate.maxLag`.",
         "Wait, or widen `upgrade.gate`.",
+    ),
+    Reason.RENEWING_CREDENTIALS: Explanation(
+        "Reconciling",
+        "Certificates or keys have changed, and pods are restarted one after another to use them.",
+        "Wait. If a restarted pod does not become ready, the new certificates do not do: correct the Secret.",
     ),
     Reason.ROLLING_BACK: Explanation(
         "Reconciling", "Pods go back to the revision that ran before.", "Look at RolledBack."

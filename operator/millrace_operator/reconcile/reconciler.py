@@ -13,7 +13,17 @@ from typing import Final
 from millrace.manifest.status import LifecycleState
 from millrace_operator.children import AppRevision, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
-from millrace_operator.reconcile import autoscaling, deletion, health, history, rolling, scaling, status, storage
+from millrace_operator.reconcile import (
+    autoscaling,
+    deletion,
+    health,
+    history,
+    renewing,
+    rolling,
+    scaling,
+    status,
+    storage,
+)
 from millrace_operator.reconcile.annotations import DRAIN, PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
@@ -120,7 +130,11 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
     done = rolling.replace_pods(turn, target.revision, step.replicas, may_start=target.may_start)
     if not done:
         _settle_roll(turn, target)
-    elif step.replicas == wanted and rolling.has_settled(turn, target.revision, wanted):
+    elif (
+        renewing.renew_pods(turn, step.replicas, may_start=target.may_start)
+        and step.replicas == wanted
+        and rolling.has_settled(turn, target.revision, wanted)
+    ):
         turn.stable = target.revision
 
 
@@ -148,11 +162,16 @@ def _settle_roll(turn: Turn, target: Target) -> None:
         turn.settle("True", Reason.REPLACING_PODS, f"Pods are brought to revision {target.revision}, {how}.")
 
 
+_UPGRADES: Final = frozenset(
+    {Reason.REPLACING_PODS, Reason.ROLLING_BACK, Reason.WAITING_FOR_GATE, Reason.RENEWING_CREDENTIALS}
+)
+
+
 def _busy(turn: Turn) -> Reason | None:
     verdict = turn.verdicts.get("Reconciling")
     if verdict is None:
         return None
-    if verdict.reason in {Reason.REPLACING_PODS, Reason.ROLLING_BACK, Reason.WAITING_FOR_GATE}:
+    if verdict.reason in _UPGRADES:
         return Reason.UPGRADE_IN_PROGRESS
     if verdict.reason in {Reason.DRAINING, Reason.SCALING_OUT, Reason.STARTING_PODS, Reason.SUSPENDING}:
         return Reason.SCALING_IN_PROGRESS
@@ -176,6 +195,7 @@ _LIFECYCLES: Final[Mapping[Reason, LifecycleState]] = {
     Reason.STARTING_PODS: "Starting",
     Reason.REPLACING_PODS: "RollingOut",
     Reason.WAITING_FOR_GATE: "RollingOut",
+    Reason.RENEWING_CREDENTIALS: "RollingOut",
     Reason.ROLLING_BACK: "RollingBack",
     Reason.SCALING_OUT: "Scaling",
     Reason.DRAINING: "Draining",

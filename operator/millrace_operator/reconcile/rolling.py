@@ -129,9 +129,9 @@ def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> 
     if not turn.view.pods_follow:
         turn.look_after(1)
     elif not may_start:  # a pod without an image is of no use with or without brokers
-        _delete(turn, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
+        delete_pods(turn, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
     elif is_at_once(turn, target):
-        _delete(turn, outdated)
+        delete_pods(turn, outdated)
     else:
         _replace_one(turn, target, replicas, there, outdated)
     return False
@@ -144,11 +144,11 @@ def _replace_one(turn: Turn, target: str, replicas: int, there: Sequence[Pod], o
         return
     broken = [pod for pod in outdated if _is_broken(turn, pod)]
     if broken:
-        _delete(turn, broken[:1])
+        delete_pods(turn, broken[:1])
     elif all(pod.ready for pod in there):
-        closed = _gate(turn, there)
+        closed = gate(turn, there)
         if closed is None:
-            _delete(turn, outdated[:1])
+            delete_pods(turn, outdated[:1])
         else:
             turn.settle("True", Reason.WAITING_FOR_GATE, closed)
     else:
@@ -162,15 +162,16 @@ def _is_broken(turn: Turn, pod: Pod) -> bool:
     return not pod.ready and (pod.trouble is not None or waited > limit)
 
 
-def _delete(turn: Turn, pods: Sequence[Pod]) -> None:
+def delete_pods(turn: Turn, pods: Sequence[Pod]) -> None:
+    """Delete pods, which come back as the StatefulSet's template has them."""
     turn.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
 
 
-def _gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
+def gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
     """Return what the next replacement has to wait for; None if for nothing. All pods are ready."""
-    gate = turn.spec.upgrade.gate
+    asked = turn.spec.upgrade.gate
     settled = settled_since(pods)
-    left = settled + duration_ms(gate.min_stable) / 1000 - turn.now
+    left = settled + duration_ms(asked.min_stable) / 1000 - turn.now
     if len(pods) < len(turn.view.pods):
         turn.look_after(5)
         return "Pods that are no longer wanted are ending."
@@ -182,13 +183,13 @@ def _gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
         return "Tasks restore their state."
     if left > 0:
         turn.look_after(left)
-        return f"The group has to be stable for {gate.min_stable}."
-    if gate.max_lag is None:
+        return f"The group has to be stable for {asked.min_stable}."
+    if asked.max_lag is None:
         return None
     lag = turn.observed.kafka.lag
-    if lag is None or lag > gate.max_lag:
+    if lag is None or lag > asked.max_lag:
         turn.look_after(10)
-        return f"The lag has to be at most {gate.max_lag} (upgrade.gate.maxLag)."
+        return f"The lag has to be at most {asked.max_lag} (upgrade.gate.maxLag)."
     return None
 
 

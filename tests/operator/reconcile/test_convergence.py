@@ -55,6 +55,7 @@ MISHAPS = st.one_of(
     st.tuples(st.just("remove"), st.sampled_from(["Service", "PodDisruptionBudget", "StatefulSet"])),
     st.tuples(st.just("scale"), st.integers(0, 4)),
     st.tuples(st.just("forget"), st.none()),
+    st.tuples(st.just("renew"), st.none()),
 )
 PACE = settings(
     max_examples=int(os.environ.get("MILLRACE_HISTORIES", "20")),
@@ -150,6 +151,10 @@ class Story:
         if found is not None:
             found["spec"]["replicas"] = replicas
             found["metadata"]["generation"] += 1
+
+    def renew(self, _: None) -> None:
+        """The certificates change."""
+        self.world.renew_certificates()
 
     def forget(self, _: None) -> None:
         """The status is lost."""

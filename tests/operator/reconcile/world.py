@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.topology.plan import (
@@ -125,6 +125,10 @@ class World:
     """Uids of pods whose instances have left the group."""
     restarts: int = 3
     """How often a pod that crashes has been restarted."""
+    stale: set[str] = field(default_factory=set)
+    """Uids of pods that run with certificates which are not those of their Secrets any more."""
+    taken: Literal["both", "old", "new"] = "both"
+    """Which certificates brokers take."""
     deaf: bool = False
     """Whether instances do not hear that they are to drain."""
     boot_seconds: float = 0
@@ -218,6 +222,10 @@ class World:
             group = Group("Stable" if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
+    def renew_certificates(self) -> None:
+        """Change what Secrets hold: who runs does not use it."""
+        self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
+
     def _instance(self, pod: Mapping[str, Any]) -> Instance:
         drained = pod["metadata"]["uid"] in self.drained
         ready = is_ready(pod)
@@ -230,6 +238,7 @@ class World:
             records_per_second=self.records_per_second,
             busy_ratio=self.busy_ratio,
             storage_used_percent=self.used_percent,
+            credentials_stale=pod["metadata"]["uid"] in self.stale,
         )
 
     @staticmethod
@@ -482,7 +491,8 @@ class World:
                     self.group_exists = True
                     self.members.add(name)
                 booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
-                set_ready(pod, program.becomes_ready and self.brokers_up and booted, self.timestamp())
+                admitted = self.taken == "both" or (self.taken == "old") == (pod["metadata"]["uid"] in self.stale)
+                set_ready(pod, program.becomes_ready and self.brokers_up and booted and admitted, self.timestamp())
 
     # Looking
 
