@@ -21,7 +21,7 @@ def test_a_kubelet_that_dies_stops_nothing(word_count, words: Words, cluster) ->
         words.write(times=20)
         words.wait_exact()
         app.apply(restartNonce=1)
-        app.wait("the pod to be replaced", lambda: not app.pods())
+        app.wait("the plan to be waited for", lambda: app.status().get("lifecycleState") == "Planning")
         words.write(times=20)
         words.wait_exact()
     finally:

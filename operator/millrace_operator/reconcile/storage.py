@@ -73,6 +73,7 @@ def resize_claims(turn: Turn) -> bool:
 
 def _settle_use(turn: Turn) -> None:
     used = max_used_percent(turn)
+    before = turn.condition("StorageHealthy")
     unbound = [claim.name for _, claim in sorted(turn.view.claims.items()) if not claim.bound]
     if used is not None and used > FULL_PERCENT:
         message = (
@@ -80,6 +81,8 @@ def _settle_use(turn: Turn) -> None:
             "each holds fewer tasks."
         )
         turn.settle("False", Reason.VOLUME_NEARLY_FULL, message)
+    elif used is None and before is not None and before.reason == Reason.VOLUME_NEARLY_FULL and turn.view.pods:
+        turn.settle("False", Reason.VOLUME_NEARLY_FULL, before.message)  # which may be why no pod answers
     elif unbound and any(not pod.ready for pod in turn.view.pods.values()):
         turn.settle("False", Reason.VOLUME_PENDING, f"Claim {unbound[0]} has no volume yet. See its events.")
     else:

@@ -79,6 +79,18 @@ def test_a_volume_that_fills(world):
     assert world.status_writes == writes
 
 
+def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
+    """What was known stays until a pod tells that there is room again: that it does not answer may come of it."""
+    world.used_percent = 99.0
+    world.run(10)
+    world.used_percent = None
+    world.run(10)
+    assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull")
+    world.used_percent = 10.0
+    world.run(10)
+    assert world.condition("StorageHealthy") == ("True", "VolumesFit")
+
+
 def test_pods_stay_when_the_stateful_set_is_deleted_by_somebody(world):
     """An orphaned set of pods is taken over by the StatefulSet that is made again."""
     uids = [pod["metadata"]["uid"] for pod in world.pods()]

@@ -145,7 +145,7 @@ class World:
     deleted_at: float | None = None
     generation: int = 1
     expandable: bool | None = True
-    used_percent: float = 10.0
+    used_percent: float | None = 10.0
     serial: int = 0
     log: list[model.Action] = field(default_factory=list)
     """Every action that was carried out."""
