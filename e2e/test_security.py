@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_secret_is_told_until_it_is_right(word_count, secur
     app: Application = word_count(words, kafka=with_password(secured.scram_over_tls, ca="trusted"))
     app.apply()
     told_of(app, "SecretMissing", f"Secret {LOGIN} of spec.kafka.auth.secretRef does not exist", "Secret trusted")
-    give(app, "trusted", ca_crt=secured.authority.read_text())
+    give(app, "trusted", ca_crt=secured.authority)
     give(app, LOGIN, username=name)
     told_of(app, "SecretMissing", f"Secret {LOGIN} of spec.kafka.auth.secretRef has no key password")
     assert app.pods() == []
@@ -200,19 +200,34 @@ def told_of(app: Application, reason: str, *words: str) -> None:
 
 
 def test_brokers_and_application_prove_who_they_are_by_certificates(word_count, secured, words, tmp_path) -> None:
-    """Brokers signed by another authority are not trusted, which is told; with the right one, mutual TLS works throughout."""
+    """Brokers signed by another authority are not trusted, which is told; with the right one, mutual TLS works throughout.
+
+    Clients read certificates once: for a new one the operator restarts the pod.
+    """
     tls = {"caSecretRef": {"name": "trusted"}, "clientCertSecretRef": {"name": "identity"}}
     kafka = {"bootstrapServers": [secured.mutual_tls], "tls": tls, "auth": {"type": "mtls"}}
-    app: Application = word_count(words, kafka=kafka)
+    app: Application = word_count(words, kafka=kafka, upgrade={"gate": {"minStable": "1s"}})
     Authority(tmp_path)
-    certificate, key = (file.read_text() for file in secured.client)
+    certificate, key = secured.identity("first")
     give(app, "identity", tls_crt=certificate, tls_key=key)
     give(app, "trusted", ca_crt=(tmp_path / "ca.crt").read_text())
     app.apply()
     told_of(app, "AuthenticationFailed", "certificate is not trusted")
     assert app.pods() == []
-    give(app, "trusted", ca_crt=secured.authority.read_text())
+    give(app, "trusted", ca_crt=secured.authority)
     app.wait_ready(HEALING_S)
     words.write()
     words.wait_exact()
+    before = {pod["metadata"]["uid"] for pod in app.pods()}
+    certificate, key = secured.identity("second")
+    give(app, "identity", tls_crt=certificate, tls_key=key)
+    app.wait(
+        "the pod to be restarted",
+        lambda: app.pods() and not before & {pod["metadata"]["uid"] for pod in app.pods()},
+        HEALING_S,
+    )
+    app.wait_ready(HEALING_S)
+    words.write()
+    words.wait_exact()
+    assert "RollingOut" in {event["reason"] for event in app.events()}
     assert "PRIVATE KEY" not in app.kubectl("logs", "counts-0") + json.dumps(app.resource())

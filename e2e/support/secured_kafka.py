@@ -33,10 +33,19 @@ class SecuredKafka:
     """SASL_SSL with SCRAM-SHA-512."""
     mutual_tls: str
     """SSL with a certificate of the client's."""
-    authority: Path
-    """The certificate of the authority that has signed those of the brokers, and whose clients they trust."""
-    client: tuple[Path, Path]
-    """A client's certificate and its key."""
+    pki: Authority
+    """Has signed the certificates of the brokers, and signs those of clients whom they trust."""
+
+    @property
+    def authority(self) -> str:
+        """The certificate of the authority."""
+        return (self.pki.directory / "ca.crt").read_text()
+
+    def identity(self, name: str) -> tuple[str, str]:
+        """Return a new certificate for a client, and its key."""
+        self.pki.identify(name, "orders")
+        certificate, key = (self.pki.directory / f"{name}.{kind}" for kind in ("crt", "key"))
+        return certificate.read_text(), key.read_text()
 
     def set_password(self, user: str, password: str) -> None:
         """Set a user's password and wait until the broker knows it, which the number of iterations tells."""
@@ -67,7 +76,6 @@ def secured_kafka(host: str) -> Iterator[SecuredKafka]:
         pki = Path(folder)
         authority = Authority(pki)
         authority.serve("broker", [], [host])
-        authority.identify("client", "orders")
         plain, controller, *others = free_ports(5, host)
         names = {"SCRAM": "SASL_PLAINTEXT", "SCRAMTLS": "SASL_SSL", "MTLS": "SSL"}
         addresses = {name: f"{host}:{port}" for name, port in zip(names, others, strict=True)}
@@ -97,6 +105,5 @@ def secured_kafka(host: str) -> Iterator[SecuredKafka]:
                 addresses["SCRAM"],
                 addresses["SCRAMTLS"],
                 addresses["MTLS"],
-                pki / "ca.crt",
-                (pki / "client.crt", pki / "client.key"),
+                authority,
             )
