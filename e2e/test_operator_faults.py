@@ -164,7 +164,7 @@ def expected_children(app: Application, revision: str) -> set[str]:
 
 @pytest.mark.timeout(900)
 def test_operator_that_dies_again_and_again_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
-    """Created, upgraded, deleted, made again and purged: counts are exact, nothing is made twice, left over or lost."""
+    """Created, upgraded, scaled in, deleted, made again, purged: counts are exact, nothing is made twice, left over or lost."""
     app: Application = word_count(words, replicas=2, upgrade={"gate": {"minStable": "1s"}})
     operator: Mortal = mortal(app)
     words.write(times=20)
@@ -180,6 +180,9 @@ def test_operator_that_dies_again_and_again_converges(word_count, words: Words, 
         upgraded = operator.until(lambda: at_rest(app, but_not=first), 1)
     words.wait_exact()
     assert len(operator.pods) == 4, "each pod was replaced once"
+    app.apply(replicas=1)
+    scaled = operator.until(lambda: at_rest(app), 1)
+    assert len(app.pods()) == 1
     with operator.live() as healthy:
         healthy.wait_until_it_leads()
         wait_for("some passes", lambda: healthy.metric("millrace_operator_reconcile_seconds_count") > 3, timeout_s=60)
@@ -206,9 +209,17 @@ def test_operator_that_dies_again_and_again_converges(word_count, words: Words, 
 
     assert {"SetFinalizer", "Apply", "ProvisionTopics", "status"} <= set(created)
     assert {"Apply", "Delete", "status"} <= set(upgraded)
+    assert {"DrainPod", "Apply", "status"} <= set(scaled)
     assert {"Delete", "RemoveMembers", "SetFinalizer"} <= set(deleted)
     assert {"DeleteTopics", "DeleteGroup"} <= set(purged)
-    deaths = {"created": created, "upgraded": upgraded, "deleted": deleted, "made again": made_again, "purged": purged}
+    deaths = {
+        "created": created,
+        "upgraded": upgraded,
+        "scaled": scaled,
+        "deleted": deleted,
+        "made again": made_again,
+        "purged": purged,
+    }
     print({what: f"{len(after)}: {' '.join(after)}" for what, after in deaths.items()})  # noqa: T201 - shown by `-s`
 
 

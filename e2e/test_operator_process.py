@@ -1,14 +1,13 @@
 """The operator as a process against a real API server, with pretended pods and brokers.
 
-One of several writes, a broken resource holds nobody up, nothing is written at rest, and it goes on after a crash at any point
-and after the API server was away.
+A broken resource holds nobody up, nothing is written at rest, and it goes on after the API server was away. With real pods,
+`test_operator_faults.py` and `test_operator_replicas.py` have it die and be followed by another.
 """
 
 import json
 import re
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,14 +80,6 @@ class World:
         """Return a condition of an app; empty if it has none of the kind."""
         conditions = self.get(namespace, "streamsapp", name)[0].get("status", {}).get("conditions", [])
         return next((item for item in conditions if item["type"] == kind), {})
-
-    def versions(self, namespace: str) -> dict[str, str]:
-        """Return the versions of everything in a namespace that an operator could write."""
-        found = {}
-        for kind in sorted(_OURS):
-            for item in self.get(namespace, kind):
-                found[f"{kind}/{item['metadata']['name']}"] = item["metadata"]["resourceVersion"]
-        return found
 
     def requests(self) -> dict[str, float]:
         """Return how often the API server was asked to write what an operator writes, by resource."""
@@ -196,49 +187,6 @@ def test_broken_resource_holds_no_other_up_on_real_brokers(world):
         world.wait_ready(space, *good, timeout_s=60)
 
 
-def test_operator_without_the_lease_never_writes(world):
-    """Of two the second takes over from one that was killed, and from one that stood still; that one ends and writes nothing."""
-    space = world.namespace("two")
-    with (
-        world.operator("first", space, LEASE_SECONDS=6) as first,
-        world.operator("second", space, LEASE_SECONDS=6) as second,
-        world.operator("third", space, LEASE_SECONDS=6) as third,
-    ):
-        wait_for("a leader", lambda: first.leads or second.leads or third.leads, timeout_s=60)
-        operators = [first, second, third]
-        leader = next(item for item in operators if item.leads)
-        world.apply(space, *(f"app-{number}" for number in range(12)))
-        wait_for("its first writes", lambda: len(_writes(leader)) > 10, timeout_s=60)
-        assert not any(_writes(item) for item in operators if item is not leader)
-
-        leader.signal(signal.SIGSTOP)
-        others = [item for item in operators if item is not leader]
-        wait_for("another leader", lambda: any(item.leads for item in others), timeout_s=60)
-        new = next(item for item in others if item.leads)
-        names = [f"app-{number}" for number in range(12)]
-        world.apply(space, *names, replicas=2)
-        world.wait_ready(space, *names)
-        before = wait_for("rest", lambda: _at_rest(world, space), timeout_s=60)
-        leader.signal(signal.SIGCONT)
-        assert leader.end() == 1
-        assert "the lease is lost" in leader.log
-        assert world.versions(space) == before
-
-        last = next(item for item in others if item is not new)
-        new.signal(signal.SIGKILL)
-        world.apply(space, "app-0", replicas=3)
-        world.wait_ready(space, *names)
-        assert last.leads
-        assert _writes(last)
-
-
-def _at_rest(world: World, space: str) -> dict[str, str] | None:
-    """Return the versions of everything if they have not changed for two seconds."""
-    before = world.versions(space)
-    time.sleep(2)
-    return before if world.versions(space) == before else None
-
-
 def _writes(operator: OperatorProcess) -> list[str]:
     """Return the writes that an operator has sent, but for its Lease."""
     return _WRITE_LINE.findall(operator.log)
@@ -261,34 +209,6 @@ def test_watches_go_on_after_the_api_server_was_restarted(world):
         )
         world.apply(space, "one", "two", replicas=2)
         world.wait_ready(space, "one", "two")
-
-
-def test_operator_that_dies_after_every_action_scales(world):
-    """Scaling comes to its end though each process lives for one action only; e2e/test_operator_faults.py has the rest."""
-    space = world.namespace("crash")
-    world.apply(space, "one")
-    with world.operator("crash", space):
-        world.wait_ready(space, "one")
-    deaths = 0
-    for replicas in (3, 1):
-        world.apply(space, "one", replicas=replicas)
-        while not _scaled(world, space, replicas):
-            with world.operator("crash", space, CRASH_AFTER_ACTIONS=1, RESYNC_SECONDS=1) as operator:
-                wait_for(
-                    "a crash, or the end",
-                    lambda: operator.ends_within(0.5) or _scaled(world, space, replicas),  # noqa: B023
-                    timeout_s=60,
-                )
-                deaths += operator.status is not None
-            assert deaths < 50, "it does not get on"
-    assert deaths >= 5, "two StatefulSets, two drained pods, and the status"
-    claims = {item["metadata"]["name"] for item in world.get(space, "pvc")}
-    assert claims == {"state-one-0", "state-one-1", "state-one-2"}, "Retain keeps the volumes"
-
-
-def _scaled(world: World, space: str, replicas: int) -> bool:
-    [found] = world.get(space, "statefulset", "one")
-    return found["status"].get("replicas") == replicas and world.ready(space) == {"one"}
 
 
 def test_probes_and_metrics_are_served(world):

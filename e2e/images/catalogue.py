@@ -25,8 +25,12 @@ class Images:
         return {name: size_bytes(name) for name in (self.runtime, self.operator, self.wordcount, self.apps)}
 
 
-def provide_images(cluster: Cluster) -> Images:
+def provide_images(cluster: Cluster, *, with_apps: bool = True) -> Images:
     """Build all images from the checkout and load those that pods run into a cluster's node.
+
+    Args:
+        cluster: The cluster.
+        with_apps: Whether applications are to run, and not only the operator.
 
     Raises:
         ClusterError: A build failed.
@@ -34,8 +38,9 @@ def provide_images(cluster: Cluster) -> Images:
     with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
         with sole_use():
             images = _build()
-            archives = [Path(directory) / f"{number}.tar" for number in range(2)]
-            for name, archive in zip((images.operator, images.apps), archives, strict=True):
+            names = [images.operator, images.apps] if with_apps else [images.operator]
+            archives = [Path(directory) / f"{number}.tar" for number in range(len(names))]
+            for name, archive in zip(names, archives, strict=True):
                 save(name, archive)
         for archive in archives:
             cluster.import_image(archive)
