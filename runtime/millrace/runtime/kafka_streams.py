@@ -28,6 +28,7 @@ from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_served, provision_internal_topics
+from millrace.runtime.reads import Reads
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.snapshot import Instance, take_status
 from millrace.runtime.state_directory import StateDirectory
@@ -189,7 +190,12 @@ class KafkaStreams:
             directory=self._directory,
             admin=self._admin,
             new_membership=MembershipFactory(
-                self.topology, self.config, settings, self._directory.process_id, self._admin
+                self.topology,
+                self.config,
+                settings,
+                self._directory.process_id,
+                self._admin,
+                Reads(self.topology, self._directory.path if self._directory.persistent else None),
             ),
             on_shutdown_requested=self._on_shutdown_requested,
             on_joined=self._activity.joined,

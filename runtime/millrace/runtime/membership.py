@@ -6,8 +6,10 @@ thread sees one thing. Warm-ups are not served yet, so tasks move at once and re
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from uuid import UUID
 
 from confluent_kafka.admin import AdminClient
@@ -20,6 +22,7 @@ from millrace.kafka.leader_cluster import LeaderCluster
 from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, MemberState, TopicSubscription
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
+from millrace.runtime.reads import Reads
 from millrace.topology.built import BuiltTopology
 from millrace.topology.plan import TopologyPlan
 
@@ -29,6 +32,13 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
 
 _SHUTDOWN_ANSWER_S = 10.0
+_UNFIT_AGAIN_MS = 10_000
+"""How long the leader of another version has until it is asked once more; the group has to come to rest for a roll to go on."""
+_log = logging.getLogger(__name__)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
@@ -50,12 +60,16 @@ class Membership:
         leader: GroupLeader,
         timeout_s: float,
         progress: LoopProgress,
+        reads: Reads,
     ) -> None:
         self._member = member
         self._protocol = protocol
         self._leader = leader
         self._timeout_s = timeout_s
         self._progress = progress
+        self._reads = reads
+        self._asks = member.instance_id is not None and reads.changed
+        self._had_unfit = False
         self._rejoin_at_ms: int | None = None
 
     @property
@@ -98,7 +112,7 @@ class Membership:
         Raises:
             StreamsError: the group cannot be joined, or the tasks cannot be assigned and this member leads.
         """
-        if self._rejoin_at_ms is not None and time.time_ns() // 1_000_000 >= self._rejoin_at_ms:
+        if self._rejoin_at_ms is not None and _now_ms() >= self._rejoin_at_ms:
             self._rejoin_at_ms = None
             self._member.request_rejoin("a follow-up rebalance is due")
         events = self._member.poll()
@@ -107,7 +121,7 @@ class Membership:
         return events
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Understand an assignment.
+        """Understand an assignment, and leave out tasks whose input the topology here does not read.
 
         Raises:
             MissingSourceTopicError: the leader found input topics missing.
@@ -115,6 +129,20 @@ class Membership:
         """
         tasks = self._protocol.accept(event)
         self._rejoin_at_ms = tasks.next_rebalance_ms
+        unfit = sorted(task for task, inputs in tasks.active.items() if not self._reads.fits(task, inputs))
+        if unfit:
+            self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
+            names = ", ".join(map(str, unfit))
+            _log.warning(
+                "The group's leader knows another topology: tasks %s are not taken, as their input is not read here",
+                names,
+            )
+            tasks = replace(tasks, active={task: each for task, each in tasks.active.items() if task not in unfit})
+        elif self._asks:
+            self._rejoin_at_ms = 0
+        else:
+            self._reads.keep()
+        self._had_unfit, self._asks = bool(unfit), False
         return tasks
 
     def rejoin_without_tasks(self, reason: str) -> None:
@@ -159,6 +187,7 @@ class MembershipFactory:
         settings: the clients' settings.
         process_id: this instance.
         admin: used when a member leads.
+        reads: what the topology reads, and what it read before.
     """
 
     def __init__(
@@ -168,11 +197,13 @@ class MembershipFactory:
         settings: ClientSettings,
         process_id: UUID,
         admin: AdminClient,
+        reads: Reads,
     ) -> None:
         self._config = config
         self._settings = settings
         self._process_id = process_id
         self._admin = admin
+        self._reads = reads
         self._plan = topology.plan()
         self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
         self._subscription = TopicSubscription.of(
@@ -202,4 +233,4 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return Membership(member, protocol, leader, config.task_timeout_ms / 1000, progress)
+        return Membership(member, protocol, leader, config.task_timeout_ms / 1000, progress, self._reads)

@@ -99,6 +99,11 @@ class StateDirectory:
         return self._process_id
 
     @property
+    def persistent(self) -> bool:
+        """Whether anything is kept on disk."""
+        return self._persistent
+
+    @property
     def global_path(self) -> Path:
         """Where the global stores live."""
         return self.path / GLOBAL_DIRECTORY

@@ -1,0 +1,101 @@
+"""Static members whose program reads other topics than before: brokers give them what they had, and do not ask."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import ExitStack
+
+import pytest
+from tests.runtime.support import (
+    TEXT,
+    expected_counts,
+    last_counts,
+    produce,
+    running,
+    settings,
+    two_step_word_count,
+    wait_until,
+    word_count,
+)
+
+from millrace.config import StreamsConfig
+from millrace.records import TaskId, TopicPartition
+from millrace.runtime.reads import READS_FILE, Reads
+from millrace.topology import Topology
+
+
+def tasks_of(members):
+    """Return the tasks that run, of all members."""
+    return sorted(str(task.id) for member in members for task in member.status().tasks if task.state == "RUNNING")
+
+
+@pytest.fixture
+def run(kafka, tmp_path):
+    """Run two static members with a topology, one after another: `run(topology)` gives them in a context."""
+    app = f"app-{secrets.token_hex(4)}"
+
+    def start(stack, topology):
+        names = ("pod-0", "pod-1")
+        configs = [
+            settings(kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=45_000) for name in names
+        ]
+        return [stack.enter_context(running(topology(), config)) for config in configs]
+
+    return start
+
+
+@pytest.mark.broker
+def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
+    """Members that return ask for a rebalance once, so that the new sub-topology is given to somebody."""
+    source, other, sink = topic_factory("in", partitions=2), topic_factory("more", partitions=2), topic_factory("out")
+
+    def grown():
+        topology = word_count(source, sink).add_source("others", other, key_serde=TEXT, value_serde=TEXT)
+        return topology.add_sink("copy", sink, "others", key_serde=TEXT, value_serde=TEXT)
+
+    with ExitStack() as stack:
+        members = run(stack, lambda: word_count(source, sink))
+        wait_until(lambda: tasks_of(members) == ["0_0", "0_1"], "two tasks")
+    with ExitStack() as stack:
+        members = run(stack, grown)
+        wait_until(lambda: tasks_of(members) == ["0_0", "0_1", "1_0", "1_1"], "the tasks of the new sub-topology")
+
+
+@pytest.mark.broker
+def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run, topic_factory):
+    """What the old program's assignment has left is not taken: nobody fails, and the tasks of the new program run."""
+    source, sink, new_sink = topic_factory("in", partitions=2), topic_factory("out"), topic_factory("new")
+    with ExitStack() as stack:
+        members = run(stack, lambda: two_step_word_count(source, sink, name="words"))
+        wait_until(lambda: len(tasks_of(members)) == 4, "all tasks")
+    with ExitStack() as stack:
+        members = run(stack, lambda: two_step_word_count(source, new_sink, name="terms"))
+        lines = ["a b", "b c"] * 20
+        wait_until(lambda: len(tasks_of(members)) == 4, "all tasks")
+        produce(kafka, source, lines, partitions=2)
+        wait_until(lambda: last_counts(kafka, new_sink) == expected_counts(lines), "counted")
+
+
+def test_what_is_read_is_remembered(tmp_path):
+    """It has changed when the topics have, not when the processors have; a new instance has nothing to compare with."""
+
+    def built(*sources):
+        topology = Topology()
+        for source in sources:
+            topology.add_source(f"from-{source}", source, key_serde=TEXT, value_serde=TEXT)
+            topology.add_sink(f"to-{source}", "out", f"from-{source}")
+        return topology.build(StreamsConfig.of({"application.id": "app"}))
+
+    first = Reads(built("a"), tmp_path)
+    assert not first.changed
+    first.keep()
+    assert (tmp_path / READS_FILE).exists()
+    assert not Reads(built("a"), tmp_path).changed
+    grown = Reads(built("a", "b"), tmp_path)
+    assert grown.changed
+    grown.keep()
+    assert not grown.changed
+    assert Reads(built("a"), None).changed
+    assert grown.fits(TaskId(1, 0), [TopicPartition("b", 0)])
+    assert not grown.fits(TaskId(1, 0), [TopicPartition("a", 0)])
+    assert not grown.fits(TaskId(2, 0), [TopicPartition("b", 0)])
