@@ -5,11 +5,14 @@ All read lines from `config.input` and write counts to `config.output`. They dif
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from millrace.dsl import Consumed, Grouped, KTable, Materialized, Produced, StreamsBuilder
+from millrace.processor import Processor, ProcessorContext
+from millrace.records import Record
 from millrace.serdes import Serdes
 from wordcount import topology, words
 
@@ -22,6 +25,15 @@ def compatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     counts = _counted(builder, config, "counts")
     text = Serdes.string()
     counts.to_stream().filter(lambda word, _: len(word) > 1).to(config["output"], Produced.with_(text, Serdes.long()))
+
+
+def extended(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Count the words' lengths too, in a sub-topology of its own at the end, with a store and a repartition topic of its own."""
+    counts = _counted(builder, config, "counts")
+    text, number = Serdes.string(), Serdes.long()
+    counts.to_stream().to(config["output"], Produced.with_(text, number))
+    by_length = counts.to_stream().group_by(lambda word, _: str(len(word)), Grouped.with_(text, number, name="lengths"))
+    by_length.count(Materialized.as_("lengths"))
 
 
 def incompatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
@@ -48,6 +60,13 @@ def slow(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
 
+def hanging(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Wait for ever while a task begins; the plan is accepted, as stores and topics are those of the first version."""
+    counts = _counted(builder, config, "counts")
+    text = Serdes.string()
+    counts.to_stream().process(_Hanging).to(config["output"], Produced.with_(text, Serdes.long()))
+
+
 def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     """Fail while the topology is built, so that there is no plan."""
     raise LookupError(f"There is no dictionary for {config['input']}")
@@ -72,3 +91,12 @@ def _hesitate(line: str) -> list[str]:
 
 def _refuse(line: str) -> list[str]:
     raise ValueError(f"This version cannot read {line!r}")
+
+
+class _Hanging(Processor[str, int, str, int]):
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        super().init(context)
+        threading.Event().wait()
+
+    def process(self, record: Record[str, int]) -> None:
+        self.context.forward(record)

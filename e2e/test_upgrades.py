@@ -1,0 +1,297 @@
+"""New revisions: rolled one pod at a time, rolled back when they do not run, refused when state would not fit."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any
+
+import pytest
+
+from e2e.support.application import PATIENCE_S, Application
+from e2e.support.words import Words
+
+pytestmark = pytest.mark.timeout(900)
+QUICK = {"gate": {"minStable": "1s", "readyTimeout": "40s"}}
+
+
+def started(app: Application) -> str:
+    """Apply an application, wait until its revision is stable, and return that."""
+    app.apply()
+    return settled(app)
+
+
+def settled(app: Application, timeout_s: float = PATIENCE_S) -> str:
+    """Wait until the newest manifest runs and is stable, and return its revision."""
+    app.wait_ready(timeout_s)
+    app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
+    return app.status()["stableRevision"]
+
+
+def uids(app: Application) -> set[str]:
+    """Return which pods there are."""
+    return {pod["metadata"]["uid"] for pod in app.pods()}
+
+
+def revisions(app: Application) -> list[str]:
+    """Return the revisions of the pods."""
+    return [pod["metadata"]["labels"]["streams.millrace.dev/revision"] for pod in app.pods()]
+
+
+def instances(app: Application) -> list[dict[str, Any]]:
+    """Return what each instance says of itself."""
+    return [app.instance(pod["metadata"]["name"]) for pod in app.pods()]
+
+
+def generations(app: Application) -> set[int]:
+    """Return the generations of the group, as its members know them: another with every rebalance."""
+    return {status["group"]["generation"] for status in instances(app)}
+
+
+def reasons(app: Application) -> set[str]:
+    """Return the reasons of the application's Events."""
+    return {event["reason"] for event in app.events()}
+
+
+def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
+    """Static members keep their tasks and volumes: the group stays in its generation, nothing is restored, counts are exact."""
+    app: Application = word_count(words, replicas=3, upgrade=QUICK)
+    first = started(app)
+    words.write(times=20)
+    words.wait_exact()
+    before, old = generations(app), uids(app)
+    assert len(before) == 1
+    fewest = 3
+    with words.load():
+        app.apply(app={"entrypoint": "versions:compatible"})
+        deadline = time.monotonic() + 240
+        while old & uids(app) or app.condition("Ready").get("status") != "True":
+            assert time.monotonic() < deadline, app.story()
+            fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
+            time.sleep(0.2)
+        second = settled(app)
+    words.wait_exact()
+    assert first != second
+    assert fewest >= 2
+    assert generations(app) == before
+    assert [status["restoration"]["restored_records"] for status in instances(app)] == [0, 0, 0]
+
+
+def test_a_topology_that_grows_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
+    """While old pods are there, nobody gives them tasks that they do not know: all run on, and counts are exact."""
+    app: Application = word_count(words, replicas=2, upgrade=QUICK)
+    started(app)
+    restarts: dict[str, int] = {}
+    with words.load():
+        app.apply(app={"entrypoint": "versions:extended"})
+        app.wait("all pods are new", lambda: restarts.update(restarts_of(app)) or len(set(restarts)) == 4, 240)
+        settled(app)
+    restarts.update(restarts_of(app))
+    words.wait_exact()
+    assert set(restarts.values()) == {0}
+    assert app.status()["tasks"]["active"] == 12
+
+
+def restarts_of(app: Application) -> dict[str, int]:
+    """Return how often each pod's program was started again."""
+    return {
+        pod["metadata"]["uid"]: each["restartCount"]
+        for pod in app.pods()
+        for each in pod["status"].get("containerStatuses", ())
+    }
+
+
+def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
+    """No old and no new pod are ever there together; that costs a pause, and no count."""
+    app: Application = word_count(words, replicas=2, upgrade={**QUICK, "strategy": "Recreate"})
+    started(app)
+    old = uids(app)
+    with words.load():
+        app.apply(app={"entrypoint": "versions:compatible"})
+        deadline = time.monotonic() + PATIENCE_S
+        while not (now := uids(app)) - old or len(now) < 2:
+            assert time.monotonic() < deadline, app.story()
+            assert not now & old or now <= old, "a new pod beside an old one"
+        settled(app)
+    words.wait_exact()
+    assert not uids(app) & old
+
+
+def test_an_image_that_does_not_exist_leaves_the_running_one_alone(word_count, words: Words) -> None:
+    """What runs goes on, the condition says why, and a good manifest puts all right."""
+    app: Application = word_count(words, replicas=1, upgrade=QUICK)
+    started(app)
+    image, pods = app.spec["image"], uids(app)
+    app.apply(image="localhost/nobody-built-this:1")
+    app.wait_for("RolledBack", reason="UpgradeNotBegun")
+    assert "nobody-built-this" in app.condition("RolledBack")["message"]
+    assert app.condition("Stalled")["reason"] == "PlanImageUnavailable"
+    words.write()
+    words.wait_exact()
+    assert uids(app) == pods
+    app.apply(image=image)
+    settled(app)
+    assert app.condition("RolledBack")["status"] == "False"
+    assert uids(app) == pods
+
+
+def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words: Words) -> None:
+    """The condition has the program's own words, what runs goes on, and another restartNonce has the program asked again."""
+    app: Application = word_count(words, replicas=1, upgrade=QUICK)
+    started(app)
+    pods = uids(app)
+    app.apply(app={"entrypoint": "versions:unplannable"})
+    app.wait_for("Stalled", reason="PlanFailed")
+    assert f"LookupError: There is no dictionary for {words.input}" in app.condition("Stalled")["message"]
+    jobs = {job["metadata"]["uid"] for job in app.objects("jobs")}
+    app.apply(restartNonce=1)
+    app.wait("asked again", lambda: jobs and not jobs & {job["metadata"]["uid"] for job in app.objects("jobs")})
+    app.wait_for("Stalled", reason="PlanFailed")
+    words.write()
+    words.wait_exact()
+    assert uids(app) == pods
+    app.apply(app={"entrypoint": "wordcount:topology"}, restartNonce=0)
+    settled(app)
+    assert app.condition("Stalled")["status"] == "False"
+    assert uids(app) == pods
+
+
+@pytest.mark.parametrize(
+    ("version", "reason", "timeout"), [("failing", "PodCrashed", "5m"), ("hanging", "ReadyTimeout", "30s")]
+)
+def test_a_revision_whose_pods_do_not_run_is_rolled_back(
+    word_count, words: Words, version: str, reason: str, timeout: str
+) -> None:
+    """A plan that is fine and pods that are not: the pod that fails gets the stable revision back, and counts are exact."""
+    app: Application = word_count(words, replicas=2, upgrade=QUICK, drain={"terminationGracePeriodSeconds": 10})
+    stable = started(app)
+    with words.load(40):
+        app.apply(app={"entrypoint": f"versions:{version}"}, upgrade={"gate": {"readyTimeout": timeout}})
+        app.wait_for("RolledBack", reason=reason, timeout_s=300)
+        assert "restartNonce" in app.condition("RolledBack")["message"]
+        app.wait("the stable revision runs", lambda: revisions(app) == [stable] * 2)
+        app.wait_for("Ready")
+    words.wait_exact()
+    assert {"RolledBack", reason} <= reasons(app)
+    state = app.status()
+    assert state["currentRevision"] == state["stableRevision"] == stable
+
+
+def test_what_failed_for_another_reason_is_tried_again(word_count, words: Words) -> None:
+    """A revision that waited for a Secret in vain is rolled back; when the Secret is there, another restartNonce is enough."""
+    app: Application = word_count(words, replicas=1, upgrade=QUICK)
+    stable = started(app)
+    dictionary = {"name": "dictionary", "secret": {"secretName": "dictionary"}}
+    mount = {"name": "dictionary", "mountPath": "/dictionary", "readOnly": True}
+    app.apply(podTemplate={"volumes": [dictionary], "volumeMounts": [mount]})
+    app.wait_for("RolledBack", reason="ReadyTimeout")
+    app.wait("the stable revision runs", lambda: revisions(app) == [stable])
+    app.kubectl("create", "secret", "generic", "dictionary", "--from-literal=words=all")
+    app.apply(restartNonce=1)
+    assert settled(app) not in {stable, None}
+    assert app.condition("RolledBack")["status"] == "False"
+    words.write()
+    words.wait_exact()
+
+
+def assert_refused(app: Application, reason: str) -> None:
+    """Check that the newest topology is refused, and that each of the reasons is told."""
+    app.wait_for("TopologyCompatible", "False", reason)
+    message = app.condition("TopologyCompatible")["message"]
+    prefix = app.spec["applicationId"]
+    assert "store counts was renamed to tallies" in message
+    assert f"repartition topic {prefix}-counts-repartition was renamed to {prefix}-tallies-repartition" in message
+
+
+def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
+    """Everything stays as it was until the change is taken back; with policy Warn it is told and let through, and counts anew."""
+    app: Application = word_count(words, replicas=2, upgrade=QUICK)
+    stable = started(app)
+    words.write()
+    pods = uids(app)
+    app.apply(app={"entrypoint": "versions:incompatible"})
+    assert_refused(app, "NeedsReset")
+    assert app.condition("Stalled")["reason"] == "TopologyHeldBack"
+    words.write()
+    words.wait_exact()
+    assert (uids(app), set(revisions(app))) == (pods, {stable})
+    assert f"{app.spec['applicationId']}-tallies-changelog" not in kafka_topics()
+    app.apply(app={"entrypoint": "wordcount:topology"})
+    assert settled(app) == stable
+    assert app.condition("TopologyCompatible")["status"] == "True"
+    assert uids(app) == pods
+    anew = Words(words.bootstrap_servers, f"e2e-{secrets.token_hex(3)}")
+    anew.input = words.input
+    app.apply(
+        app={"entrypoint": "versions:incompatible", "config": {"output": anew.output}},
+        upgrade={"topologyPolicy": "Warn", "gate": {"minStable": "20s", "readyTimeout": "2m"}},
+    )
+    assert_refused(app, "NeedsResetIgnored")
+    app.wait("all pods are new", lambda: len(uids(app) - pods) == 2)
+    assert settled(app) != stable
+    assert "NeedsResetIgnored" in reasons(app)
+    anew.write(times=10)
+    anew.wait_exact()
+
+
+def test_a_first_revision_need_not_be_stable_to_be_compared_with(word_count, words: Words) -> None:
+    """Pods that have just started have state already, and suspending them does not end that; taking the change back heals."""
+    app: Application = word_count(words, replicas=1, upgrade={"gate": {"minStable": "1h"}})
+    app.apply()
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    first = revisions(app)
+    pods = uids(app)
+    app.apply(app={"entrypoint": "versions:incompatible"})
+    assert_refused(app, "NeedsReset")
+    assert (uids(app), revisions(app)) == (pods, first)
+    app.apply(state="suspended")
+    app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
+    assert app.pods() == []
+    app.apply(state="running")
+    assert_refused(app, "NeedsReset")
+    app.wait_for("Ready")
+    assert revisions(app) == first
+    app.apply(app={"entrypoint": "wordcount:topology"})
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+    assert app.condition("TopologyCompatible")["status"] == "True"
+    assert revisions(app) == first
+    assert app.status().get("stableRevision") is None
+
+
+def test_volumes_grow_under_running_pods(word_count, words: Words) -> None:
+    """A larger storage.size reaches claims and StatefulSet, which is made anew under its pods; none of them is restarted."""
+    app: Application = word_count(words, replicas=2, upgrade=QUICK)
+    started(app)
+    pods, before = uids(app), app.object("statefulset")
+    assert before is not None
+    with words.load():
+        app.apply(storage={"size": "2Gi"})
+        app.wait("larger claims", lambda: sizes(app) == ["2Gi"] * 2)
+        app.wait("a StatefulSet for larger claims", lambda: template_size(app) == "2Gi")
+        app.wait_ready()
+    words.wait_exact()
+    after = app.object("statefulset")
+    assert after is not None
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+    assert uids(app) == pods
+    assert set(restarts_of(app).values()) == {0}
+    app.apply(replicas=3)
+    app.wait_ready()
+    assert sizes(app) == ["2Gi"] * 3
+    words.write()
+    words.wait_exact()
+
+
+def sizes(app: Application) -> list[str]:
+    """Return how much room each claim has got."""
+    return [claim["status"].get("capacity", {}).get("storage", "") for claim in app.objects("pvc")]
+
+
+def template_size(app: Application) -> str | None:
+    """Return how large the claims of new pods are to be."""
+    found = app.object("statefulset")
+    return found["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] if found else None
