@@ -128,11 +128,10 @@ class Versions:
         if timestamp < self.stream_time - RETENTION:
             return PUT_RETURN_CODE_NOT_PUT
         self.stream_time = max(self.stream_time, timestamp)
-        history_start = max(self.stream_time, end) - RETENTION
-        oldest_live = history_start // SEGMENT
+        oldest_live = (max(self.stream_time, end) - RETENTION) // SEGMENT
         self.spans.setdefault(key, {})
         self._expire(oldest_live)
-        valid_to = self._place(key, value, timestamp, history_start)
+        valid_to = self._place(key, value, timestamp)
         self._expire(oldest_live)
         return valid_to
 
@@ -140,7 +139,7 @@ class Versions:
         for key, spans in self.spans.items():
             self.spans[key] = {at: span for at, span in spans.items() if span[0] // SEGMENT >= oldest_live}
 
-    def _place(self, key, value, timestamp, history_start):
+    def _place(self, key, value, timestamp):
         latest_at, latest_value = self.latest.get(key, (None, None))
         spans = self.spans[key]
         if latest_at is not None and timestamp >= latest_at:
@@ -157,8 +156,6 @@ class Versions:
             if value is None:
                 spans.setdefault(timestamp, (timestamp, None))
             return self._put_latest(key, value, timestamp)
-        if later is not None and later < history_start:
-            return PUT_RETURN_CODE_NOT_PUT
         valid_to = latest_at if later is None else later
         spans[timestamp] = (valid_to, value)
         return valid_to
