@@ -28,7 +28,7 @@ from e2e.images.catalogue import build_images, provide_images
 _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 600
 _NO_TESTS = 5
-_WORKERS = os.environ.get("E2E_WORKERS", "3")
+_WORKERS = os.environ.get("E2E_WORKERS", "4")
 
 
 def main(arguments: list[str]) -> int:
@@ -84,7 +84,7 @@ def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
 
 def _pytest(cluster: Cluster, marked: str, *arguments: str) -> int:
     shared = [f"--cluster={cluster.directory}", "--prepared"]
-    flags = ["--durations=15", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
+    flags = ["--verbose", "--durations=25", f"--timeout={_TEST_TIMEOUT_S}", "-m", marked]
     paths = [] if any(Path(_ROOT, argument.split("::")[0]).exists() for argument in arguments) else ["e2e"]
     with subprocess.Popen([sys.executable, "-m", "pytest", *flags, *shared, *paths, *arguments], cwd=_ROOT) as process:
         try:

@@ -111,6 +111,7 @@ def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
     wait_for("the volume to grow", lambda: cluster.kubectl(*query) == "3Gi", timeout_s=30)
 
 
+@pytest.mark.disturbs
 def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
     """With the kubelet dead nobody restarts a killed container; a new kubelet does."""
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
@@ -124,6 +125,7 @@ def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
     assert _pod(cluster, pod)["status"]["containerStatuses"][0]["restartCount"] == 1
 
 
+@pytest.mark.disturbs
 def test_node_comes_back_from_a_reboot(cluster, pod):
     """After the kubelet, containerd and all containers were killed at once, pods run again with their data."""
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=30)
