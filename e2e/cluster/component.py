@@ -54,6 +54,11 @@ class Component:
         """Whether its process has not ended."""
         return self._pid_inside() is not None
 
+    @property
+    def ended(self) -> bool:
+        """Whether the process that was started last has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
     def tail(self) -> str:
         """Return the last lines of its log."""
         lines = self.log.read_text(errors="replace").splitlines()[-_TAIL_LINES:] if self.log.exists() else []

@@ -7,6 +7,7 @@ demands. No pod is evicted for a full disk: the machine's disk is not the node's
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import yaml
@@ -95,8 +96,17 @@ class Node:
         self.kubelet.kill()
 
     def start_kubelet(self) -> None:
-        """Start the kubelet (again)."""
+        """Start the kubelet (again), and wait until it serves; one that ends is started once more, as a node's init does.
+
+        It ends when containerd answers but does not know yet which containers there are.
+        """
         self.kubelet.start()
+        wait_for("the kubelet", self._kubelet_serves, timeout_s=60, poll_s=0.5, tail=self.kubelet.tail)
+
+    def _kubelet_serves(self) -> bool:
+        if self.kubelet.ended:
+            self.kubelet.start()
+        return self._machine.run(*_ask("http://127.0.0.1:10248/healthz"), check=False).strip() == "ok"
 
     def import_image(self, archive: Path) -> None:
         """Load a Docker archive into the node's image store."""
@@ -138,7 +148,7 @@ class Node:
             self._ctr("tasks", "kill", "--signal", "SIGKILL", task, check=False)
         self.containerd.kill()
         self.start_containerd()
-        self.kubelet.start()
+        self.start_kubelet()
 
     def _ctr(self, *arguments: str, check: bool = True) -> str:
         try:
@@ -213,6 +223,11 @@ class Node:
             "hostnameOverride": NODE_NAME,
             "conntrack": {"maxPerCore": 0, "min": 0},
         }
+
+
+def _ask(url: str) -> list[str]:
+    program = f"import urllib.request as request; print(request.urlopen({url!r}, timeout=2).read().decode())"
+    return [sys.executable, "-c", program]
 
 
 def _drop(pod_address: str, port: int) -> list[str]:
