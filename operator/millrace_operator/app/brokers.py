@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for_futures
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,7 +37,9 @@ class _Known:
     asking: Future[None] | None = None
     handed_out: KafkaState | None = None
     outdated: bool = False
-    """Whether an action has changed something since the question was asked."""
+    """Whether something has changed since the question was asked: by an action, or what the user wants."""
+    generation: int | None = None
+    """Of the manifest for which was asked last."""
 
 
 class Brokers:
@@ -54,15 +57,22 @@ class Brokers:
         self._known: dict[Ref, _Known] = {}
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="brokers")
 
-    def state(self, ref: Ref, ask: Ask) -> KafkaState:
-        """Return the newest answer that can be had without waiting long.
+    def state(self, ref: Ref, ask: Ask, generation: int) -> KafkaState:
+        """Return the newest answer that can be had without waiting long; for a new manifest, one to a question asked since.
 
         Args:
             ref: The application.
             ask: Asks its brokers; may take long, may not raise.
+            generation: That of its manifest.
         """
         with self._lock:
             known = self._known.setdefault(ref, _Known())
+            known.outdated = known.outdated or known.generation not in {None, generation}
+            known.generation = generation
+            earlier = known.asking if known.outdated and known.answered_in_time else None
+        if earlier is not None:
+            wait_for_futures([earlier], _WAIT_SECONDS)
+        with self._lock:
             begun = known.asking is None and (known.outdated or self._clock() - known.asked_at >= _FRESH_SECONDS)
             if begun:
                 known.outdated = False

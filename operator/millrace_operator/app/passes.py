@@ -120,7 +120,7 @@ class Passes:
         observed = Observed(
             now=time.time(),
             objects=objects,
-            kafka=self.brokers.state(ref, lambda: self.cluster.kafka.observe(desired, objects)),
+            kafka=self.brokers.state(ref, lambda: self.cluster.kafka.observe(desired, objects), desired.generation),
             instances=cluster.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
             outputs=cluster.outputs.of(ref.namespace, objects),
             storage_class_expandable=cluster.expandable(objects),

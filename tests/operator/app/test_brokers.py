@@ -48,22 +48,37 @@ class Slow:
 
 def test_pass_gets_the_newest_answer(brokers, now):
     """Brokers that answer in time are asked for each pass."""
-    assert brokers.state(REF, lambda: KafkaState(brokers=3)).brokers == 3
+    assert brokers.state(REF, lambda: KafkaState(brokers=3), 1).brokers == 3
     now[0] += 5
-    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2
+    assert brokers.state(REF, lambda: KafkaState(brokers=2), 1).brokers == 2
 
 
 def test_passes_in_quick_succession_ask_once(brokers):
     """What is a second old is new enough."""
-    assert brokers.state(REF, lambda: KafkaState(brokers=3)).brokers == 3
-    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 3
+    assert brokers.state(REF, lambda: KafkaState(brokers=3), 1).brokers == 3
+    assert brokers.state(REF, lambda: KafkaState(brokers=2), 1).brokers == 3
 
 
 def test_what_an_action_has_changed_is_asked_for_again(brokers):
     """However new the answer is: it is out of date."""
-    brokers.state(REF, lambda: KafkaState(brokers=3))
+    brokers.state(REF, lambda: KafkaState(brokers=3), 1)
     brokers.changed(REF)
-    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2
+    assert brokers.state(REF, lambda: KafkaState(brokers=2), 1).brokers == 2
+
+
+def test_a_new_manifest_is_judged_by_what_is_true_now(brokers):
+    """What was asked for the old one, if only just now, does not count, nor does an answer that is still under way."""
+    assert brokers.state(REF, lambda: KafkaState(brokers=3), 1).brokers == 3
+    assert brokers.state(REF, lambda: KafkaState(brokers=2), 2).brokers == 2
+    brokers.changed(REF)
+    slow = Slow(KafkaState(brokers=9))
+    under_way = threading.Thread(target=brokers.state, args=(REF, slow, 2))
+    under_way.start()
+    while not slow.asked:
+        assert under_way.is_alive()
+    threading.Timer(0.1, slow.go.set).start()
+    assert brokers.state(REF, lambda: KafkaState(brokers=1), 3).brokers == 1
+    under_way.join()
 
 
 def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes, monkeypatch):
@@ -71,10 +86,10 @@ def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes, monke
     monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.01)
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.01)
     slow = Slow(KafkaState(brokers=3))
-    assert brokers.state(REF, slow).reason == "Unknown"
+    assert brokers.state(REF, slow, 1).reason == "Unknown"
     monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.0)
     now[0] += 60
-    assert brokers.state(REF, slow).reason == "Unknown"
+    assert brokers.state(REF, slow, 1).reason == "Unknown"
     assert slow.asked == 1, "one question at a time"
     assert changes == []
     slow.go.set()
@@ -82,17 +97,17 @@ def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes, monke
     if asking is not None:
         asking.result(30)
     assert changes == [REF]
-    assert brokers.state(REF, slow).brokers == 3
+    assert brokers.state(REF, slow, 1).brokers == 3
 
 
 def test_lag_alone_brings_no_pass(brokers, changes, now, monkeypatch):
     """It changes all the time; whoever is in the group is worth a look."""
-    brokers.state(REF, lambda: KafkaState(lag=1))
+    brokers.state(REF, lambda: KafkaState(lag=1), 1)
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.0)
     for state, expected in ((KafkaState(lag=2), []), (KafkaState(lag=2, group=Group("Stable")), [REF])):
         now[0] += 5
         slow = Slow(state)
-        brokers.state(REF, slow)
+        brokers.state(REF, slow, 1)
         asking = brokers._known[REF].asking
         slow.go.set()
         if asking is not None:
@@ -106,12 +121,12 @@ def test_failure_of_the_question_is_an_answer(brokers):
     def broken():
         raise ValueError
 
-    state = brokers.state(REF, broken)
+    state = brokers.state(REF, broken, 1)
     assert (state.reason, state.error) == ("Unreachable", "Asking the brokers failed: ValueError")
 
 
 def test_forgotten_application_begins_anew(brokers):
     """Another of the same name is another application."""
-    brokers.state(REF, lambda: KafkaState(brokers=3))
+    brokers.state(REF, lambda: KafkaState(brokers=3), 1)
     brokers.forget(REF)
-    assert brokers.state(REF, lambda: KafkaState(brokers=2)).brokers == 2
+    assert brokers.state(REF, lambda: KafkaState(brokers=2), 1).brokers == 2
