@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from millrace_operator.model import Desired, Key, Object, Observed
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHING: Final = "CrashLoopBackOff"
+_MOST_PLANS: Final = 1024
+"""How many plans are kept as they were read, of all applications together."""
 
 
 class Trouble(NamedTuple):
@@ -174,8 +177,9 @@ def view_of(desired: Desired, observed: Observed) -> View:
     return View(app, observed.objects, pods, claims)
 
 
+@functools.lru_cache(maxsize=_MOST_PLANS)
 def read_plan(text: str) -> TopologyPlan | None:
-    """Return a plan from its JSON; None if it is none."""
+    """Return a plan from its JSON; None if it is none. A plan is looked at many times in a pass, and never changes."""
     try:
         return TopologyPlan.from_json(text)
     except ValidationError:
