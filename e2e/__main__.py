@@ -8,22 +8,19 @@ cluster with it, and what files are left are removed here.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
-from e2e.cluster.leftovers import PREFIX, remove_leftovers
+from e2e.cluster.leftovers import remove_leftovers
 from e2e.cluster.progress import phase, say
+from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
-from e2e.images.catalogue import build_images, provide_images
+from e2e.images.catalogue import provide_images
 
 _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 600
@@ -39,36 +36,18 @@ def main(arguments: list[str]) -> int:
         with phase("The whole run"):
             with phase("Providing packages and programs"):
                 prepare()
-            with phase("Building the images"):
-                sizes = build_images().sizes()
-            say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in sizes.items()))
-            with _cluster() as cluster:
+            with temporary_cluster() as cluster:
+                with phase("Building the images and loading them into the node"):
+                    images = provide_images(cluster)
+                say(", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in images.sizes().items()))
+                with phase("Installing the operator"):
+                    Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
                 return _run_tests(cluster, arguments)
     except ClusterError as error:
         say(f"Error: {error}")
         return 1
     finally:
         remove_leftovers()
-
-
-@contextmanager
-def _cluster() -> Iterator[Cluster]:
-    """Start the cluster with the operator in it, and take it down."""
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        with phase("Starting the cluster"):
-            cluster = Cluster.start(directory)
-        try:
-            with phase("Loading the images into the node"):
-                images = provide_images(cluster)
-            with phase("Installing the operator"):
-                Release(cluster, OPERATOR_NAMESPACE).apply(image_values(images.operator))
-            yield cluster
-        finally:
-            with phase("Taking the cluster down"):
-                cluster.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _run_tests(cluster: Cluster, arguments: list[str]) -> int:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,8 +20,8 @@ from confluent_kafka.admin import AdminClient
 from e2e import diagnostics
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.cluster import prepare
-from e2e.cluster.leftovers import PREFIX
 from e2e.cluster.progress import phase
+from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.support.application import Application, merged
@@ -87,7 +85,8 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
         request.config.stash[_cluster_key] = found
         yield found
         return
-    with _own_cluster(loudly, with_node=True) as cluster:
+    prepare()
+    with temporary_cluster(saying=loudly) as cluster:
         request.config.stash[_cluster_key] = cluster
         yield cluster
 
@@ -95,7 +94,8 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
 @pytest.fixture(scope="session")
 def api_server(loudly) -> Iterator[Cluster]:
     """Give a Kubernetes of its own with no node, for tests of the API: it shares nothing with `cluster`."""
-    with _own_cluster(loudly, with_node=False) as cluster:
+    prepare()
+    with temporary_cluster(with_node=False, saying=loudly) as cluster:
         yield cluster
 
 
@@ -226,19 +226,3 @@ def word_count(
 def kubectl_json(cluster: Cluster) -> Callable[..., Any]:
     """Run kubectl and give what it prints as data: `kubectl_json("get", "pods", "-n", namespace)`."""
     return lambda *arguments: json.loads(cluster.kubectl(*arguments, "--output=json"))
-
-
-@contextmanager
-def _own_cluster(loudly: Callable[[str], Any], *, with_node: bool) -> Iterator[Cluster]:
-    prepare()
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
-    try:
-        with loudly("Starting the cluster" if with_node else "Starting the control plane"):
-            cluster = Cluster.start(directory, with_node=with_node)
-        try:
-            yield cluster
-        finally:
-            with loudly("Taking the cluster down"):
-                cluster.stop()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)

@@ -47,16 +47,6 @@ def provide_images(cluster: Cluster, *, with_apps: bool = True) -> Images:
     return images
 
 
-def build_images() -> Images:
-    """Build all images from the checkout; layers of what has not changed are used again.
-
-    Raises:
-        ClusterError: A build failed.
-    """
-    with sole_use():
-        return _build()
-
-
 def _build() -> Images:
     images = Images()
     base = provide_base()
