@@ -219,6 +219,9 @@ def word_count(
     yield make
     for app in made:
         app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause-", check=False)
+    for app in made:
+        app.ask_to_delete()
+    for app in made:
         app.delete()
 
 

@@ -2,8 +2,7 @@
 
 `python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
 well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names. With `PRETEND_GROUPS_ONLY=1` brokers are real but for the groups, which only pods could
-join, and plans are those of a count, whose changelog is made and watched.
+raise for the applications of these names.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
 """
@@ -13,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,16 +19,13 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
-from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
-from millrace_operator.cluster.requests import Requests
-from millrace_operator.kafka import KafkaClusters
 from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 
@@ -44,13 +39,6 @@ def plan(application_id: str) -> TopologyPlan:
     return TopologyPlan(
         application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
     )
-
-
-def counting_plan(application_id: str) -> TopologyPlan:
-    """Return the plan of a topology that counts records by their keys."""
-    changelog = PlannedChangelogTopic(name=f"{application_id}-counts-changelog", config={"cleanup.policy": "compact"})
-    counting = PlannedSubtopology(id=0, source_topics=(INPUT,), changelog_topics=(changelog,))
-    return TopologyPlan(application_id=application_id, hash="0" * 64, subtopologies=(counting,))
 
 
 def manifest(name: str, **spec: Any) -> dict[str, Any]:
@@ -99,24 +87,6 @@ class PretendedKafka(Kafka):
         """Nothing is open."""
 
 
-class PretendedGroups(KafkaHands):
-    """Brokers as they are, with a group of all pods that were not told to leave.
-
-    Args:
-        requests: How to reach the API server.
-        drained: The uids of those that were.
-    """
-
-    def __init__(self, requests: Requests, drained: set[str]) -> None:
-        super().__init__(requests, KafkaClusters())
-        self._drained = drained
-
-    def observe(self, desired, objects):
-        """Return what the brokers say, with a stable group of the pods there are."""
-        state = super().observe(desired, objects)
-        return state if state.error else replace(state, group=_group(desired, objects, self._drained))
-
-
 def _group(desired: Desired, objects: Mapping[Key, Any], drained: set[str]) -> Group | None:
     pods = [
         key.name
@@ -157,21 +127,12 @@ class PretendedInstances(Instances):
 
 
 class PretendedOutputs(Outputs):
-    """Plan Jobs that print a plan.
-
-    Args:
-        requests: How to reach the API server.
-        plan_of: Returns the plan of an application id.
-    """
-
-    def __init__(self, requests: Requests, plan_of: Callable[[str], TopologyPlan] = plan) -> None:
-        super().__init__(requests)
-        self._plan_of = plan_of
+    """Plan Jobs that print a plan."""
 
     def of(self, namespace, objects):
         """Return the plan for every Job that has ended."""
         return {
-            key.name: self._plan_of(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
+            key.name: plan(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
             for key, obj in objects.items()
             if key.kind == "Job" and obj.get("status", {}).get("succeeded")
         }
@@ -306,9 +267,6 @@ def main() -> int:
 def outside(requests) -> Outside:
     """Return what is pretended."""
     drained: set[str] = set()
-    if os.environ.get("PRETEND_GROUPS_ONLY"):
-        kafka = PretendedGroups(requests, drained)
-        return Outside(kafka, PretendedInstances(drained), PretendedOutputs(requests, counting_plan))
     return Outside(PretendedKafka(drained), PretendedInstances(drained), PretendedOutputs(requests))
 
 

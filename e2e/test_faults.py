@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, caused for real: processes killed, pods gone, brokers away, resources that are broken."""
+"""What goes wrong in a cluster, caused for real: processes killed, pods gone, brokers away, records that cannot be read."""
 
 from __future__ import annotations
 
@@ -75,42 +75,6 @@ def away_for(app: Application, seconds: int) -> None:
 
 def _since(time: str) -> float:
     return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
-
-
-BROKEN = {
-    "no-image": ({"image": "localhost/nobody-built-this:1"}, "Stalled", "True", "nobody-built-this"),
-    "no-brokers": ({"kafka": {"bootstrapServers": ["127.0.0.1:1"]}}, "BrokersReachable", "False", "127.0.0.1:1"),
-    "no-entrypoint": ({"app": {"entrypoint": "nothing.here:topology"}}, "Stalled", "True", "nothing"),
-    "no-topic": ({"app": {"config": {"input": "no-such-topic"}}}, "TopicsReady", "False", "no-such-topic"),
-    "no-secret": (
-        {"kafka": {"auth": {"type": "plain", "secretRef": {"name": "nobody-made-this"}}}},
-        "BrokersReachable",
-        "False",
-        "nobody-made-this",
-    ),
-}
-"""What is wrong, the condition that tells it, and a word of its message."""
-
-
-def test_broken_resources_do_not_hold_up_a_good_one(word_count, words: Words) -> None:
-    """Among some that are broken in one way each, a good one runs, and each broken one says why."""
-    broken: dict[str, Application] = {}
-    for name, (changes, _, _, _) in BROKEN.items():
-        broken[name] = word_count(words, name=name, replicas=1)
-        broken[name].apply(**changes)
-    good: Application = word_count(words, replicas=1)
-    good.apply()
-    good.wait_ready()
-    words.write()
-    words.wait_exact()
-    for name, (_, kind, status, text) in BROKEN.items():
-        broken[name].wait(
-            f"{name}: {kind} told",
-            lambda app=broken[name], kind=kind, status=status, text=text: (
-                app.condition(kind).get("status") == status and text in app.condition(kind)["message"]
-            ),
-        )
-        assert broken[name].pods() == []
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])

@@ -1,7 +1,8 @@
 """The operator as a process against a real API server, with pretended pods and brokers.
 
-A broken resource holds nobody up, nothing is written at rest, and it goes on after the API server was away. With real pods,
-`test_operator_faults.py` and `test_operator_replicas.py` have it die and be followed by another.
+A fault in its own code holds nobody up, nothing is written at rest, and it goes on after the API server was away. With real pods,
+`test_operator_faults.py` and `test_operator_replicas.py` have it die and be followed by another; `test_many.py` has it serve
+fifty apps, and broken ones among them.
 """
 
 import json
@@ -17,8 +18,7 @@ from kubernetes import config
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import INPUT, Kubelet, manifest
-from millrace.dev.kafka import EmbeddedKafka
+from e2e.pretend import Kubelet, manifest
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
@@ -162,29 +162,6 @@ def test_broken_resource_holds_no_other_up(world):
         failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')
         assert 1 <= failures < 30, "it is tried again, ever more seldom"
         assert json.loads(operator.get("/healthz"))["ok"]
-
-
-def test_broken_resource_holds_no_other_up_on_real_brokers(world):
-    """Fifty good ones have their topics made on a real Kafka and run, whichever way one more is broken; that one says why."""
-    space = world.namespace("brokers")
-    good = [f"good-{number}" for number in range(50)]
-    with (
-        EmbeddedKafka() as kafka,
-        world.operator("brokers", space, PRETEND_GROUPS_ONLY=1, PRETEND_BUG_IN="bug"),
-    ):
-        kafka.create_topics(INPUT, partitions=2)
-        kafka.create_topics("foreign-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
-        real = {"bootstrapServers": [kafka.bootstrap_servers]}
-        world.apply(space, "bug", "foreign", kafka=real)
-        world.apply(space, "lonely", kafka={"bootstrapServers": ["127.0.0.1:1"]})
-        world.apply(space, *good, kafka=real)
-        world.wait_ready(space, *good, timeout_s=240)
-        assert {f"{name}-counts-changelog" for name in good} <= kafka.admin().list_topics(timeout=30).topics.keys()
-        assert "pretended bug" in world.condition(space, "bug", "Stalled")["message"]
-        assert "127.0.0.1:1" in world.condition(space, "lonely", "BrokersReachable")["message"]
-        assert "3 partitions but needs 2" in world.condition(space, "foreign", "TopicsReady")["message"]
-        world.apply(space, good[3], replicas=2, kafka=real)
-        world.wait_ready(space, *good, timeout_s=60)
 
 
 def _writes(operator: OperatorProcess) -> list[str]:

@@ -158,9 +158,13 @@ class Application:
 
         return status
 
+    def ask_to_delete(self) -> None:
+        """Delete the resource and do not wait."""
+        self.kubectl("delete", "streamsapp", self.name, "--ignore-not-found", "--wait=false")
+
     def delete(self, timeout_s: float = PATIENCE_S) -> None:
         """Delete the resource and wait until it is gone."""
-        self.kubectl("delete", "streamsapp", self.name, "--ignore-not-found", "--wait=false")
+        self.ask_to_delete()
         self.wait("deleted", lambda: self.object("streamsapp") is None, timeout_s)
 
     def story(self) -> str:
