@@ -327,12 +327,16 @@ def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp
     produce(kafka, source, ["a b"] * 10)
     with running(word_count(source, sink), settings(kafka, app, tmp_path) | {"__status.file__": str(path)}):
         status = wait_until(
-            lambda: path.exists() and (found := json.loads(path.read_text()))["processing"]["records"] == 10 and found,
-            "status",
+            lambda: (
+                path.exists()
+                and (found := json.loads(path.read_text()))["processing"]["records"] == 10
+                and found["lag"]["partitions"] == {f"{source}-0": 0}
+                and found
+            ),
+            "all counted, and no lag",
         )
     assert status["state"] == "RUNNING"
     assert [task["id"] for task in status["tasks"]] == ["0_0"]
-    assert status["lag"]["partitions"] == {f"{source}-0": 0}
     assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
 
 

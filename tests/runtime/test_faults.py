@@ -141,7 +141,7 @@ def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
             )
             threading.Event().wait(chance.uniform(0.2, 1.0))
             if strike == 3:
-                kafka.stop_broker()
+                kafka.kill()
                 threading.Event().wait(0.5)
                 kafka.restart_broker()
             victim.kill()
@@ -198,7 +198,11 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_outage_longer_than_records_may_wait(crash_kafka, tmp_path, guarantee):
-    """Brokers away for longer than transactions and deliveries may take: instances wait, and go on from the last commit."""
+    """Brokers away for longer than transactions and deliveries may take: instances wait, and go on from the last commit.
+
+    They are killed. A lone broker that is stopped in order may record a transaction as complete (seen with 4.3.1) without the
+    marker in `__consumer_offsets`, whose leader is gone by then; brokers then call the group's offsets unstable for ever.
+    """
     kafka = crash_kafka
     timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
     config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee) | timeouts

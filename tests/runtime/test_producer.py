@@ -99,6 +99,56 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
 
 
+class AwayAfterOffsets:
+    """A librdkafka producer whose brokers stop answering between the two requests of a commit."""
+
+    def __init__(self, client, kafka):
+        self._client = client
+        self._kafka = kafka
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+    def send_offsets_to_transaction(self, *_):
+        self._kafka.pause()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["commit", "abort"])
+def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, monkeypatch, ending):
+    """When brokers do not answer for longer than one waits, another producer of the same id goes on as soon as they do."""
+    monkeypatch.setattr("millrace.runtime.producer._STUCK_S", 0.2)
+    kafka = own_kafka()
+    kafka.create_topics("out")
+    config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    first = producer.client = AwayAfterOffsets(producer.client, kafka)
+    answer_again = threading.Timer(8.0, kafka.resume)
+    try:
+        producer.begin()
+        producer.client.produce("out", b"unsure")
+        producer.flush()
+        answer_again.start()
+        if ending == "commit":
+            with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
+                producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, b"")
+        else:
+            kafka.pause()
+        producer.abort()
+        assert producer.client is not first
+        producer.begin()
+        producer.client.produce("out", b"kept")
+        producer.client.commit_transaction(30)
+    finally:
+        answer_again.cancel()
+        kafka.resume()
+        producer.close()
+    written = [value for _, value, _ in read_all(kafka, "out")]
+    possible = [[b"kept"], [b"unsure", b"kept"]] if ending == "commit" else [[b"kept"]]
+    assert written in possible
+
+
 def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):
     """Being fenced is told while reports are served, as any other time; aborting then ends with a producer that works."""
     topic, app = topic_factory("out", partitions=4), f"app-{secrets.token_hex(4)}"

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -198,7 +199,7 @@ class StreamsProducer:
         Raises:
             TaskMigratedError: the generation has passed, or the producer is fenced.
             TransactionAbortedError: call `abort`, then revive the tasks.
-            StreamsTimeoutError: no answer in `task.timeout.ms`.
+            StreamsTimeoutError: the offsets could not be added in `task.timeout.ms`.
         """
         if not self.in_transaction:
             self.begin()
@@ -213,11 +214,24 @@ class StreamsProducer:
                 lambda: client.send_offsets_to_transaction(positions, group_metadata, _REQUEST_TIMEOUT_S)
             ),
         )
-        self._retry("commit the transaction", lambda: self.client.commit_transaction(_REQUEST_TIMEOUT_S))
+        try:
+            self._retry("commit the transaction", lambda: client.commit_transaction(_REQUEST_TIMEOUT_S), _STUCK_S)
+        except StreamsTimeoutError as error:
+            self._stuck = True
+            raise TransactionAbortedError(
+                f"{error} A new producer takes this one's place, and what turns out not to be committed is processed again"
+            ) from error
         self.in_transaction = False
 
     def abort(self) -> None:
-        """Abort the transaction if one is open; a producer that cannot is replaced by a new one of the same id."""
+        """Abort the transaction if one is open; a producer that cannot is replaced by a new one of the same id.
+
+        librdkafka may not connect again to a coordinator that was away for a moment, so it is not asked twice: the start of
+        a new producer ends the transaction as well.
+
+        Raises:
+            StreamsTimeoutError: no coordinator answered the new one in `task.timeout.ms`.
+        """
         if not self.in_transaction:
             return
         self.in_transaction = False
@@ -225,7 +239,7 @@ class StreamsProducer:
             self.replace()
             return
         try:
-            self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S))
+            self._retry("abort the transaction", lambda: self.client.abort_transaction(_REQUEST_TIMEOUT_S), 0.0)
         except StreamsError as error:
             _log.info("%s; a new producer takes over", error)
             self.replace()
@@ -286,8 +300,8 @@ class StreamsProducer:
         if error is not None and error.code() not in _PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
-    def _retry(self, doing: str, call: Callable[[], object]) -> None:
-        deadline = time.monotonic() + self._task_timeout_s
+    def _retry(self, doing: str, call: Callable[[], object], within_s: float = math.inf) -> None:
+        deadline = time.monotonic() + min(self._task_timeout_s, within_s)
         while True:
             try:
                 with self._progress.waiting_for(f"a broker to {doing}"):
