@@ -58,7 +58,7 @@ def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) ->
     app.wait_ready()
     words.write(times=10)
     words.wait_exact()
-    kafka.stop_broker()
+    kafka.kill()
     app.wait("told", lambda: app.condition("BrokersReachable").get("status") == "False")
     away_for(app, 20)
     kafka.restart_broker()
