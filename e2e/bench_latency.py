@@ -10,6 +10,7 @@ seen by a watch of the StatefulSets, from a spec's change to what follows from i
 """
 
 import argparse
+import contextlib
 import statistics
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config, watch
+from urllib3.exceptions import HTTPError
 
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
@@ -39,6 +41,10 @@ class StatefulSets:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
+        with contextlib.suppress(HTTPError):  # the API server ends before this does
+            self._watch()
+
+    def _watch(self) -> None:
         for event in watch.Watch().stream(self._apps.list_namespaced_stateful_set, _SPACE):
             found = event["raw_object"]
             with self._changed:
