@@ -89,7 +89,7 @@ def test_a_topology_that_grows_is_rolled_out_without_a_crash(word_count, words: 
     restarts.update(restarts_of(app))
     words.wait_exact()
     assert set(restarts.values()) == {0}
-    assert app.status()["tasks"]["active"] == 12
+    app.wait("the tasks that are new run too", lambda: app.status()["tasks"]["active"] == 12)
 
 
 def restarts_of(app: Application) -> dict[str, int]:
