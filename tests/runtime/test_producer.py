@@ -63,15 +63,22 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
 
 
-class Stuck:
-    """A librdkafka producer that never answers once it is asked to add offsets."""
+class Changed:
+    """A librdkafka producer of which one call is another."""
 
     def __init__(self, client):
         self._client = client
-        self.release = threading.Event()
 
     def __getattr__(self, name):
         return getattr(self._client, name)
+
+
+class Stuck(Changed):
+    """It never answers once it is asked to add offsets."""
+
+    def __init__(self, client):
+        super().__init__(client)
+        self.release = threading.Event()
 
     def send_offsets_to_transaction(self, *_):
         self.release.wait(60)
@@ -99,15 +106,12 @@ def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_p
     assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
 
 
-class AwayAfterOffsets:
-    """A librdkafka producer whose brokers stop answering between the two requests of a commit."""
+class AwayAfterOffsets(Changed):
+    """Its brokers stop answering between the two requests of a commit."""
 
     def __init__(self, client, kafka):
-        self._client = client
+        super().__init__(client)
         self._kafka = kafka
-
-    def __getattr__(self, name):
-        return getattr(self._client, name)
 
     def send_offsets_to_transaction(self, *_):
         self._kafka.pause()
