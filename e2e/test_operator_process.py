@@ -32,8 +32,9 @@ _WRITE_LINE = re.compile(r"DEBUG \S+requests: (apply|create|patch|delete|update)
 class World:
     """A control plane with a pretended node."""
 
-    def __init__(self, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path) -> None:
         self.cluster = cluster
+        self.kubelet = kubelet
         self.folder = folder
 
     def namespace(self, name: str) -> str:
@@ -102,7 +103,7 @@ def world() -> Iterator[World]:
         cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
         cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
-        yield World(cluster, Path(folder))
+        yield World(cluster, kubelet, Path(folder))
         kubelet.close()
 
 
@@ -178,7 +179,8 @@ def test_watches_go_on_after_the_api_server_was_restarted(world):
         operator.signal(signal.SIGSTOP)
         world.cluster.kubectl("delete", "service", "one", "-n", space)
         world.apply(space, "one", replicas=3)
-        world.cluster.restart_api_server()
+        with world.kubelet.silent():
+            world.cluster.restart_api_server()
         operator.signal(signal.SIGCONT)
         world.wait_ready(space, "one", timeout_s=60)
         wait_for(
