@@ -162,6 +162,26 @@ def test_a_paused_client_keeps_its_tasks_and_does_nothing(kafka, topic_factory, 
         wait_until(lambda: Ticking.ticks > ticks, "punctuated after resuming")
 
 
+def test_tasks_that_moved_while_the_client_was_paused_go_on(kafka, topic_factory, app, tmp_path):
+    """Paused partitions that a thread gives up and gets back are read again as soon as the client resumes."""
+    source, sink = topic_factory("in", partitions=PARTITIONS), topic_factory("out")
+    with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
+        [thread] = streams.threads
+        wait_until(lambda: settled(streams, 4), "one thread with all tasks")
+        produce(kafka, source, LINES, partitions=PARTITIONS)
+        wait_until(lambda: last_counts(kafka, sink) == expected_counts(LINES), "counted")
+        streams.pause()
+        wait_until(lambda: len(thread.resources.consumer.paused) == 4, "paused")
+        streams.add_stream_thread()
+        wait_until(lambda: len(thread.resources.consumer.partitions) == 2, "two tasks given up")
+        streams.remove_stream_thread(60)
+        wait_until(lambda: len(thread.resources.tasks.task_ids) == 4, "and got back")
+        produce(kafka, source, LINES, partitions=PARTITIONS)
+        streams.resume()
+        expected = expected_counts(LINES * 2)
+        wait_until(lambda: last_counts(kafka, sink) == expected, lambda: f"all: {last_counts(kafka, sink)}")
+
+
 def test_a_client_may_start_paused(kafka, topic_factory, app, tmp_path):
     """State is not restored either until it resumes."""
     source, sink = topic_factory("in"), topic_factory("out")

@@ -62,8 +62,8 @@ class InputConsumer:
         """Stop reading partitions; records of them that were fetched but not polled are gone."""
         ours = [partition for partition in partitions if self._partitions.pop(partition, None) is not None]
         if ours:
+            self.resume(ours)  # librdkafka would leave them paused when they are assigned again
             self._client.incremental_unassign([ClientTopicPartition(*partition) for partition in ours])
-            self._paused.difference_update(ours)
             for partition in ours:
                 self.at_end.pop(partition, None)
                 self.positions.pop(partition, None)
