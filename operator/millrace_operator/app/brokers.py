@@ -40,6 +40,8 @@ class _Known:
     """Whether something has changed since the question was asked: by an action, or what the user wants."""
     generation: int | None = None
     """Of the manifest for which was asked last."""
+    answered_for: int | None = None
+    """Generation of the manifest for which the answer was asked for that is known."""
 
 
 class Brokers:
@@ -77,7 +79,7 @@ class Brokers:
             if begun:
                 known.outdated = False
                 known.asked_at = self._clock()
-                known.asking = self._pool.submit(self._ask, ref, known, ask)
+                known.asking = self._pool.submit(self._ask, ref, known, ask, generation)
             asking = known.asking
             wait = _FIRST_WAIT_SECONDS if known.state is None else _WAIT_SECONDS if known.answered_in_time else 0.0
         if asking is not None and wait:
@@ -86,8 +88,11 @@ class Brokers:
             except FutureTimeoutError:
                 known.answered_in_time = False
         with self._lock:
-            known.handed_out = known.state or KafkaState(error="the brokers have not answered yet", reason="Unknown")
-            return known.handed_out
+            told = known.state
+            if told is None or (told.error is None and known.answered_for != generation):
+                told = KafkaState(error="the brokers have not answered yet", reason="Unknown")
+            known.handed_out = told
+            return told
 
     def changed(self, ref: Ref) -> None:
         """Tell that an action has changed something: what is known is out of date."""
@@ -105,7 +110,7 @@ class Brokers:
         """End the threads; questions that are under way end by their own time-outs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, ref: Ref, known: _Known, ask: Ask) -> None:
+    def _ask(self, ref: Ref, known: _Known, ask: Ask, generation: int) -> None:
         begun = self._clock()
         try:
             state = ask()
@@ -114,6 +119,7 @@ class Brokers:
             state = KafkaState(error=f"Asking the brokers failed: {type(error).__name__}", reason="Unreachable")
         with self._lock:
             known.state = state
+            known.answered_for = generation
             known.asking = None
             known.answered_in_time = self._clock() - begun < _WAIT_SECONDS
             differs = known.handed_out is not None and _lasting(known.handed_out) != _lasting(state)

@@ -25,8 +25,10 @@ def now():
 
 
 @pytest.fixture
-def brokers(changes, now):
-    """Brokers with that clock."""
+def brokers(changes, now, monkeypatch):
+    """Brokers with that clock, and with as much time for an answer as a slow machine takes."""
+    monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 60.0)
     told = Brokers(changes.append, lambda: now[0])
     yield told
     told.close()
@@ -37,12 +39,13 @@ class Slow:
 
     def __init__(self, state):
         self.state = state
-        self.go = threading.Event()
+        self.begun, self.go = threading.Event(), threading.Event()
         self.asked = 0
 
     def __call__(self):
         self.asked += 1
-        assert self.go.wait(30)
+        self.begun.set()
+        assert self.go.wait(60)
         return self.state
 
 
@@ -74,8 +77,7 @@ def test_a_new_manifest_is_judged_by_what_is_true_now(brokers):
     slow = Slow(KafkaState(brokers=9))
     under_way = threading.Thread(target=brokers.state, args=(REF, slow, 2))
     under_way.start()
-    while not slow.asked:
-        assert under_way.is_alive()
+    assert slow.begun.wait(30)
     threading.Timer(0.1, slow.go.set).start()
     assert brokers.state(REF, lambda: KafkaState(brokers=1), 3).brokers == 1
     under_way.join()
@@ -87,17 +89,30 @@ def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes, monke
     monkeypatch.setattr(module, "_WAIT_SECONDS", 0.01)
     slow = Slow(KafkaState(brokers=3))
     assert brokers.state(REF, slow, 1).reason == "Unknown"
+    assert slow.begun.wait(30)
     monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.0)
     now[0] += 60
     assert brokers.state(REF, slow, 1).reason == "Unknown"
     assert slow.asked == 1, "one question at a time"
     assert changes == []
-    slow.go.set()
     asking = brokers._known[REF].asking
-    if asking is not None:
-        asking.result(30)
+    slow.go.set()
+    asking.result(30)
     assert changes == [REF]
     assert brokers.state(REF, slow, 1).brokers == 3
+
+
+def test_what_was_true_for_an_older_manifest_is_not_handed_out(brokers, now, changes, monkeypatch):
+    """Brokers too slow for a pass: a new manifest is judged by nothing rather than by an answer from before it."""
+    assert brokers.state(REF, lambda: KafkaState(brokers=3), 1).brokers == 3
+    monkeypatch.setattr(module, "_WAIT_SECONDS", 0.01)
+    slow = Slow(KafkaState(brokers=2))
+    assert brokers.state(REF, slow, 2).reason == "Unknown"
+    asking = brokers._known[REF].asking
+    slow.go.set()
+    asking.result(30)
+    assert changes == [REF]
+    assert brokers.state(REF, slow, 2).brokers == 2
 
 
 def test_lag_alone_brings_no_pass(brokers, changes, now, monkeypatch):
