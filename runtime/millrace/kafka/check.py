@@ -68,6 +68,7 @@ def check_brokers(settings: ClientSettings, timeout_s: float) -> None:
     began = time.monotonic()
     deadline, patience = began + timeout_s, began + min(timeout_s, _MISMATCH_PATIENCE_S)
     servers = list(config.bootstrap_servers)
+    mismatch: _Failure | None = None
     while True:
         failures = []
         for server in servers:
@@ -79,7 +80,8 @@ def check_brokers(settings: ClientSettings, timeout_s: float) -> None:
         refused = next((f for f in failures if f.step is _Step.CREDENTIALS), None)
         if refused is not None:
             raise _error(refused, config, timeout_s)
-        mismatch = next((f for f in failures if f.step is _Step.NOT_THE_PROTOCOL), None)
+        if any(f.step is not _Step.NO_ANSWER for f in failures):  # an attempt that ran out of time takes nothing back
+            mismatch = next((f for f in failures if f.step is _Step.NOT_THE_PROTOCOL), None)
         if mismatch is not None and time.monotonic() >= patience:
             raise _error(mismatch, config, timeout_s)
         if time.monotonic() + _RETRY_S >= deadline:
@@ -110,8 +112,8 @@ def _try(server: str, settings: ClientSettings, security: Security, timeout_s: f
     except OSError as error:
         return _Failure(_Step.NOBODY_LISTENS, server, str(error))
     with link:
-        if security.tls and (reason := _tls_problem(link, host, security)):
-            return _Failure(_Step.NOT_THE_PROTOCOL, server, reason)
+        if security.tls and (problem := _tls_problem(link, host, security)):
+            return _Failure(problem[0], server, problem[1])
     own = settings.kafka_python() | {"bootstrap_servers": [server]}
     connection = Connection(own)
     try:
@@ -120,14 +122,19 @@ def _try(server: str, settings: ClientSettings, security: Security, timeout_s: f
         connection.close()
 
 
-def _tls_problem(link: socket.socket, host: str, security: Security) -> str | None:
+def _tls_problem(link: socket.socket, host: str, security: Security) -> tuple[_Step, str] | None:
     try:
         with security.ssl_context().wrap_socket(link, server_hostname=host):
             return None
     except ssl.SSLCertVerificationError as error:
-        return f"its TLS certificate is not trusted ({error.verify_message}): check ssl.ca.location and the host name"
+        return (
+            _Step.NOT_THE_PROTOCOL,
+            f"its TLS certificate is not trusted ({error.verify_message}): check ssl.ca.location and the host name",
+        )
+    except TimeoutError as error:
+        return _Step.NO_ANSWER, str(error)
     except OSError as error:
-        return f"it does not speak TLS ({error})"
+        return _Step.NOT_THE_PROTOCOL, f"it does not speak TLS ({error})"
 
 
 async def _probe(connection: Connection, server: str, security: Security, timeout_ms: int) -> _Failure | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -42,6 +43,9 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             except (OSError, kafka_errors.KafkaError) as error:
                 link.close()
                 problem = error
+            except BaseException:  # the attempt is given up, because the manager closes
+                link.close()
+                raise
         raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
 
     async def _open(self, link: socket.socket, host: str, address: Any, timeout_at: float | None) -> Any:
@@ -52,13 +56,28 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         if not self.ssl_enabled:
             return KafkaTCPTransport(self._net, link, host=host)
         tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
-        transport = KafkaSSLTransport(self._net, link, host=host, **tls)
+        transport = _Tls(self._net, link, host=host, **tls)
         try:
-            await transport.handshake()
-        except (OSError, kafka_errors.KafkaError):
+            await transport.shake_hands(timeout_at)
+        except BaseException:  # also when the attempt is given up, because the manager closes
             transport.abort()
             raise
         return transport
+
+
+class _Tls(KafkaSSLTransport):  # type: ignore[misc]
+    """The library's transport, except that a server that does not finish the handshake is not waited for for ever."""
+
+    async def shake_hands(self, timeout_at: float | None) -> None:
+        while True:
+            try:
+                self._sock.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._net.wait_read(self._sock, timeout_at)
+            except ssl.SSLWantWriteError:
+                await self._net.wait_write(self._sock, timeout_at)
+            else:
+                return
 
 
 class Connection:
