@@ -134,7 +134,8 @@ class Outputs:
         wanted = "Succeeded" if result == "Complete" else "Failed"
         ended = [pod for pod in pods if pod.get("status", {}).get("phase") == wanted]
         if not ended:
-            return _why_failed(job) if result == "Failed" else None
+            is_older = any("deletionTimestamp" not in pod["metadata"] for pod in pods)
+            return _why_failed(job) if result == "Failed" and not is_older else None
         pod = max(ended, key=lambda pod: str(pod["metadata"].get("creationTimestamp")))
         if result == "Failed" and (message := _termination_message(pod)):
             return message

@@ -81,8 +81,8 @@ def _settle_use(turn: Turn) -> None:
             "each holds fewer tasks."
         )
         turn.settle("False", Reason.VOLUME_NEARLY_FULL, message)
-    elif used is None and before is not None and before.reason == Reason.VOLUME_NEARLY_FULL and turn.view.pods:
-        turn.settle("False", Reason.VOLUME_NEARLY_FULL, before.message)  # which may be why no pod answers
+    elif used is None and before is not None and before.reason == Reason.VOLUME_NEARLY_FULL and turn.view.has_pods:
+        turn.settle("False", Reason.VOLUME_NEARLY_FULL, before.message)  # which may be why no pod answers, or is ready
     elif unbound and any(not pod.ready for pod in turn.view.pods.values()):
         turn.settle("False", Reason.VOLUME_PENDING, f"Claim {unbound[0]} has no volume yet. See its events.")
     else:

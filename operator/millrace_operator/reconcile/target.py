@@ -76,8 +76,7 @@ def _kept(turn: Turn, running: str | None, *, decided: bool) -> str | None:
         running: The revision that runs, or ran last.
         decided: Whether the wanted revision is refused, and not only awaited.
     """
-    is_there = bool(turn.view.pods or turn.view.replicas)
-    return running if is_there or (decided and history.has_started(turn, running)) else None
+    return running if turn.view.has_pods or (decided and history.has_started(turn, running)) else None
 
 
 def _running(turn: Turn, wanted: str) -> str | None:
@@ -109,23 +108,15 @@ def _keep_revision(turn: Turn, wanted: str, failure: Failure | None) -> None:
     item = revision_config_map(app, pods_part(turn.spec))
     if failure is not None:
         item["metadata"]["annotations"] = {FAILED: failure.to_text()}
-        if turn.status.stable_revision and not _is_remembered(turn, wanted):
-            message = f"Revision {wanted} is rolled back to {turn.stable}. {failure.message}"
-            turn.events.append(Event("RolledBack", message, "Warning"))
     turn.apply(item)
 
 
-def _is_remembered(turn: Turn, revision: str) -> bool:
-    kept = turn.view.revision_config_map(revision)
-    return kept is not None and FAILED in (kept["metadata"].get("annotations") or {})
-
-
 def _settle_rolled_back(turn: Turn, wanted: str, failure: Failure) -> None:
-    turn.settle(
-        "True",
-        failure.reason,
-        f"Revision {wanted} was rolled back to {turn.stable}. {failure.message} {_RETRY}",
-    )
+    what = f"Revision {wanted} was rolled back to {turn.stable}."
+    told = turn.condition("RolledBack")
+    if told is None or not told.message.startswith(what):  # the status is written last: what it tells of was done
+        turn.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
+    turn.settle("True", failure.reason, f"{what} {failure.message} {_RETRY}")
     turn.settle("True", Reason.UPGRADE_FAILED, f"Revision {wanted} failed and was rolled back. {failure.message}")
 
 

@@ -120,6 +120,11 @@ class View:
         return None if self.stateful_set is None else int(self.stateful_set["spec"].get("replicas", 1))
 
     @property
+    def has_pods(self) -> bool:
+        """Whether there are pods, or are to be: one that was deleted is about to come back."""
+        return bool(self.pods or self.replicas)
+
+    @property
     def pods_follow(self) -> bool:
         """Whether the StatefulSet's controller has seen the newest template, so that a deleted pod comes back by it."""
         found = self.stateful_set

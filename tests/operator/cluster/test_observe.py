@@ -108,7 +108,7 @@ def test_plan_is_found_among_what_the_program_printed(server, requests):
     assert Outputs(requests).of("shop", objects(job(), pod("Succeeded"))) == {"j": plan}
 
 
-@pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running"))])
+@pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running")), (job("Failed"), pod("Running"))])
 def test_output_of_what_has_not_ended_is_not_known(server, requests, found):
     """Job and pod are seen at different times: what was seen of the pod may be older."""
     assert Outputs(requests).of("shop", objects(*found)) == {}
@@ -128,7 +128,11 @@ def test_failed_job_tells_why(server, requests):
     assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "x" * 5000 + "the end"
     assert outputs(job("Failed"), pod("Failed")).endswith("xthe end")
-    assert outputs(job("Failed", "Job was active longer than specified deadline")).startswith("Job was active longer")
+    overdue = job("Failed", "Job was active longer than specified deadline")
+    assert outputs(overdue).startswith("Job was active longer")
+    ending = pod("Running")
+    ending["metadata"]["deletionTimestamp"] = "1970-01-01T00:00:00Z"
+    assert outputs(overdue, ending).startswith("Job was active longer")
 
 
 def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):

@@ -86,6 +86,11 @@ def test_a_volume_that_is_full_stays_so_while_no_pod_answers(world):
     world.used_percent = None
     world.run(10)
     assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull")
+    for pod in world.pods():
+        del world.objects[model.Key("Pod", pod["metadata"]["name"])]
+    world.turn()
+    assert world.condition("StorageHealthy") == ("False", "VolumeNearlyFull"), "the pods are about to be made again"
+    world.run(10)
     world.used_percent = 10.0
     world.run(10)
     assert world.condition("StorageHealthy") == ("True", "VolumesFit")

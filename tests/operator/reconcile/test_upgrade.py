@@ -6,6 +6,7 @@ import pytest
 from tests.operator.reconcile.world import APP, Program, World, is_ready, plan
 
 from millrace_operator import model
+from millrace_operator.reconcile import reconcile
 
 NEW = "registry.example/words:2"
 
@@ -159,6 +160,23 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-2"]
     assert world.most_pods_down == 1
     assert world.turn().actions == ()
+
+
+def test_a_roll_back_is_told_once_and_never_forgotten(world):
+    """There is one Event of it, though the operator dies where it would tell of it, in what it does first or after that."""
+    world.programs[NEW] = Program(crashes=True)
+    world.change(image=NEW)
+    deaths = 0
+    for _ in range(60):
+        decision = reconcile(world.desired(), world.observed())
+        dies = deaths < 3 and any(event.reason == "RolledBack" for event in decision.events)
+        deaths += dies
+        world.carry_out(decision, deaths if dies else None)
+        world.settle()
+        world.tick(5)
+    assert world.condition("RolledBack")[0] == "True"
+    assert deaths == 3
+    assert [event.reason for event in world.events].count("RolledBack") == 1
 
 
 def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
