@@ -6,6 +6,16 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes tells of the machine and not of the product: a pause of a quarter of a second must fail nothing.
+settings.register_profile(
+    "millrace",
+    settings.get_profile(settings.get_current_profile_name()),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("millrace")
 
 
 @pytest.fixture(autouse=True)

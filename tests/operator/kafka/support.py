@@ -4,6 +4,8 @@ import secrets
 
 from millrace.manifest import StreamsApp
 from millrace.topology.plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace_operator.kafka import KafkaClusters
+from millrace_operator.kafka.connections import Connection, Connections
 
 
 def streams_app(bootstrap_servers="127.0.0.1:9092", application_id="app", *, uid="u-1", kafka=None, **spec):
@@ -22,6 +24,13 @@ def streams_app(bootstrap_servers="127.0.0.1:9092", application_id="app", *, uid
             },
         }
     )
+
+
+def patient_clusters(monkeypatch):
+    """Return the brokers of all applications with more time than the operator gives them: what they say is what matters."""
+    monkeypatch.setattr("millrace_operator.kafka.clusters.LOOK_TIMEOUT_S", 60.0)
+    monkeypatch.setattr("millrace_operator.kafka.clusters._ALL_LOOKS_S", 60.0)
+    return KafkaClusters(Connections(lambda config: Connection(config, 60.0)))
 
 
 def count_plan(source, application_id=None, *, config=None):

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from confluent_kafka import Producer
 from tests.kafka.support import Group, hang
-from tests.operator.kafka.support import count_plan, streams_app
+from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError
@@ -26,8 +26,16 @@ CANARY = "c4n4ry-s3cret"
 
 
 @pytest.fixture
-def clusters():
+def clusters(monkeypatch):
     """Give what is tested."""
+    clusters = patient_clusters(monkeypatch)
+    yield clusters
+    clusters.close()
+
+
+@pytest.fixture
+def hurried():
+    """Give what is tested, with the operator's own time-outs."""
     clusters = KafkaClusters()
     yield clusters
     clusters.close()
@@ -149,7 +157,7 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
         kafka.bootstrap_servers,
         source_of(plan),
         3,
-        **{"application.id": plan.application_id, "session.timeout.ms": 30_000},
+        **{"application.id": plan.application_id, "session.timeout.ms": 120_000},
     )
     try:
         for pod in ("app-0", "app-1", "app-11"):
@@ -185,10 +193,10 @@ def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):
 
 
 def observed_in_time(clusters, app, credentials, plan=None):
-    """Observe, within ten seconds."""
+    """Observe, well within the 30 and 60 s that the client libraries would take; it takes 7 s if the brokers hang."""
     began = time.monotonic()
     state = clusters.observe(app, credentials, plan)
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 25.0
     return state
 
 
@@ -200,20 +208,20 @@ def test_errors_are_told_by_kind(clusters, own_kafka):
     def credentials(password):
         return Credentials.of(app.spec, {"kafka-user": {"username": b"me", "password": password.encode()}})
 
-    assert observed_in_time(clusters, app, credentials(CANARY)).error is None
-    wrong = observed_in_time(clusters, app, credentials(f"{CANARY}-wrong"))
+    assert clusters.observe(app, credentials(CANARY)).error is None
+    wrong = clusters.observe(app, credentials(f"{CANARY}-wrong"))
     assert wrong.reason == "AuthenticationFailed"
     assert "kafka-user" in wrong.error
     assert CANARY not in wrong.error
-    assert observed_in_time(clusters, app, credentials(CANARY)).error is None
+    assert clusters.observe(app, credentials(CANARY)).error is None
     missing = Credentials.of(app.spec, {})
-    assert observed_in_time(clusters, app, missing).reason == "SecretMissing"
+    assert clusters.observe(app, missing).reason == "SecretMissing"
     with pytest.raises(ConfigError, match="kafka-user"):
         clusters.act(app, missing, DeleteGroup())
     plain = streams_app(kafka.sasl_bootstrap_servers)
-    assert observed_in_time(clusters, plain, Credentials()).reason == "AuthenticationFailed"
+    assert clusters.observe(plain, Credentials()).reason == "AuthenticationFailed"
     files = streams_app(kafka.bootstrap_servers, kafka={"config": {"ssl.ca.location": "/ca.pem"}})
-    assert observed_in_time(clusters, files, Credentials()).reason == "BadConfiguration"
+    assert clusters.observe(files, Credentials()).reason == "BadConfiguration"
 
 
 def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, tmp_path):
@@ -223,35 +231,36 @@ def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, 
     kafka = own_kafka(security=SaslPlain({"me": password}))
     app = streams_app(kafka.sasl_bootstrap_servers, kafka=PLAIN)
     credentials = Credentials.of(app.spec, {"kafka-user": {"username": b"me", "password": password.encode()}})
-    state = observed_in_time(clusters, app, credentials)
+    state = clusters.observe(app, credentials)
     assert (state.error, state.brokers) == (None, 1)
 
 
-def test_brokers_that_stop_are_told_in_time_and_found_again(clusters, own_kafka):
+def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
     """Brokers that hang, are gone, or come back are seen as they are, without a restart of the operator."""
     kafka = own_kafka()
     kafka.create_topics("in")
     plan = count_plan("in", "app")
     app = streams_app(kafka.bootstrap_servers)
-    assert observed_in_time(clusters, app, Credentials(), plan).error is None
+    seen_again(hurried, app, plan)
     hang(kafka)
-    state = observed_in_time(clusters, app, Credentials(), plan)
+    state = observed_in_time(hurried, app, Credentials(), plan)
     assert (state.reason, dict(state.topics), state.brokers) == ("Unreachable", {}, 0)
     kafka.resume()
-    seen_again(clusters, app, plan)
+    seen_again(hurried, app, plan)
     kafka.kill()
-    state = observed_in_time(clusters, app, Credentials(), plan)
+    state = observed_in_time(hurried, app, Credentials(), plan)
     assert state.reason == "Unreachable"
     assert kafka.bootstrap_servers in state.error
     kafka.restart_broker()
-    seen_again(clusters, app, plan)
+    seen_again(hurried, app, plan)
     delete_topics(kafka.admin(), ["in"])
-    assert clusters.observe(app, Credentials(), plan).topics == {}
+    assert hurried.observe(app, Credentials(), plan).topics == {}
 
 
 def seen_again(clusters, app, plan):
     """Observe until the brokers answer."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (state := observed_in_time(clusters, app, Credentials(), plan)).error is not None:
         assert time.monotonic() < deadline, state.error
+        time.sleep(0.1)
     assert state.topics.keys() == {"in"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tests.kafka.support import Group
 from tests.operator.kafka.certificates import Authority
-from tests.operator.kafka.support import count_plan, streams_app
+from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev._ports import free_ports
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka import Credentials
 from millrace_operator.model import DeleteGroup, RemoveMembers
 
 pytestmark = pytest.mark.broker
@@ -52,9 +52,9 @@ def brokers(authority):
 
 
 @pytest.fixture
-def clusters():
+def clusters(monkeypatch):
     """Give what is tested."""
-    clusters = KafkaClusters()
+    clusters = patient_clusters(monkeypatch)
     yield clusters
     clusters.close()
 
@@ -77,7 +77,7 @@ def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, 
     plan = count_plan("in", "app")
     app = streams_app(address, kafka=KAFKA)
     mine = credentials(app, authority, authority)
-    group = Group(kafka.bootstrap_servers, "in", 2, **{"application.id": "app", "session.timeout.ms": 30_000})
+    group = Group(kafka.bootstrap_servers, "in", 2, **{"application.id": "app", "session.timeout.ms": 120_000})
     group.join("app-0", **{"group.instance.id": "app-0"})
     group.settle()
     group.members["app-0"].close(leave_group=False)
