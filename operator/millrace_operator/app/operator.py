@@ -55,6 +55,9 @@ _LONGEST_PAUSE_SECONDS: Final = 60.0
 _LAST_PASSES_SECONDS: Final = 20.0
 _LIST_ATTEMPTS: Final = 30
 _LIST_PAUSE_SECONDS: Final = 2.0
+_SOONEST_RELIST_SECONDS: Final = 5.0
+"""How soon all is listed again once watches begin, which is then done ever more seldom: no watch tells of what was deleted
+between the first list and its own beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +179,11 @@ class Operator:
             self._queue.add(Ref(APPS.kind, namespace, name))
 
     def _relist_forever(self) -> None:
+        pause = _SOONEST_RELIST_SECONDS
         while not self._stop.is_set():
-            self._relist_due.wait(self._settings.relist_seconds)
+            watches_begin_anew = self._relist_due.wait(pause)
             self._relist_due.clear()
+            pause = _SOONEST_RELIST_SECONDS if watches_begin_anew else min(2 * pause, self._settings.relist_seconds)
             try:
                 self._relist()
             except ApiError as error:

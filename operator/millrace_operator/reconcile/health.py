@@ -35,10 +35,13 @@ def settle_restoration(turn: Turn) -> None:
     """Settle StateRestored."""
     instances = turn.observed.instances
     restoring = sum(item.restoring for item in instances.values())
+    before = turn.condition("StateRestored")
     if restoring:
         tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
         turn.settle("False", Reason.RESTORING, f"{tasks} state; the others run.")
         turn.look_after(15)
+    elif before is not None and before.status != "Unknown" and not turn.all_tell:
+        turn.settle(before.status, Reason(before.reason), before.message)
     elif instances or turn.view.replicas == 0:
         turn.settle("True", Reason.RESTORED)
     else:
@@ -94,7 +97,7 @@ def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:
         turn.settle("False", Reason.NOT_RUNNING)
     elif busy is not None:
         turn.settle("False", busy)
-    elif any(item.restoring for item in turn.observed.instances.values()):
+    elif turn.verdicts["StateRestored"].status == "False":
         turn.settle("False", Reason.STATE_IS_RESTORED)
     elif state != "Stable":
         turn.settle("False", Reason.TASKS_MOVE)

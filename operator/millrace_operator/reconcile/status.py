@@ -55,8 +55,8 @@ def status_of(turn: Turn) -> StreamsAppStatus:
             else GroupStatus(protocol=kafka.group.protocol, state=kafka.group.state, members=len(kafka.group.members))
             if kafka.group is not None
             else None,
-            "tasks": _tasks(instances),
-            "restoration": _restoration(instances),
+            "tasks": _tasks(instances) if turn.all_tell else old.tasks,
+            "restoration": _restoration(instances) if turn.all_tell else old.restoration,
             "lag": _lag(turn),
             "internal_topics": old.internal_topics if turn.topics is None else turn.topics,
             "storage": old.storage

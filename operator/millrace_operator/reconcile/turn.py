@@ -124,6 +124,11 @@ class Turn:
         """Return a condition as it was written last."""
         return next((item for item in self.status.conditions if item.type == kind), None)
 
+    @property
+    def all_tell(self) -> bool:
+        """Whether all pods that are ready have told of their instances; one that is busy may not have answered in time."""
+        return all(pod.name in self.observed.instances for pod in self.view.pods.values() if pod.ready)
+
     def is_true(self, kind: ConditionType) -> bool:
         """Return whether this turn has settled a condition as true."""
         return kind in self.verdicts and self.verdicts[kind].status == "True"

@@ -1,5 +1,7 @@
 """What the status and Events tell."""
 
+import dataclasses
+
 import pytest
 from tests.operator.reconcile.world import Program, World, plan
 
@@ -148,3 +150,16 @@ def test_the_life_of_an_application():
         world.settle()
         world.tick(2)
     assert seen == ["Planning", "Provisioning", "Starting", "Running"]
+
+
+def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
+    """What its instance does is not known for once: the numbers and StateRestored stay, also when nobody answers."""
+    observed = world.observed()
+    for answers in (dict(list(observed.instances.items())[:1]), {}):
+        decision = reconcile(world.desired(), dataclasses.replace(observed, instances=answers))
+        assert decision.status == world.status
+    world.restoring = {"words-0": 1}
+    world.turn()
+    assert world.condition("StateRestored") == ("False", "Restoring")
+    decision = reconcile(world.desired(), dataclasses.replace(observed, instances={}))
+    assert decision.status == world.status

@@ -1,0 +1,36 @@
+"""The operator's own rounds."""
+
+from kubernetes import client
+
+from millrace_operator.app.operator import Operator
+from millrace_operator.app.settings import Settings
+from millrace_operator.reconcile import reconcile
+
+
+class Pauses:
+    """What the rounds wait for, with no time going by: watches begin anew in the pauses of which the numbers are given."""
+
+    def __init__(self, operator, count, begin_anew):
+        self.lengths = []
+        self._operator, self._count, self._begin_anew = operator, count, begin_anew
+
+    def wait(self, seconds):
+        self.lengths.append(seconds)
+        if len(self.lengths) == self._count:
+            self._operator._stop.set()
+        return len(self.lengths) in self._begin_anew
+
+    def clear(self):
+        pass
+
+
+def test_all_is_listed_again_soon_after_the_watches_begin(monkeypatch):
+    """What was deleted between the first list and the watches is not missed for long; later, lists are seldom."""
+    operator = Operator(Settings(pod_name="o", pod_namespace="n"), reconcile, client.ApiClient())
+    pauses = Pauses(operator, 12, {9})
+    listed = []
+    monkeypatch.setattr(operator, "_relist_due", pauses)
+    monkeypatch.setattr(operator, "_relist", lambda: listed.append(len(pauses.lengths)))
+    operator._relist_forever()
+    assert pauses.lengths == [5, 10, 20, 40, 80, 160, 320, 600, 600, 5, 10, 20]
+    assert listed == list(range(1, 13))
