@@ -23,7 +23,7 @@ from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import provide_images
 
 _ROOT = Path(__file__).parents[1]
-_TEST_TIMEOUT_S = 600
+_TEST_TIMEOUT_S = 1800
 _NO_TESTS = 5
 _WORKERS = os.environ.get("E2E_WORKERS", "4")
 

@@ -111,7 +111,12 @@ def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
 @pytest.fixture(scope="session")
 def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
     """Let the session's Kafka listen where pods reach it; `kafka` itself comes with Millrace's pytest plugin."""
-    return {"host": cluster.host_address}
+    return {
+        "host": cluster.host_address,
+        "config": {
+            "broker.session.timeout.ms": "60000"
+        },  # nobody stops it: a pause of the machine is to cost no transaction
+    }
 
 
 @pytest.fixture
@@ -164,10 +169,10 @@ def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
     deployment = ("-n", operator.namespace, f"deployment/{operator.name}")
     selector = f"--selector=app.kubernetes.io/instance={operator.name}"
     cluster.kubectl("scale", *deployment, "--replicas=0")
-    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, "--timeout=90s")
+    cluster.kubectl("wait", "--for=delete", "pod", "-n", operator.namespace, selector, "--timeout=180s", timeout_s=200)
     yield
     cluster.kubectl("scale", *deployment, "--replicas=1")
-    cluster.kubectl("rollout", "status", *deployment, "--timeout=90s")
+    cluster.kubectl("rollout", "status", *deployment, "--timeout=180s", timeout_s=200)
 
 
 @pytest.fixture
@@ -222,7 +227,7 @@ def word_count(
     for app in made:
         app.ask_to_delete()
     for app in made:
-        app.delete()
+        app.delete(480)
 
 
 @pytest.fixture

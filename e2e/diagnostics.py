@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Iterator
 
 from e2e.cluster import Cluster
@@ -17,7 +18,10 @@ def describe(cluster: Cluster, namespaces: list[str]) -> str:
 
 def _parts(cluster: Cluster, namespace: str) -> Iterator[str]:
     def ask(*arguments: str) -> str:
-        return cluster.kubectl(f"--namespace={namespace}", *arguments, check=False, timeout_s=30).strip()
+        try:
+            return cluster.kubectl(f"--namespace={namespace}", *arguments, check=False, timeout_s=30).strip()
+        except subprocess.TimeoutExpired:
+            return ""
 
     yield f"=== namespace {namespace}"
     if cluster.kubectl("get", "crd", "streamsapps.streams.millrace.dev", "--ignore-not-found", check=False):

@@ -52,7 +52,7 @@ class OperatorProcess:
             self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             try:
-                self._process.wait(40)
+                self._process.wait(90)
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
@@ -76,7 +76,7 @@ class OperatorProcess:
         """Send a signal."""
         self._process.send_signal(number)
 
-    def end(self, seconds: float = 40) -> int:
+    def end(self, seconds: float = 90) -> int:
         """Wait until it ends by itself and return its exit status."""
         return self._process.wait(seconds)
 
@@ -91,16 +91,16 @@ class OperatorProcess:
     def wait_until_it_leads(self) -> Self:
         """Wait until it has got the Lease."""
         wait_for(
-            "the Lease", lambda: self.leads or self._process.poll() is not None, timeout_s=60, tail=lambda: self.log
+            "the Lease", lambda: self.leads or self._process.poll() is not None, timeout_s=180, tail=lambda: self.log
         )
         assert self.leads, self.log
         return self
 
     def get(self, path: str) -> str:
         """Return what one of its own endpoints answers, an error included."""
-        found = wait_for("its port", lambda: _READY.search(self.log), timeout_s=30, tail=lambda: self.log)
+        found = wait_for("its port", lambda: _READY.search(self.log), timeout_s=120, tail=lambda: self.log)
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=60) as response:
                 return response.read().decode()
         except urllib.error.HTTPError as error:
             return error.read().decode()

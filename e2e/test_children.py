@@ -270,7 +270,7 @@ def api(control_plane) -> Api:
             "value": 1000,
         }
     )
-    wait_for("PodMonitors to be served", lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), timeout_s=30)
+    wait_for("PodMonitors to be served", lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), timeout_s=120)
     return served
 
 

@@ -81,13 +81,19 @@ def seen(cluster: Cluster, name: str, namespace: str) -> bool:
 
 def wait_until_seen(cluster: Cluster, name: str, namespace: str) -> None:
     """Wait until the operator has looked at an application."""
-    wait_for(f"the operator to see {namespace}/{name}", lambda: seen(cluster, name, namespace), timeout_s=60)
+    wait_for(f"the operator to see {namespace}/{name}", lambda: seen(cluster, name, namespace), timeout_s=180)
 
 
 def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -> bool:
     """Return whether a ServiceAccount may do something."""
     user = f"--as=system:serviceaccount:{account}"
     return cluster.kubectl("auth", "can-i", verb, resource, user, *flags, check=False).strip() == "yes"
+
+
+def replicas(cluster: Cluster, namespace: str) -> list[str]:
+    """Return the names of the operator's pods, those included that are on their way out."""
+    found = listed(cluster, "pods", "app.kubernetes.io/name=millrace-operator", "-n", namespace)
+    return [name.removeprefix("pod/") for name in found]
 
 
 def complaints(cluster: Cluster, namespace: str) -> list[str]:
@@ -110,14 +116,14 @@ def test_life_of_a_release(fresh, operator_values) -> None:
         fresh.kubectl("patch", "crd", crd, "--type=json", "-p", '[{"op": "remove", "path": "/spec/names/shortNames"}]')
     release.apply({**operator_values, "replicas": 2, "operator": {"logLevel": "DEBUG"}})
     assert all(get(fresh, "crd", crd)["spec"]["names"]["shortNames"] for crd in CRDS)
-    pods = [
-        pod["metadata"]["name"]
-        for pod in get(fresh, "pods", "-n", "millrace", "-l", "app.kubernetes.io/name=millrace-operator")["items"]
-    ]
+    wait_for("the old replica to be gone", lambda: len(replicas(fresh, "millrace")) == 2, timeout_s=180)
     wait_for(
         "one of the new replicas to hold the Lease",
-        lambda: get(fresh, "lease", release.name, "-n", "millrace")["spec"].get("holderIdentity") in pods,
-        timeout_s=60,
+        lambda: (
+            get(fresh, "lease", release.name, "-n", "millrace")["spec"].get("holderIdentity")
+            in replicas(fresh, "millrace")
+        ),
+        timeout_s=180,
     )
     fresh.apply(application("kept", "orders", replicas=2))
     wait_until_seen(fresh, "kept", "orders")
@@ -134,7 +140,7 @@ def test_life_of_a_release(fresh, operator_values) -> None:
     wait_for(
         "everything of the application to be gone",
         lambda: not listed(fresh, "all,configmaps", "streams.millrace.dev/app=kept", "-n", "orders"),
-        timeout_s=60,
+        timeout_s=180,
     )
     release.uninstall()
 
@@ -183,14 +189,17 @@ def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> No
             f"--serviceaccount=payments:{role}",
         )
     resource = "streamsapps.streams.millrace.dev"
-    wait_for(
-        "the roles to be aggregated",
-        lambda: may(fresh, "payments:view", "list", resource, "-n", "payments"),
-        timeout_s=30,
-    )
+    for account, *what in (
+        ("view", "list", resource),
+        ("edit", "create", resource),
+        ("edit", "patch", resource, "--subresource=scale"),
+    ):
+        wait_for(
+            f"the roles to be aggregated: {account} {what}",
+            lambda account=account, what=what: may(fresh, f"payments:{account}", *what, "-n", "payments"),
+            timeout_s=180,
+        )
     assert not may(fresh, "payments:view", "create", resource, "-n", "payments")
-    assert may(fresh, "payments:edit", "create", resource, "-n", "payments")
-    assert may(fresh, "payments:edit", "patch", resource, "--subresource=scale", "-n", "payments")
     assert not may(fresh, "payments:edit", "patch", resource, "--subresource=status", "-n", "payments")
     release.uninstall()
 
@@ -211,11 +220,11 @@ def test_without_helm(fresh, tmp_path) -> None:
     (tmp_path / "base").symlink_to(KUSTOMIZE / "namespaced")
     fresh.kubectl("apply", "--server-side", "-k", str(KUSTOMIZE.parents[1] / "crds"), "--force-conflicts")
     fresh.kubectl("apply", "--server-side", "-k", str(tmp_path))
-    fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", "--timeout=90s")
+    fresh.kubectl("rollout", "status", "deployment/millrace-operator", "-n", "alone", "--timeout=180s", timeout_s=200)
     fresh.apply(application("missing", "alone"), application("foreign", "orders"))
     wait_until_seen(fresh, "missing", "alone")
     wait_for(
-        "the image to be missed", lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", timeout_s=90
+        "the image to be missed", lambda: reason(fresh, "missing", "alone") == "PlanImageUnavailable", timeout_s=180
     )
     told = explained(fresh, "missing", "alone")
     assert "registry.invalid/missing:1" in told

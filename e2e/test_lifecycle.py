@@ -15,10 +15,12 @@ def test_applied_it_becomes_ready_and_counts_exactly(word_count, words: Words) -
     app.apply()
     app.wait_ready()
     words.wait_exact()
+    app.wait("all tasks run", lambda: app.status()["tasks"]["active"] == 8)
+    app.wait("stable", lambda: (state := app.status()).get("stableRevision") == state["currentRevision"])
     state = app.status()
     assert state["lifecycleState"] == "Running"
     assert state["topology"]["subtopologies"] == 2
-    assert state["tasks"]["active"] == state["topology"]["tasks"] == 8
+    assert state["topology"]["tasks"] == 8
     assert {topic["ok"] for topic in state["internalTopics"]} == {True}
     assert len(state["internalTopics"]) == 2
     before = versions(app)
@@ -173,7 +175,9 @@ def test_a_restart_is_asked_for_by_a_number(word_count, words: Words) -> None:
     app.wait_ready()
     before = {pod["metadata"]["uid"] for pod in app.pods()}
     app.apply(restartNonce=1)
-    app.wait("all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()})
+    app.wait(
+        "all replaced", lambda: len(app.pods()) == 2 and not before & {p["metadata"]["uid"] for p in app.pods()}, 300
+    )
     app.wait_ready()
     words.write()
     words.wait_exact()
@@ -187,4 +191,4 @@ def test_what_is_taken_away_comes_back(word_count, words: Words) -> None:
     app.kubectl("delete", "service,networkpolicy,poddisruptionbudget,serviceaccount", app.name, "--ignore-not-found")
     app.kubectl("patch", "statefulset", app.name, "--type=merge", "--patch", '{"spec":{"replicas":4}}')
     app.wait("healed", lambda: app.object("service") and app.object("serviceaccount"))
-    app.wait("scaled back", lambda: app.object("statefulset")["spec"]["replicas"] == 1 and len(app.pods()) == 1)
+    app.wait("scaled back", lambda: app.object("statefulset")["spec"]["replicas"] == 1 and len(app.pods()) == 1, 300)

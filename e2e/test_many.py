@@ -33,7 +33,7 @@ BROKEN = {
 
 
 @pytest.mark.disturbs
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_broken_resources_hold_none_of_fifty_good_ones_up(word_count: Callable[..., Application], kafka) -> None:
     """Fifty run in pods of their own and count exactly, and change; of those that are broken each says why."""
     prefix = f"many-{secrets.token_hex(3)}"
@@ -62,6 +62,6 @@ def test_broken_resources_hold_none_of_fifty_good_ones_up(word_count: Callable[.
         assert broken[name].pods() == []
     app, words = good[MANY // 2]
     app.apply(restartNonce=1)
-    app.wait_ready()
+    app.wait_ready(PATIENCE_S)
     words.write()
     words.wait_exact()

@@ -32,6 +32,7 @@ def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka
 
     app.apply(state="suspended")
     app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
+    app.wait("an empty group", lambda: app.status()["group"]["members"] == 0)
     dry = app.reset("dry", dryRun=True)
     app.wait("dry run", lambda: dry().get("phase") == "Succeeded")
     assert dry()["plan"]["deletedTopics"] == made == topics()
@@ -53,7 +54,7 @@ def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka
     app.wait_ready()
     words.wait_exact(since=mark)
     assert topics() == made
-    assert app.condition("TopicsReady")["status"] == "True"
+    app.wait_for("TopicsReady")
 
 
 @contextmanager

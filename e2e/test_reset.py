@@ -38,7 +38,7 @@ NAMESPACE = f"reset-{secrets.token_hex(3)}"
 API_VERSION = "streams.millrace.dev/v1alpha1"
 
 
-def wait_for(what: str, look: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_for(what: str, look: Callable[[], object], timeout_s: float = 180.0) -> None:
     """Wait until `look` returns something true."""
     waiting.wait_for(what, look, timeout_s=timeout_s)
 
@@ -79,7 +79,12 @@ def running_operator(cluster: Cluster, log: Path, crash_after: int | None = None
             yield process
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(90)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
 
 
 @dataclass
@@ -184,6 +189,10 @@ class Application:
         """Return the status of the StreamsApp."""
         return dict(self.get("streamsapp", self.name).get("status") or {})
 
+    def true_conditions(self) -> set[str]:
+        """Return the conditions of the StreamsApp that hold."""
+        return {item["type"] for item in self.status().get("conditions", ()) if item["status"] == "True"}
+
     def get(self, *arguments: str) -> dict[str, Any]:
         """Return what kubectl gets."""
         return dict(json.loads(self.cluster.kubectl("get", f"--namespace={NAMESPACE}", "--output=json", *arguments)))
@@ -262,15 +271,14 @@ def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Applicati
         wait_for("all to be gone", lambda: is_reset(app))
         conditions = {item["type"]: item for item in app.status()["conditions"]}
         assert conditions["Stalled"]["status"] == "False"
-        assert {"ResetBegun", "ResetSucceeded"} <= set(app.events())
+        wait_for("the events", lambda: {"ResetBegun", "ResetSucceeded"} <= set(app.events()))
         assert "ChangelogLost" not in app.events()
     with running_operator(api, tmp_path / "operator.log"):
         api.apply(app.manifest("running"))
         wait_for(
             "the topics to be made anew", lambda: app.existing_topics() == app.topics and len(app.remembered()) == 2
         )
-        conditions = {item["type"]: item["status"] for item in app.status()["conditions"]}
-        assert (conditions["TopicsReady"], conditions["TopologyCompatible"]) == ("True", "True")
+        wait_for("it to be told", lambda: {"TopicsReady", "TopologyCompatible"} <= app.true_conditions())
         api.apply(app.manifest("suspended"))
         wait_for("it to be suspended again", lambda: app.status().get("lifecycleState") == "Suspended")
     assert app.existing_topics() == app.topics

@@ -70,8 +70,14 @@ def test_passwords_are_shown_nowhere_and_may_change(word_count, operator: Releas
     """
     name, old = user
     new = f"canary-{secrets.token_hex(12)}"
-    kafka, monitor = with_password(secured.scram), {"metrics": {"podMonitor": {"enabled": True}}}
-    app: Application = word_count(words, replicas=2, kafka=kafka, observability=monitor, deletionPolicy="Purge")
+    app: Application = word_count(
+        words,
+        replicas=2,
+        kafka=with_password(secured.scram),
+        membership={"sessionTimeout": "5m"},
+        observability={"metrics": {"podMonitor": {"enabled": True}}},
+        deletionPolicy="Purge",
+    )
     program = app.spec["app"]["entrypoint"]
     give(app, LOGIN, username=name, password=old)
     app.apply(app={"entrypoint": "versions:unplannable"})

@@ -90,7 +90,7 @@ def _produce(kafka, topic):
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for number, line in enumerate(_LINES):
         producer.produce(topic, value=line, key=str(number))
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def _final_counts(kafka, topic):
@@ -107,7 +107,7 @@ def _final_counts(kafka, topic):
         return counts == _COUNTS
 
     try:
-        wait_for("the counts", look, timeout_s=60, poll_s=0.0, tail=lambda: json.dumps(counts))
+        wait_for("the counts", look, timeout_s=120, poll_s=0.0, tail=lambda: json.dumps(counts))
     finally:
         consumer.close()
 
@@ -118,13 +118,13 @@ def test_word_count_runs_in_a_pod(cluster, images, kafka, namespaces, topics):
     cluster.apply(*_objects("wordcount", _manifest("wordcount", namespace, images.apps, kafka, topics)))
     _produce(kafka, topics["input"])
 
-    cluster.kubectl("rollout", "status", "statefulset/wordcount", "-n", namespace, "--timeout=120s")
+    cluster.kubectl("rollout", "status", "statefulset/wordcount", "-n", namespace, "--timeout=240s", timeout_s=270)
     _final_counts(kafka, topics["output"])
 
     cluster.kubectl("scale", "statefulset/wordcount", "-n", namespace, "--replicas=0")
     log = cluster.kubectl("logs", "wordcount-0", "-n", namespace, "--follow", check=False)
     assert "Traceback" not in log
-    cluster.kubectl("wait", "--for=delete", "pod/wordcount-0", "-n", namespace, "--timeout=60s")
+    cluster.kubectl("wait", "--for=delete", "pod/wordcount-0", "-n", namespace, "--timeout=110s")
 
 
 def test_operator_installs_from_its_chart(cluster, operator):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 
+from e2e.cluster.waiting import wait_for
 from e2e.support.application import Application
 from e2e.support.words import Words
 
@@ -21,6 +22,7 @@ def create(admin: AdminClient, name: str, partitions: int, **config: str) -> Non
 def delete(admin: AdminClient, name: str) -> None:
     """Delete a topic behind the application's back."""
     admin.delete_topics([name])[name].result(30)
+    wait_for("the topic to go", lambda: name not in admin.list_topics(timeout=30).topics, timeout_s=60)
 
 
 def told(app: Application, reason: str) -> str:
@@ -37,7 +39,7 @@ def test_a_topic_with_the_wrong_partitions_is_told_before_a_pod_starts(word_coun
     app.apply()
     message = told(app, "TopicMisconfigured")
     assert f"{changelog(app)} has 3 partitions but needs 4" in message
-    assert app.condition("Stalled")["status"] == "True"
+    app.wait_for("Stalled", reason="TopicsUnfit")
     assert len(admin.list_topics(timeout=30).topics[changelog(app)].partitions) == 3
     delete(admin, changelog(app))
     app.wait_ready()
@@ -123,7 +125,7 @@ def test_a_changelog_deleted_under_running_pods_is_not_made_anew(word_count, wor
     app.kubectl("delete", "pod", f"{app.name}-0", "--wait=false")
     app.wait("a new pod that fails", lambda: [1 for pod in app.pods() if pod["metadata"]["uid"] != uid and failed(pod)])
     assert changelog(app) not in kafka_topics()
-    assert app.condition("Stalled")["reason"] == "TopicsUnfit"
+    app.wait_for("Stalled", reason="TopicsUnfit")
     app.apply(state="suspended")
     app.wait("suspended", lambda: app.status().get("lifecycleState") == "Suspended")
     reset = app.reset("lost")

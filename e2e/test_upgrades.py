@@ -11,8 +11,8 @@ import pytest
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
 
-pytestmark = pytest.mark.timeout(900)
-QUICK = {"gate": {"minStable": "1s", "readyTimeout": "40s"}}
+pytestmark = pytest.mark.timeout(1800)
+QUICK = {"gate": {"minStable": "1s", "readyTimeout": "5m"}}
 
 
 def started(app: Application) -> str:
@@ -48,6 +48,12 @@ def generations(app: Application) -> set[int]:
     return {status["group"]["generation"] for status in instances(app)}
 
 
+def is_at_rest(app: Application) -> bool:
+    """Return whether all members are in one generation of the group, and none has to join again."""
+    groups = [status["group"] for status in instances(app)]
+    return len({group["generation"] for group in groups}) == 1 and {group["state"] for group in groups} == {"STABLE"}
+
+
 def reasons(app: Application) -> set[str]:
     """Return the reasons of the application's Events."""
     return {event["reason"] for event in app.events()}
@@ -55,16 +61,18 @@ def reasons(app: Application) -> set[str]:
 
 def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
     """Static members keep their tasks and volumes: the group stays in its generation, nothing is restored, counts are exact."""
-    app: Application = word_count(words, replicas=3, upgrade=QUICK)
+    patient = {"config": {"producer.transaction.timeout.ms": 120_000}}
+    app: Application = word_count(words, replicas=3, upgrade=QUICK, membership={"sessionTimeout": "5m"}, kafka=patient)
     first = started(app)
     words.write(times=20)
     words.wait_exact()
+    app.wait("the group at rest", lambda: is_at_rest(app))
     before, old = generations(app), uids(app)
     assert len(before) == 1
     fewest = 3
     with words.load():
         app.apply(app={"entrypoint": "versions:compatible"})
-        deadline = time.monotonic() + 240
+        deadline = time.monotonic() + 480
         while old & uids(app) or app.condition("Ready").get("status") != "True":
             assert time.monotonic() < deadline, app.story()
             fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
@@ -183,11 +191,12 @@ def test_what_failed_for_another_reason_is_tried_again(word_count, words: Words)
     stable = started(app)
     dictionary = {"name": "dictionary", "secret": {"secretName": "dictionary"}}
     mount = {"name": "dictionary", "mountPath": "/dictionary", "readOnly": True}
-    app.apply(podTemplate={"volumes": [dictionary], "volumeMounts": [mount]})
-    app.wait_for("RolledBack", reason="ReadyTimeout")
+    impatient, patient = ({"gate": {"readyTimeout": time}} for time in ("40s", "5m"))
+    app.apply(podTemplate={"volumes": [dictionary], "volumeMounts": [mount]}, upgrade=impatient)
+    app.wait_for("RolledBack", reason="ReadyTimeout", timeout_s=300)
     app.wait("the stable revision runs", lambda: revisions(app) == [stable])
     app.kubectl("create", "secret", "generic", "dictionary", "--from-literal=words=all")
-    app.apply(restartNonce=1)
+    app.apply(restartNonce=1, upgrade=patient)
     assert settled(app) not in {stable, None}
     assert app.condition("RolledBack")["status"] == "False"
     words.write()
@@ -224,7 +233,7 @@ def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count,
     anew.input = words.input
     app.apply(
         app={"entrypoint": "versions:incompatible", "config": {"output": anew.output}},
-        upgrade={"topologyPolicy": "Warn", "gate": {"minStable": "20s", "readyTimeout": "2m"}},
+        upgrade={"topologyPolicy": "Warn", "gate": {"minStable": "20s", "readyTimeout": "5m"}},
     )
     assert_refused(app, "NeedsResetIgnored")
     app.wait("all pods are new", lambda: len(uids(app) - pods) == 2)

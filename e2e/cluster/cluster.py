@@ -28,6 +28,8 @@ from e2e.images.archive import write_archive
 
 _ROOT = Path(__file__).parents[2]
 _LONGEST_DIRECTORY = 60
+_HANDSHAKES = 6
+"""How often kubectl may give up a handshake, after ten seconds each."""
 
 
 class Cluster:
@@ -133,14 +135,17 @@ class Cluster:
         Raises:
             ClusterError: It failed, and `check` was asked for.
         """
-        result = subprocess.run(
-            [*self.kubectl_command, *arguments],
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        for _ in range(_HANDSHAKES):
+            result = subprocess.run(
+                [*self.kubectl_command, *arguments],
+                input=stdin,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+            if not (check and result.returncode and "TLS handshake timeout" in result.stderr):
+                break  # else the API server stood still, and nothing was sent
         if check and result.returncode:
             raise ClusterError(f"`kubectl {' '.join(arguments)}` failed: {result.stderr.strip()}")
         return result.stdout

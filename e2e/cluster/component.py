@@ -17,7 +17,7 @@ from e2e.cluster.machine import Machine
 from e2e.cluster.waiting import wait_for
 
 _TAIL_LINES = 30
-_KILL_TIMEOUT_S = 15.0
+_KILL_TIMEOUT_S = 60.0
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ class Machine:
             )
         try:
             init = wait_for(
-                "the machine's first process", lambda: _pause_under(holder.pid), timeout_s=10, tail=log.read_text
+                "the machine's first process", lambda: _pause_under(holder.pid), timeout_s=60, tail=log.read_text
             )
             _outliving.append(holder)
             addresses = _plug_in(init)
@@ -162,6 +162,7 @@ class Machine:
 
     def stop(self) -> None:
         """End everything inside and wait until it has gone."""
+        cable = cable_index(self.addresses.name)
         if self.alive:
             os.kill(self.init_pid, signal.SIGKILL)
         for holder in [process for process in _outliving if process.pid == self.holder_pid]:
@@ -169,9 +170,14 @@ class Machine:
             _outliving.remove(holder)
         for process in _waiting.pop(self.holder_pid, ()):
             process.wait()
-        wait_for("the machine's processes to end", lambda: not self.alive, timeout_s=30)
-        wait_for("the machine's cable to go", lambda: not _cable_exists(self.addresses.name), timeout_s=30)
-        cgroups.remove(self.addresses.name)
+        wait_for("the machine's processes to end", lambda: not self.alive, timeout_s=120)
+        wait_for(
+            "the machine's cable to go",
+            lambda: cable is None or cable_index(self.addresses.name) != cable,
+            timeout_s=120,
+        )
+        if cable_index(self.addresses.name) is None:  # else another machine has got the number
+            cgroups.remove(self.addresses.name)
 
     def _furnish(self) -> None:
         """Give the machine directories of its own, and an upright network stack."""
@@ -186,7 +192,7 @@ class Machine:
 
 def numbers_in_use() -> frozenset[str]:
     """Return the names of the machines that run on this host."""
-    return frozenset(name for name in (Addresses(number).name for number in range(_MACHINES)) if _cable_exists(name))
+    return frozenset(name for name in (Addresses(number).name for number in range(_MACHINES)) if cable_index(name))
 
 
 _outliving: list[subprocess.Popen[bytes]] = []
@@ -203,7 +209,7 @@ def _plug_in(init: int) -> Addresses:
         name, inside = addresses.name, ["nsenter", "--target", str(init), "--net", "--", "ip"]
         cable = ["ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", str(init)]
         if subprocess.run(cable, capture_output=True, check=False).returncode:
-            if _cable_exists(name):
+            if cable_index(name):
                 continue
             _run(cable)
         _run(["ip", "address", "add", f"{addresses.host}/30", "dev", name])
@@ -225,8 +231,12 @@ def _networks_in_use() -> list[ipaddress.IPv4Network]:
     return [ipaddress.IPv4Network(destination, strict=False) for destination in found]
 
 
-def _cable_exists(name: str) -> bool:
-    return Path("/sys/class/net", name).exists()
+def cable_index(name: str) -> str | None:
+    """Return the kernel's number of a cable, which no later one gets; None if there is no such cable."""
+    try:
+        return Path("/sys/class/net", name, "ifindex").read_text()
+    except OSError:
+        return None
 
 
 def _pause_under(holder: int) -> int:

@@ -87,7 +87,7 @@ class Node:
         wait_for(
             "containerd",
             lambda: self._machine.run("ctr", "version", check=False),
-            timeout_s=60,
+            timeout_s=180,
             tail=self.containerd.tail,
         )
 
@@ -101,7 +101,7 @@ class Node:
         It ends when containerd answers but does not know yet which containers there are.
         """
         self.kubelet.start()
-        wait_for("the kubelet", self._kubelet_serves, timeout_s=60, poll_s=0.5, tail=self.kubelet.tail)
+        wait_for("the kubelet", self._kubelet_serves, timeout_s=180, poll_s=0.5, tail=self.kubelet.tail)
 
     def _kubelet_serves(self) -> bool:
         if self.kubelet.ended:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, ClusterError
 
 Manifest = dict[str, Any]
 
@@ -45,9 +46,10 @@ class Application:
         self.name = name
         self.spec = copy.deepcopy(dict(spec))
 
-    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout_s: float = 120.0) -> str:
         """Run kubectl in the app's namespace."""
-        return self.cluster.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, check=check)
+        command = ("--namespace", self.namespace, *arguments)
+        return self.cluster.kubectl(*command, stdin=stdin, check=check, timeout_s=timeout_s)
 
     def apply(self, **changes: Any) -> None:
         """Apply the manifest with changes, which stay: `apply(upgrade={"rollback": {"enabled": False}})`."""
@@ -102,10 +104,16 @@ class Application:
         return json.loads(text)["items"]
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-        """Wait until something holds; tells the app's state if it never does."""
+        """Wait until something holds; tells the app's state if it never does. A look that gets no answer is repeated."""
         deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"{what} did not come to hold:\n{self.story()}"
+        while True:
+            problem = ""
+            try:
+                if condition():
+                    return
+            except (ClusterError, subprocess.TimeoutExpired) as error:
+                problem = f" ({error})"
+            assert time.monotonic() < deadline, f"{what} did not come to hold{problem}:\n{self.story()}"
             time.sleep(0.3)
 
     def wait_for(

@@ -33,7 +33,7 @@ class Write:
 def writes_of(cluster: Cluster, namespace: str, account: str) -> list[Write]:
     """Return what the pods of a ServiceAccount have written, in the order in which the requests came."""
     user = f"system:serviceaccount:{namespace}:{account}"
-    lines = cluster.audit_log.read_text().splitlines()
+    lines = cluster.audit_log.read_bytes().rpartition(b"\n")[0].decode().splitlines()
     events = (json.loads(line) for line in lines if user in line)
     found = [_write(event) for event in events if event["user"]["username"] == user and _was_done(event)]
     return sorted(found, key=lambda write: write.begun)

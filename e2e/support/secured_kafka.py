@@ -90,6 +90,7 @@ def secured_kafka(host: str) -> Iterator[SecuredKafka]:
             "listener.name.scramtls.scram-sha-512.sasl.jaas.config": _JAAS,
             "connections.max.reauth.ms": str(SESSION_S * 1000),
             "listener.name.mtls.ssl.client.auth": "required",
+            "broker.session.timeout.ms": "60000",
         }
         for listener in ("scramtls", "mtls"):
             config |= {

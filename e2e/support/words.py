@@ -51,7 +51,7 @@ class Words:
         self.input, self.output = input_topic, output_topic
         self.written: Counter[str] = Counter()
         self.bootstrap_servers = bootstrap_servers
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5})
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
 
     def write(self, lines: Iterable[str] = TEXT, times: int = 1) -> None:
         """Write lines and wait until brokers have them."""
