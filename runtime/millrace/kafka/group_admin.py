@@ -62,6 +62,7 @@ class GroupAdmin:
         self.timeout_s = timeout_s
         quiet_library()
         given = settings.kafka_python()
+        given["request_timeout_ms"] = min(given["request_timeout_ms"], int(timeout_s * 1000))
         network = open_network(**given)
         try:
             self._client = KafkaAdminClient(
