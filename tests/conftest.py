@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("millrace")
+
+
+@pytest.fixture(scope="session")
+def kafka_options() -> Mapping[str, Any]:
+    """Nobody stops the shared broker, so it may stand still for long without being taken for dead: that costs markers."""
+    return {"config": {"broker.session.timeout.ms": "60000"}}
 
 
 @pytest.fixture(autouse=True)
