@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millrace.dev import _readiness
 from millrace.dev._process import is_running
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.errors import BrokerStartError, DevKafkaError
@@ -174,6 +176,19 @@ def test_paused_broker_answers_again_when_resumed(own_kafka):
     kafka.resume()
 
     assert "words" in admin.list_topics(timeout=10).topics
+
+
+def test_topic_is_created_by_a_broker_that_was_slow(own_kafka, monkeypatch):
+    """A request to create a topic may take as long as a start, not only as long as other requests of that client."""
+    monkeypatch.setitem(_readiness._CLIENT_CONFIG, "socket.timeout.ms", 1000)
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    kafka.pause()
+    resume = threading.Timer(3.0, kafka.resume)
+    resume.start()
+    try:
+        kafka.create_topics("words")
+    finally:
+        resume.join()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ owner.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -105,9 +106,9 @@ class BrokerProcess:
         return True
 
     def kill(self) -> None:
-        """End the JVM at once (SIGKILL) and wait until it is gone."""
+        """End the JVM at once (SIGKILL) and wait until it is gone; for that of another process not for ever."""
         self.signal(signal.SIGKILL)
-        self.wait(10.0)
+        self.wait(10.0 if self._child is None else math.inf)
 
 
 def is_running(pid: int, started_at: str) -> bool:

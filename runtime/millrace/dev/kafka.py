@@ -84,7 +84,7 @@ class EmbeddedKafka:
         detach: bool = False,
         owner_pid: int | None = None,
         jvm_options: Sequence[str] = (),
-        start_timeout_s: float = 60.0,
+        start_timeout_s: float = 180.0,
     ) -> None:
         """Describe a cluster; `start` runs it.
 
@@ -99,7 +99,7 @@ class EmbeddedKafka:
             detach: Whether the brokers outlive this process and the `with` block.
             owner_pid: The process with whose end the brokers end; this one when not given.
             jvm_options: Options for the JVMs, after (so over) the defaults.
-            start_timeout_s: How long the cluster may take to serve.
+            start_timeout_s: How long the cluster may take to serve, and a topic to be created.
 
         Raises:
             DevKafkaError: The number of ports is not that of the brokers.
@@ -306,7 +306,7 @@ class EmbeddedKafka:
         """
         admin = self.admin()
         topics = [NewTopic(name, partitions, replication_factor, config=dict(config or {})) for name in names]
-        for future in admin.create_topics(topics).values():
+        for future in admin.create_topics(topics, request_timeout=self._start_timeout_s).values():
             future.result()
         deadline = time.monotonic() + self._start_timeout_s
         for name in names:
