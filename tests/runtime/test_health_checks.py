@@ -119,7 +119,7 @@ def served():
 
 def get(address, path, method="GET"):
     """Return status code and body."""
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -148,7 +148,7 @@ def test_unknown_pages_and_failures_have_codes_of_their_own(served):
     code, body = get(address, "/healthz")
     assert code == 404
     assert "/livez" in body["reasons"][0]
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=60)
     connection.request("POST", "/livez")
     assert connection.getresponse().status == 404
     connection.close()
