@@ -29,6 +29,11 @@ def tasks_of(members):
     return sorted(str(task.id) for member in members for task in member.status().tasks if task.state == "RUNNING")
 
 
+def settled(members, count):
+    """Return whether so many tasks run, some in each member."""
+    return len(tasks_of(members)) == count and all(tasks_of([member]) for member in members)
+
+
 @pytest.fixture
 def run(kafka, tmp_path):
     """Run two static members with a topology, one after another: `run(topology)` gives them in a context."""
@@ -55,7 +60,7 @@ def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
 
     with ExitStack() as stack:
         members = run(stack, lambda: word_count(source, sink))
-        wait_until(lambda: tasks_of(members) == ["0_0", "0_1"], "two tasks")
+        wait_until(lambda: settled(members, 2), "a task each")
     with ExitStack() as stack:
         members = run(stack, grown)
         wait_until(lambda: tasks_of(members) == ["0_0", "0_1", "1_0", "1_1"], "the tasks of the new sub-topology")
@@ -67,7 +72,7 @@ def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run
     source, sink, new_sink = topic_factory("in", partitions=2), topic_factory("out"), topic_factory("new")
     with ExitStack() as stack:
         members = run(stack, lambda: two_step_word_count(source, sink, name="words"))
-        wait_until(lambda: len(tasks_of(members)) == 4, "all tasks")
+        wait_until(lambda: settled(members, 4), "all tasks, some each")
     with ExitStack() as stack:
         members = run(stack, lambda: two_step_word_count(source, new_sink, name="terms"))
         lines = ["a b", "b c"] * 20
