@@ -14,7 +14,7 @@ def hang(kafka):
     """Have a broker of one node hang, and wait until it does: the signal takes a moment to arrive."""
     kafka.pause()
     (pid,) = kafka.pids
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         assert time.monotonic() < deadline, "the broker does not stop"
 
@@ -77,7 +77,7 @@ class Group:
         for name in names or list(self.members):
             self.events[name] += self.members[name].poll(0.02)
 
-    def until(self, condition, *names, timeout_s=20.0):
+    def until(self, condition, *names, timeout_s=60.0):
         """Poll until a condition holds."""
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -91,7 +91,7 @@ class Group:
         generations = {member.generation for member in self.members.values()}
         return stable and len(generations) == 1 and sum(counts) == self.partitions and max(counts) - min(counts) <= 1
 
-    def settle(self, timeout_s=20.0):
+    def settle(self, timeout_s=60.0):
         """Poll until the group is balanced."""
         self.until(self.balanced, timeout_s=timeout_s)
 

@@ -99,7 +99,7 @@ def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) ->
         "state.dir": str(state_dir),
         "commit.interval.ms": 100,
         "heartbeat.interval.ms": 200,
-        "session.timeout.ms": 6000,
+        "session.timeout.ms": 30_000,
         "producer.linger.ms": 5,
         "fetch.max.wait.ms": 20,
         **{key.replace("_", "."): value for key, value in others.items()},
@@ -109,12 +109,14 @@ def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) ->
 def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = DEADLINE_S) -> Any:
     """Wait for a condition to be true and return its value; fail with `what` after the time-out."""
     deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    while True:
+        late = time.monotonic() >= deadline
         value = condition()
         if value:
             return value
+        if late:
+            raise AssertionError(f"not in {timeout_s:.0f} s: {what() if callable(what) else what}")
         time.sleep(0.02)
-    raise AssertionError(f"not in {timeout_s:.0f} s: {what() if callable(what) else what}")
 
 
 @contextlib.contextmanager
@@ -128,14 +130,20 @@ def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> It
             raise streams.error
         yield streams
     finally:
-        streams.close(30)
+        closed = streams.close(120)
+    assert closed, "the instance does not end"
 
 
 def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int | None = None) -> None:
     """Write lines, the n-th to partition n % partitions with timestamp start (default: now) + n ms."""
     start_ms = int(time.time() * 1000) if start_ms is None else start_ms
     producer = Producer(
-        {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": 5, "queue.buffering.max.messages": 0}
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 0,
+        }
     )
     for number, line in enumerate(lines):
         producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)

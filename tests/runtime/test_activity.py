@@ -24,7 +24,7 @@ def app():
 def status(streams):
     """Return what an instance answers to GET /status."""
     host, port = streams.health_address
-    with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=60) as answer:
         return json.loads(answer.read())
 
 

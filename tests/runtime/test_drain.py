@@ -30,7 +30,7 @@ def app():
 
 def ask(streams, method, path):
     """Return status code and body of a request to an instance."""
-    connection = http.client.HTTPConnection(*streams.health_address, timeout=10)
+    connection = http.client.HTTPConnection(*streams.health_address, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -42,7 +42,7 @@ def ask(streams, method, path):
 def member(kafka, app, tmp_path, name, **others):
     """Return the settings of a static member with two threads whose session lasts long, and which may be drained."""
     return settings(
-        kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=45_000, num_stream_threads=2, **others
+        kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=120_000, num_stream_threads=2, **others
     ) | {"health.listener": "127.0.0.1:0", "health.drain": "true"}
 
 
@@ -67,7 +67,7 @@ def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic
         )
         answer, body = ask(leaves, "POST", "/drain")
         assert (answer, body["ok"]) == (202, True)
-        wait_until(lambda: tasks(stays) == everything, "the other has all tasks", timeout_s=20)
+        wait_until(lambda: tasks(stays) == everything, "the other has all tasks")
         wait_until(lambda: leaves.state is State.DRAINED, "drained")
         status = ask(leaves, "GET", "/status")[1]
         assert status["state"] == "DRAINED"
@@ -82,7 +82,7 @@ def test_drained_instance_gives_its_tasks_to_the_other_and_lives_on(kafka, topic
         assert ask(leaves, "POST", "/drain")[0] == 202
         produce(kafka, source, lines, partitions=4)
         wait_until(lambda: last_counts(kafka, sink) == expected_counts(lines + lines), "the other goes on")
-        assert leaves.close(30)
+        assert leaves.close(60)
         assert leaves.state is State.NOT_RUNNING
         assert leaves.error is None
 
@@ -97,8 +97,8 @@ def test_instance_closed_while_it_drains_leaves_the_group(kafka, topic_factory, 
             wait_until(lambda: tasks(stays) and tasks(leaves), "shared")
             assert leaves.drain()
         finally:
-            assert leaves.close(30)
-        wait_until(lambda: tasks(stays) == {"0_0", "0_1"}, "the other has all tasks", timeout_s=20)
+            assert leaves.close(60)
+        wait_until(lambda: tasks(stays) == {"0_0", "0_1"}, "the other has all tasks")
 
 
 def test_draining_over_http_is_off_unless_set(kafka, topic_factory, app, tmp_path):

@@ -184,7 +184,7 @@ def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
 def test_zombie_is_fenced(crash_kafka, tmp_path):
     """A replica frozen beyond its session time-out wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
     kafka = crash_kafka
-    replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False)
+    replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False, session_timeout_ms=6000)
     with fed(kafka, replicas) as feeder:
         for replica in replicas:
             replica.start()
@@ -193,7 +193,7 @@ def test_zombie_is_fenced(crash_kafka, tmp_path):
         frozen, other = replicas
         frozen.signal(signal.SIGSTOP)
         wait_until(
-            lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 30
+            lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 90
         )
         processed = other.records()
         wait_until(lambda: other.records() > processed + 200, "the other goes on")
@@ -280,7 +280,7 @@ def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, cap
         wait_until(lambda: last_counts(kafka, sink).get("word") == 10, "counted")
     admin, changelog = kafka.admin(), f"{app}-counts-changelog"
     admin.delete_topics([changelog])[changelog].result(30)
-    wait_until(lambda: changelog not in admin.list_topics(timeout=5).topics, "deleted")
+    wait_until(lambda: changelog not in admin.list_topics(timeout=30).topics, "deleted")
     with caplog.at_level(logging.WARNING), running(word_count(source, sink), config):
         produce(kafka, source, ["word"])
         wait_until(lambda: last_counts(kafka, sink).get("word") == 1, "counted from nothing")
@@ -310,7 +310,7 @@ def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app
         def on_batch_restored(self, *_):
             self.batches.release()
             if self.block is not None:
-                self.block.wait(30)
+                self.block.wait(60)
 
         def on_restore_end(self, *_):
             pass
@@ -322,10 +322,10 @@ def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app
     streams = KafkaStreams(word_count(source, sink), config)
     streams.set_restore_listener(listener)
     streams.start()
-    assert listener.batches.acquire(timeout=30)
+    assert listener.batches.acquire(timeout=60)
     streams.close(0)
     gate.set()
-    assert streams.wait(30)
+    assert streams.wait(60)
     again = KafkaStreams(word_count(source, sink), config)
     again.set_restore_listener(Listener(None))
     with again:

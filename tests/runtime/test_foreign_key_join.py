@@ -39,7 +39,13 @@ class Tables:
         self.orders, self.customers = {}, {}
         self._topics = {orders: self.orders, customers: self.customers}
         self._names = orders, customers
-        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "partitioner": "murmur2_random"})
+        self._producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "enable.idempotence": True,
+                "partitioner": "murmur2_random",
+            }
+        )
         self._chance = random.Random(seed)
 
     def write(self, count):

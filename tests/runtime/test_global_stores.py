@@ -54,7 +54,7 @@ def lookup(names, source, sink):
 
 def put(kafka, topic, pairs, partitions=3):
     """Write pairs, spread over the partitions."""
-    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
     for number, (key, value) in enumerate(pairs.items()):
         producer.produce(topic, value.encode(), key.encode(), number % partitions)
     assert producer.flush(30) == 0

@@ -125,7 +125,7 @@ def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarante
         assert streams.status().group.generation == generation
         wait_until(lambda: streams.state is State.RUNNING, "running")
         host, port = streams.health_address
-        with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=60) as answer:
             shown = answer.read().decode()
         assert json.loads(shown)["credentials_stale"] is False
         assert streams.threads == threads

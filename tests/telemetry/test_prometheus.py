@@ -23,7 +23,7 @@ LINES = [f"w{number % 7}" for number in range(50)]
 
 def fetch(address):
     """Return status code, content type and text of the page."""
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request("GET", "/metrics")
         response = connection.getresponse()
@@ -65,15 +65,19 @@ def run(kafka, tmp_path, look, **others):
 @pytest.mark.broker
 def test_prometheus_reads_what_dashboards_are_made_of(kafka, tmp_path):
     """With `health.metrics` every metric is there, under the names that the alerts have, with the values of this moment."""
+    total = "org_apache_kafka_stream_thread_process_total"
 
     def look(address):
+        wait_until(
+            lambda: total in (page := samples(fetch(address)[2])) and page[total][0][1] == 2 * len(LINES), "counted"
+        )
         status, content_type, text = fetch(address)
         assert status == 200
         assert content_type.startswith("text/plain; version=")
         page = samples(text)
         known = {name.replace(".", "_") for _, _, name, _, _ in mapping_rows()}
         assert {name for name in page if name.startswith("org_apache_kafka_")} <= known
-        [(labels, processed)] = page["org_apache_kafka_stream_thread_process_total"]
+        [(labels, processed)] = page[total]
         assert processed == 2 * len(LINES)
         assert labels["thread_id"].endswith("StreamThread-1")
         by_task = page["org_apache_kafka_stream_task_process_total"]

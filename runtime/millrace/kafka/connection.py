@@ -132,7 +132,7 @@ class Connection:
     def close(self) -> None:
         """Close all connections and end the IO thread."""
         self.manager.close()
-        self.net.stop(timeout_ms=5_000)
+        self.net.stop(timeout_ms=30_000)
         self.net.close()
 
 

@@ -21,7 +21,7 @@ class LoopProgress:
     >>> with progress.waiting_for("the group"):
     ...     progress.waits_for
     'the group'
-    >>> progress.waits_for is None, progress.age_ms() < 1_000
+    >>> progress.waits_for is None, progress.age_ms() < 60_000
     (True, True)
     """
 
