@@ -6,6 +6,7 @@ import json
 import logging
 import secrets
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,7 @@ from millrace.errors import (
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.runtime.membership import may_create_topics
+from millrace.runtime.status import write_status
 from millrace.topology import Topology
 from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 
@@ -311,7 +313,7 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
         produce(kafka, source, ["good", "good"], partitions=2)
         produce(kafka, source, ["bad", "bad"], partitions=2)
         FailOnce.failed = False
-        assert streams.wait(60)
+        assert streams.wait(120)
         assert other.process is not None
         assert other.process.wait(60) == 1
         assert "whole application to stop" in other.log()
@@ -337,6 +339,30 @@ def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp
         )
     assert status["state"] == "RUNNING"
     assert [task["id"] for task in status["tasks"]] == ["0_0"]
+    assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, when):
+    """Whatever the housekeeping thread is about to write when an instance ends, its end is what the status file says."""
+    path = tmp_path / "status.json"
+    config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(path)}
+    housekeeping = KafkaStreams(word_count("in", "out"), config)._housekeeping
+    end = threading.Thread(target=housekeeping.write_status, args=(State.NOT_RUNNING,))
+
+    def end_meanwhile(status, path):
+        if not end.ident:
+            end.start()
+            end.join(0.5)
+        write_status(status, path)
+
+    if when == "before":
+        monkeypatch.setattr("millrace.runtime.housekeeping.write_status", end_meanwhile)
+    else:
+        end.start()
+        end.join()
+    housekeeping.write_status()
+    end.join()
     assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
 
 

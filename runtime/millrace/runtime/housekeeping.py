@@ -44,6 +44,8 @@ class Housekeeping:
         self._directory = directory
         self._clean_every_s = max(1.0, clean_every_s)
         self._problem = ""
+        self._writing = threading.Lock()
+        self._ended = False
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -54,21 +56,21 @@ class Housekeeping:
         """Ask the thread to end."""
         self._stop.set()
 
-    def write_status(self, state: State | None = None) -> None:
-        """Write the status file, with a state that the instance is about to have if one is given."""
-        if not self._status_file:
-            return
-        status = self._take_status()
-        if state is not None:
-            status = replace(status, state=state.value)
-        try:
-            write_status(status, Path(self._status_file))
-        except OSError as error:
-            if self._problem != str(error):  # once, and not every second
-                self._problem = str(error)
-                _log.warning("Cannot write the status file %s: %s", self._status_file, error)
-        else:
-            self._problem = ""
+    def write_status(self, end: State | None = None) -> None:
+        """Write the status file; for the last time if the state is given in which the instance is about to end."""
+        with self._writing:
+            if not self._status_file or self._ended:
+                return
+            self._ended = end is not None
+            status = self._take_status()
+            try:
+                write_status(status if end is None else replace(status, state=end.value), Path(self._status_file))
+            except OSError as error:
+                if self._problem != str(error):  # once, and not every second
+                    self._problem = str(error)
+                    _log.warning("Cannot write the status file %s: %s", self._status_file, error)
+            else:
+                self._problem = ""
 
     def _run(self) -> None:
         cleaned = time.monotonic()
