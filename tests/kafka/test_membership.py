@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group
+from tests.runtime.support import wait_until
 
 from millrace.errors import (
     ConfigError,
@@ -103,6 +104,33 @@ def test_a_static_member_leaves_when_asked_to(group):
     group.members.pop("b").close(leave_group=True)
     group.settle(timeout_s=4)
     assert len(group.members["a"].assignment) == 4
+
+
+def instances(group, kafka):
+    """Return the instance ids of a group's members, as the broker has them."""
+    admin, app = kafka.admin(), group.application_id
+    return {member.group_instance_id for member in admin.describe_consumer_groups([app])[app].result(60).members}
+
+
+def test_a_static_member_leaves_before_it_has_an_id(group, kafka):
+    """The broker has added it by its instance id when its JoinGroup is not answered yet; it is no ghost afterwards."""
+    group.join("a", **{"group.instance.id": "pod-a"})
+    group.settle()
+    late = group.join("b", **{"group.instance.id": "pod-b"})
+    group.until(lambda: "pod-b-1" in instances(group, kafka), "b")
+    assert late.member_id == ""
+    group.members.pop("b").close(leave_group=True)
+    assert instances(group, kafka) == {"pod-a-1"}
+
+
+def test_a_static_member_leaves_with_an_id_that_it_has_not_looked_at(group, kafka):
+    """The answer to its JoinGroup has come, and the stream thread ends without polling again."""
+    member = group.join("a", **{"group.instance.id": "pod-a"})
+    while member.state is not MemberState.JOINING:
+        member.poll()
+    wait_until(lambda: member._standing.step.is_done, "answered")
+    group.members.pop("a").close(leave_group=True)
+    assert instances(group, kafka) == set()
 
 
 def test_a_second_process_with_the_same_instance_id_fences_the_first(group):

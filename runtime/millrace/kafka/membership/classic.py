@@ -258,10 +258,11 @@ class GroupMember:
 
     def _leave(self, reason: str, timeout_s: float) -> None:
         standing = self._standing
-        if standing.member_id and standing.failure is None:
+        member_id = standing.leaving_as()
+        if member_id is not None:
             try:
                 leave, timeout_ms = self._joining.requests.leave, int(timeout_s * 1000)
-                self._connection.run(leave, standing.member_id, reason, timeout_ms)
+                self._connection.run(leave, member_id, reason, timeout_ms)
             except (kafka_errors.KafkaError, StreamsError) as error:
                 log.info("Leaving group %s failed: %s", self._settings.group_id, error)
         standing.left()

@@ -99,7 +99,13 @@ class GroupRequests:
         return await self._coordinator.send(request, self._timeout_ms)
 
     async def leave(self, member_id: str, reason: str, timeout_ms: int) -> None:
-        """Send LeaveGroup; a failure is only logged, as the session time-out does the same later."""
+        """Send LeaveGroup; a failure is only logged, as the session time-out does the same later.
+
+        Args:
+            member_id: Empty for a static member that was not told its id.
+            reason: For the broker's log.
+            timeout_ms: How long it may take.
+        """
         request = LeaveGroupRequest(
             group_id=self._settings.group_id,
             member_id=member_id,

@@ -87,6 +87,22 @@ class Standing:
                 return self.generation, self.member_id
             return None
 
+    def leaving_as(self) -> str | None:
+        """Return the member id to leave with, None when the group has no such member.
+
+        A broker adds a static member before it tells its id, if only in the answer to a JoinGroup that others hold up: until
+        then the member leaves by its instance id alone, with an empty member id.
+        """
+        with self.lock:
+            if self.failure is not None:
+                return None
+            if self.member_id or self.state is not MemberState.JOINING or self.step is None:
+                return self.member_id or None
+            if self.step.is_done:
+                response = self.step.value
+                return None if response is None or response.error_code else response.member_id
+            return None if self._settings.instance_id is None else ""
+
     def request_rejoin(self, reason: str) -> None:
         """Join again at the next `poll`."""
         with self.lock:
