@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 
 import pytest
 from tests.runtime.support import last_counts, produce, running, settings, wait_until, word_count
@@ -44,6 +45,20 @@ def test_a_task_handed_to_an_ended_updater_fails():
     [failed] = state.drain_failed()
     assert failed.task is task
     assert "stopped" in str(failed.error)
+
+
+def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
+    """Closing the consumer takes a moment, in which nobody has to wait for an answer that does not come."""
+    state, closing, go_on = updater(), threading.Event(), threading.Event()
+    monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(60)))
+    state.start()
+    state.shutdown(0)
+    try:
+        assert closing.wait(60)
+        assert state.remove(TaskId(0, 0)).result(5) is None
+    finally:
+        go_on.set()
+        state.shutdown()
 
 
 class Failing:

@@ -57,6 +57,8 @@ class StateUpdater:
         self._added: deque[tuple[StreamTask, Mapping[TopicPartition, int]]] = deque()
         self._removals: deque[tuple[TaskId, Future[StreamTask | None]]] = deque()
         self._stopping = False
+        self._ended = False
+        """Whether the thread looks at no action any more."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -91,7 +93,8 @@ class StateUpdater:
         with self._condition:
             self._removals.append((task_id, future))
             self._condition.notify_all()
-        if not self._thread.is_alive():
+            ended = self._ended
+        if ended or not self._thread.is_alive():
             self._take_actions()
         return future
 
@@ -136,7 +139,9 @@ class StateUpdater:
             with self._condition:
                 self._stopping = True
             reader.let_all_go()
-            self._take_actions()
+            with self._condition:
+                self._take_actions()
+                self._ended = True
             reader.close()
 
     def _take_actions(self) -> None:
