@@ -1,19 +1,27 @@
 """Members of a real group: joining, handing over, leaving, static membership, offsets and fencing."""
 
+import asyncio
+import threading
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group
 from tests.runtime.support import wait_until
 
+from millrace.config import StreamsConfig
 from millrace.errors import (
     ConfigError,
     FencedInstanceIdError,
     InconsistentGroupError,
     TaskMigratedError,
 )
+from millrace.kafka.clients import ClientSettings
 from millrace.kafka.membership import Assigned, Lost, MemberState, Revoked, encode_group_metadata
+from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.kafka.membership.payloads import decode_subscription, encode_subscription
+from millrace.kafka.membership.standing import Standing
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -281,6 +289,74 @@ def test_a_rejoin_can_be_asked_for(group):
     group.until(lambda: member.generation == 2 and not member.rebalancing)
     assert group.last("a").added == frozenset()
     assert group.revoked("a") == set()
+
+
+def test_a_rebalance_that_is_told_of_while_the_member_rejoins_is_the_same(group):
+    """A heartbeat's answer that comes while the join data are gathered does not make the member rejoin once more."""
+    member = group.join("a")
+    group.settle()
+
+    def told_meanwhile():
+        member.request_rejoin("the group is rebalancing")
+        return b"a"
+
+    member._joining._user_data = told_meanwhile
+    member.request_rejoin("test")
+    group.until(lambda: member.generation == 2 and not member.rebalancing)
+    assert member._standing.rejoin_reason is None
+
+
+def test_a_member_that_is_removed_while_it_rejoins_does_not_claim_what_it_had(group):
+    """What it has lost while the join data were gathered is told of first, and may be another's already."""
+    claimed = []
+
+    def assign(members):
+        claimed.extend(subscription.owned for subscription in members.values())
+        return Group.assign(group, members)
+
+    group.assign = assign
+    member = group.join("a")
+    group.settle()
+
+    def removed_meanwhile():
+        if member.generation == 1:
+            member.reset("test", keep_member_id=True)
+        return b"a"
+
+    member._joining._user_data = removed_meanwhile
+    member.request_rejoin("test")
+    group.until(lambda: member.generation == 2 and not member.rebalancing)
+    assert group.of("a", Lost) == [Lost(frozenset(group.tp(n) for n in range(4)))]
+    assert claimed == [frozenset(), frozenset()]
+
+
+def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
+    """Not between the moment when the answer is found to be about this generation and that when it is acted on."""
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "127.0.0.1:9"})
+    settings = ClientSettings(config, "p").membership(1)
+    standing = Standing(settings)
+    standing.state, standing.generation, standing.member_id = MemberState.STABLE, 1, "me"
+
+    def rejoin():
+        with standing.lock:
+            standing.state, standing.rejoin_reason = MemberState.JOINING, None
+
+    rejoining = threading.Thread(target=rejoin)
+
+    def found():
+        identity = Standing.beating_as(standing)
+        rejoining.start()
+        rejoining.join(0.5)
+        return identity
+
+    async def answer(*_):
+        return SimpleNamespace(error_code=27)
+
+    standing.rejoin_reason, standing.beating_as = None, found
+    heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, standing, None)
+    asyncio.run(heartbeats._beat(1, "me"))
+    rejoining.join()
+    assert standing.rejoin_reason is None
 
 
 def test_new_partitions_of_an_input_topic_are_assigned(group, kafka):

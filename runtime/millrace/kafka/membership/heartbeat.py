@@ -101,9 +101,10 @@ class Heartbeats:
         except kafka_errors.KafkaError as error:
             log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
             return False
-        if self._member.beating_as() != (generation, member_id):
-            return True  # the answer is about a membership that is over
-        self._act(code)
+        with self._member.lock:
+            if self._member.beating_as() != (generation, member_id):
+                return True  # the answer is about a membership that is over
+            self._act(code)
         return code not in NOT_HERE
 
     def _act(self, code: int) -> None:

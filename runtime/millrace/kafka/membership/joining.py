@@ -116,18 +116,19 @@ class Joining:
         step.add_both(lambda _: standing.changed.set())
 
     def _join(self) -> None:
-        standing = self._standing
-        with standing.lock:
+        standing, user_data = self._standing, self._user_data()
+        with standing.lock:  # the answer to a heartbeat comes before, as a reason to join, or is passed over
+            if standing.lost or standing.failure is not None:
+                return  # of which `advance` tells first
             reason, standing.rejoin_reason = standing.rejoin_reason, None
-            generation, member_id, owned = standing.generation, standing.member_id, standing.owned
-        subscription = MemberSubscription(
-            topics=tuple(sorted(self._watch.topics)),
-            user_data=self._user_data(),
-            owned=owned,
-            generation=generation,
-            rack_id=self._settings.rack_id,
-        )
-        self._start_step(MemberState.JOINING, self._requests.join, member_id, subscription, reason or "")
+            subscription = MemberSubscription(
+                topics=tuple(sorted(self._watch.topics)),
+                user_data=user_data,
+                owned=standing.owned,
+                generation=standing.generation,
+                rack_id=self._settings.rack_id,
+            )
+            self._start_step(MemberState.JOINING, self._requests.join, standing.member_id, subscription, reason or "")
 
     def _joined(self, response: Any) -> list[GroupEvent]:
         if response.error_code:
