@@ -95,18 +95,22 @@ class Waiting(CountWords):
         super().process(record)
 
 
-def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp_path):
-    """A thread that is busy ends later, which is said; it is gone then."""
-    source, sink = topic_factory("in"), topic_factory("out")
-    topology = (
+def waiting(source, sink):
+    """Return a word count that waits for the gate, which is shut."""
+    Waiting.gate.clear()
+    return (
         Topology()
         .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
         .add_processor("count", Waiting, "lines")
         .add_state_store(counts_builder(), "count")
         .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
     )
-    Waiting.gate.clear()
-    with running(topology, settings(kafka, app, tmp_path)) as streams:
+
+
+def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp_path):
+    """A thread that is busy ends later, which is said; it is gone then."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    with running(waiting(source, sink), settings(kafka, app, tmp_path)) as streams:
         produce(kafka, source, ["word"])
         wait_until(lambda: 1 in streams.threads[0].resources.consumer.positions.values(), "in work")
         with pytest.raises(StreamsTimeoutError, match="has not ended within"):
@@ -114,6 +118,21 @@ def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp
         Waiting.gate.set()
         wait_until(lambda: streams.threads == (), "ended")
         assert last_counts(kafka, sink) == {"word": 1}
+
+
+def test_a_removed_thread_leaves_though_the_client_closes_meanwhile(kafka, topic_factory, app, tmp_path):
+    """That static members stay when their client closes does not hold for one that is ending for good."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, group_instance_id="one", session_timeout_ms=120_000)
+    with running(waiting(source, sink), config) as streams:
+        produce(kafka, source, ["word"])
+        wait_until(lambda: 1 in streams.threads[0].resources.consumer.positions.values(), "in work")
+        with pytest.raises(StreamsTimeoutError, match="has not ended within"):
+            streams.remove_stream_thread(0.1)
+        streams.close(0)
+        Waiting.gate.set()
+    admin = kafka.admin()
+    assert admin.describe_consumer_groups([app])[app].result(60).members == []
 
 
 class Ticking(CountWords):

@@ -101,8 +101,13 @@ class StreamThread:
         self._thread.start()
 
     def shutdown(self, *, leave_group: bool | None = None) -> None:
-        """Ask the thread to commit, close its tasks and end; returns at once."""
-        self.leave_group = leave_group
+        """Ask the thread to commit, close its tasks and end; returns at once.
+
+        Args:
+            leave_group: whether to leave the group; None = as asked before, or else dynamic members do and static ones stay.
+        """
+        if leave_group is not None:
+            self.leave_group = leave_group
         self._stop.set()
 
     def resize_cache(self, max_bytes: int) -> None:
