@@ -10,9 +10,11 @@ import sys
 from dataclasses import replace
 
 import pytest
+from tests.runtime.support import word_count
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, ListenerError
+from millrace.runtime import KafkaStreams
 from millrace.runtime.health import check_live, check_ready, check_started
 from millrace.runtime.health_server import HealthServer
 from millrace.runtime.status import StreamsStatus, TaskStatus, ThreadStatus
@@ -68,6 +70,21 @@ def test_thread_that_ended_and_was_not_replaced_is_not_live(state):
 def test_thread_that_is_about_to_start_is_live():
     """A thread that was made and not started yet is no dead thread."""
     assert check_live(with_thread("REBALANCING", state="CREATED", alive=False, joined=False), LIMIT_MS).passes
+
+
+def test_thread_that_is_replaced_meanwhile_is_not_told_of(tmp_path, monkeypatch):
+    """A status that was taken of a thread that is not there any more is taken again."""
+    config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:9", "state.dir": str(tmp_path)}
+    streams = KafkaStreams(word_count("in", "out"), config)
+    threads = streams._pool._threads
+    threads[1] = "old"
+
+    def replace_meanwhile(instance, state, seen, *_, **__):
+        threads[1] = "new"
+        return seen
+
+    monkeypatch.setattr("millrace.runtime.kafka_streams.take_status", replace_meanwhile)
+    assert streams.status() == ["new"]
 
 
 @pytest.mark.parametrize("state", ["ERROR", "PENDING_ERROR"])

@@ -302,14 +302,18 @@ class KafkaStreams:
 
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
-        return take_status(
-            self._instance,
-            self._state,
-            self._pool.threads,
-            self._activity,
-            error=self.error,
-            credentials_stale=self._credentials is not None and self._credentials.stale,
-        )
+        while True:
+            state, threads = self._state, self._pool.threads
+            status = take_status(
+                self._instance,
+                state,
+                threads,
+                self._activity,
+                error=self.error,
+                credentials_stale=self._credentials is not None and self._credentials.stale,
+            )
+            if (state, threads) == (self._state, self._pool.threads):  # no thread was replaced, or told to end
+                return status
 
     @property
     def health_address(self) -> tuple[str, int] | None:
