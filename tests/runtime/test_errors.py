@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import secrets
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -39,9 +41,11 @@ from millrace.errors import (
     StateDirectoryError,
     UnsupportedFeatureError,
 )
+from millrace.kafka.membership import Assigned
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
-from millrace.runtime.membership import may_create_topics
+from millrace.runtime.membership import Membership, may_create_topics
+from millrace.runtime.progress import LoopProgress
 from millrace.runtime.status import write_status
 from millrace.topology import Topology
 from millrace.topology.plan import PlannedSubtopology, TopologyPlan
@@ -320,6 +324,26 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
     finally:
         if other.process is not None and other.process.poll() is None:
             other.kill()
+
+
+def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatch):
+    """What was asked for would leave the group with the member that asks: its rebalance is to end first."""
+    clock = itertools.count()
+    now = next(clock)
+
+    def poll(_):
+        nonlocal now
+        now = next(clock)
+        return [Assigned((), frozenset(), b"", 2)] if now == 290 else []
+
+    member = SimpleNamespace(instance_id=None, poll=poll, request_rejoin=lambda _: None)
+    protocol = SimpleNamespace(accept=lambda _: SimpleNamespace(shutdown_requested=True))
+    monkeypatch.setattr("millrace.runtime.membership.time", SimpleNamespace(monotonic=lambda: now))
+    membership = Membership(
+        member, protocol, None, LoopProgress(), SimpleNamespace(changed=False), timeout_s=60, rebalance_s=300
+    )
+    membership.request_shutdown_of_all()
+    assert now == 290
 
 
 def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):

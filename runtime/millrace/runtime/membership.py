@@ -32,6 +32,7 @@ TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
 
 _SHUTDOWN_ANSWER_S = 10.0
+"""How long the answer may take when the others have rejoined, or had the time to."""
 _UNFIT_AGAIN_MS = 10_000
 """How long the leader of another version has until it is asked once more; the group has to come to rest for a roll to go on."""
 _log = logging.getLogger(__name__)
@@ -58,14 +59,17 @@ class Membership:
         member: GroupMember,
         protocol: MemberProtocol,
         leader: GroupLeader,
-        timeout_s: float,
         progress: LoopProgress,
         reads: Reads,
+        *,
+        timeout_s: float,
+        rebalance_s: float,
     ) -> None:
         self._member = member
         self._protocol = protocol
         self._leader = leader
         self._timeout_s = timeout_s
+        self._rebalance_s = rebalance_s
         self._progress = progress
         self._reads = reads
         self._asks = member.instance_id is not None and reads.changed
@@ -150,10 +154,14 @@ class Membership:
         self._member.reset(reason, keep_member_id=True)
 
     def request_shutdown_of_all(self) -> None:
-        """Tell every member of the application to stop; waits a while for the answer, which this member is told too."""
+        """Tell every member of the application to stop; waits for the answer, which this member is told too.
+
+        It comes once all have rejoined, for which they have `max.poll.interval.ms`; a member that left before would take what it
+        asks for with it.
+        """
         self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
         self._member.request_rejoin("the application is to stop everywhere")
-        deadline = time.monotonic() + _SHUTDOWN_ANSWER_S
+        deadline = time.monotonic() + self._rebalance_s + _SHUTDOWN_ANSWER_S
         while time.monotonic() < deadline:
             for event in self._member.poll(0.1):
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
@@ -233,4 +241,12 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return Membership(member, protocol, leader, config.task_timeout_ms / 1000, progress, self._reads)
+        return Membership(
+            member,
+            protocol,
+            leader,
+            progress,
+            self._reads,
+            timeout_s=config.task_timeout_ms / 1000,
+            rebalance_s=self._settings.membership(thread).max_poll_interval_ms / 1000,
+        )
