@@ -49,7 +49,7 @@ def port():
 
 def answer(port, method, path):
     """Return status code and body of a request, (0, {}) while nobody listens."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path)
         response = connection.getresponse()
@@ -108,7 +108,7 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
         status = answer(port, "GET", "/status")[1]
         assert status["threads"][0]["instance_id"] == "shop-0-1"
         assert status["ready"]
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             metrics = page.read().decode()
         assert 'client_id="shop-0"' in metrics
         assert answer(port, "POST", "/drain")[0] == 202

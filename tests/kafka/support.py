@@ -29,7 +29,7 @@ class Group:
             "application.id": self.application_id,
             "bootstrap.servers": bootstrap_servers,
             "heartbeat.interval.ms": 100,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 45_000,
             "reconnect.backoff.max.ms": 500,
             **settings,
         }
@@ -110,4 +110,4 @@ class Group:
     def close(self):
         """Close every member."""
         for member in self.members.values():
-            member.close(leave_group=True)
+            member.close(leave_group=True, timeout_s=30)

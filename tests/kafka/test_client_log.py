@@ -24,14 +24,20 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
         )
         for name in ("one", "two")
     ]
+
+    def refused(name: str) -> list[str]:
+        return [line for line in caplog.messages if f"[{name}#" in line and "Connection refused" in line]
+
     with caplog.at_level(logging.DEBUG, "millrace.kafka.librdkafka"):
+        latest = time.monotonic() + 30
+        while not (refused("one") and refused("two")) and time.monotonic() < latest:
+            for client in clients:
+                client.poll(0.05)
         deadline = time.monotonic() + 1.5
         while time.monotonic() < deadline:
             for client in clients:
                 client.poll(0.05)
-    for name in ("one", "two"):
-        refused = [line for line in caplog.messages if f"[{name}#" in line and "Connection refused" in line]
-        assert len(refused) == 1, caplog.messages
+    assert [len(refused(name)) for name in ("one", "two")] == [1, 1], caplog.messages
 
 
 def test_what_was_left_out_is_counted() -> None:

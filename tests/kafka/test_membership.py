@@ -69,7 +69,7 @@ def test_partitions_return_when_a_dynamic_member_closes(group):
     group.join("b")
     group.settle()
     group.members.pop("b").close()
-    group.settle(timeout_s=4)
+    group.settle(timeout_s=30)
     assert len(group.members["a"].assignment) == 4
 
 
@@ -110,7 +110,7 @@ def test_a_static_member_leaves_when_asked_to(group):
     group.join("b", **{"group.instance.id": "pod-b"})
     group.settle()
     group.members.pop("b").close(leave_group=True)
-    group.settle(timeout_s=4)
+    group.settle(timeout_s=30)
     assert len(group.members["a"].assignment) == 4
 
 
@@ -162,7 +162,7 @@ def test_heartbeats_alone_find_out_that_an_instance_was_fenced(group):
     group.join("twin", **{"group.instance.id": "pod"})
     group.until(lambda: group.members["twin"].assignment, "twin")
     with pytest.raises(FencedInstanceIdError):
-        group.until(lambda: False, "a", timeout_s=5)
+        group.until(lambda: False, "a")
     assert first.state is MemberState.UNJOINED
     group.members.pop("a").close()
 
@@ -214,7 +214,7 @@ def test_a_member_that_drops_its_tasks_while_joining_joins_once(group):
     group.until(lambda: group.of("a", Lost) and not member.rebalancing and member.assignment)
     assert group.last("a").added == frozenset(group.tp(n) for n in range(4))
     group.join("b")
-    group.settle(timeout_s=4)
+    group.settle(timeout_s=30)
 
 
 @pytest.mark.parametrize("stale", ["generation", "member"])
@@ -223,20 +223,20 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     member = group.join("a")
     group.settle()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     current = member.group_metadata()
     identity = (0, member.member_id) if stale == "generation" else (member.generation, "ghost")
     producer.begin_transaction()
     offsets = [ClientTopicPartition(group.topic, 0, 5)]
     with pytest.raises(KafkaException) as caught:
-        producer.send_offsets_to_transaction(offsets, encode_group_metadata(group.application_id, *identity), 10)
+        producer.send_offsets_to_transaction(offsets, encode_group_metadata(group.application_id, *identity), 60)
     error = caught.value.args[0]
     assert error.name() == ("ILLEGAL_GENERATION" if stale == "generation" else "UNKNOWN_MEMBER_ID")
     assert error.txn_requires_abort()
-    producer.abort_transaction(10)
+    producer.abort_transaction(60)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(offsets, current, 10)
-    producer.commit_transaction(10)
+    producer.send_offsets_to_transaction(offsets, current, 60)
+    producer.commit_transaction(60)
     assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
@@ -247,12 +247,12 @@ def test_committed_waits_for_an_open_transaction(group, kafka):
     member = group.join("a")
     group.settle()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
-    producer.init_transactions(10)
+    producer.init_transactions(60)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 10)
+    producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 60)
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
         member.committed([group.tp(0)], timeout_s=0.5)
-    producer.commit_transaction(10)
+    producer.commit_transaction(60)
     assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
@@ -261,8 +261,8 @@ def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):
     group.join("a")
     group.join("slow", **{"max.poll.interval.ms": 1000})
     group.settle()
-    group.until(lambda: len(group.members["a"].assignment) == 4, "a", timeout_s=10)
-    assert group.members["slow"].generation == -1
+    group.until(lambda: len(group.members["a"].assignment) == 4, "a")
+    group.until(lambda: group.members["slow"].generation == -1, "a")
     group.until(lambda: group.of("slow", Lost))
     group.settle()
 
@@ -271,9 +271,9 @@ def test_heartbeats_go_on_while_the_thread_processes(group):
     """A member that is busy for longer than its session time-out stays in the group."""
     import time
 
-    member = group.join("a", **{"session.timeout.ms": 1000})
+    member = group.join("a", **{"session.timeout.ms": 5000})
     group.settle()
-    deadline = time.monotonic() + 2.5
+    deadline = time.monotonic() + 7
     while time.monotonic() < deadline:
         sum(range(10_000))  # the stream thread computes and never polls
     member.commit_offsets({group.tp(0): OffsetAndMetadata(3)})
@@ -388,7 +388,7 @@ def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
     group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
     group.join("a")
     with pytest.raises(ConfigError, match="cannot assign"):
-        group.until(lambda: False, timeout_s=5)
+        group.until(lambda: False)
 
 
 def test_a_plain_consumer_in_the_group_is_told(group, kafka):
@@ -401,7 +401,7 @@ def test_a_plain_consumer_in_the_group_is_told(group, kafka):
         consumer.poll(0.05)
     group.join("a")
     with pytest.raises(InconsistentGroupError, match=r"application\.id"):
-        group.until(lambda: False, timeout_s=5)
+        group.until(lambda: False)
     consumer.close()
 
 
@@ -409,7 +409,7 @@ def test_a_session_timeout_the_broker_does_not_allow_is_told(group):
     """The error names the setting and the broker's limits."""
     group.join("a", **{"session.timeout.ms": 200, "heartbeat.interval.ms": 50})
     with pytest.raises(ConfigError, match=r"session\.timeout\.ms=200"):
-        group.until(lambda: False, timeout_s=5)
+        group.until(lambda: False)
 
 
 def test_many_members_settle(group):

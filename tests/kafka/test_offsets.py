@@ -1,13 +1,20 @@
 """Asking for offsets and deleting records: what is answered, what is refused, and what outlives a broker's restart."""
 
+import socket
+import time
+
 import pytest
 from confluent_kafka import Producer
 
+from millrace.dev._readiness import quiet_admin
 from millrace.errors import StreamsError, StreamsTimeoutError
 from millrace.kafka.offsets import delete_records, earliest_offsets, group_offsets, latest_offsets, offsets_for_time
 from millrace.records import TopicPartition
 
 pytestmark = pytest.mark.broker
+
+KEPT = {"retention.ms": "-1"}
+"""Records as old as those of these tests are deleted when a broker first looks, 30 s after its start, and every five minutes."""
 
 
 @pytest.fixture
@@ -26,7 +33,7 @@ def write(kafka, topic, timestamps, partition=0):
 
 def test_beginnings_and_ends(admin, kafka, topic_factory):
     """Ends are behind the last record, beginnings move when records are deleted, an unknown group has no offsets."""
-    partition = TopicPartition(topic_factory("purge"), 0)
+    partition = TopicPartition(topic_factory("purge", config=KEPT), 0)
     write(kafka, partition.topic, range(1, 6))
     delete_records(admin, {partition: 3})
     assert earliest_offsets(admin, [partition]) == {partition: 3}
@@ -43,7 +50,7 @@ def test_nothing_is_asked_about_nothing(admin):
 
 def test_offsets_of_a_time(admin, kafka, topic_factory):
     """The first record not older than the time is found; where all are older, the end."""
-    topic = topic_factory("times", partitions=2)
+    topic = topic_factory("times", partitions=2, config=KEPT)
     early, late = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(kafka, topic, [100, 200, 300], early.partition)
     write(kafka, topic, [100, 900], late.partition)
@@ -72,7 +79,7 @@ def test_a_topic_that_does_not_come_is_given_up(admin):
 def test_leaders_are_found_again(own_kafka):
     """A client that knew the leaders goes on when they have moved: brokers restart one after another, leaders change."""
     kafka = own_kafka(brokers=3)
-    kafka.create_topics("moving", partitions=3)
+    kafka.create_topics("moving", partitions=3, config=KEPT)
     partitions = [TopicPartition("moving", number) for number in range(3)]
     for partition in partitions:
         write(kafka, "moving", range(1, 11), partition.partition)
@@ -81,20 +88,34 @@ def test_leaders_are_found_again(own_kafka):
     delete_records(admin, dict.fromkeys(partitions, 1))
     for round_, broker in enumerate((1, 2, 3), start=2):
         kafka.restart_broker(broker)
-        delete_records(admin, dict.fromkeys(partitions, round_), 30)
-        assert earliest_offsets(admin, partitions, 30) == dict.fromkeys(partitions, round_)
+        delete_records(admin, dict.fromkeys(partitions, round_), 60)
+        assert earliest_offsets(admin, partitions, 60) == dict.fromkeys(partitions, round_)
 
 
 def test_records_are_deleted_and_offsets_told_after_a_restart(own_kafka):
     """The same client asks the only broker again once it is back, with a new leader epoch."""
     kafka = own_kafka()
-    kafka.create_topics("in")
+    kafka.create_topics("in", config=KEPT)
     partition = TopicPartition("in", 0)
     write(kafka, "in", range(1, 11))
     admin = kafka.admin()
     delete_records(admin, {partition: 2})
     kafka.restart_broker()
-    delete_records(admin, {partition: 5}, 30)
-    assert earliest_offsets(admin, [partition], 30) == {partition: 5}
+    delete_records(admin, {partition: 5}, 60)
+    assert earliest_offsets(admin, [partition], 60) == {partition: 5}
     kafka.restart_broker()
-    assert latest_offsets(admin, [partition], 30) == {partition: 10}
+    assert latest_offsets(admin, [partition], 60) == {partition: 10}
+
+
+@pytest.mark.parametrize(
+    "ask", [latest_offsets, lambda admin, at, timeout_s: delete_records(admin, {at[0]: 1}, timeout_s)]
+)
+def test_brokers_that_never_answered_cost_no_more_than_the_time_given(ask):
+    """Nothing is known of the cluster yet, and nothing gets known: looking for leaders keeps to the time-out too."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        admin = quiet_admin(f"127.0.0.1:{silent.getsockname()[1]}")
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(StreamsTimeoutError):
+                ask(admin, [TopicPartition("t", 0)], 1.0)
+            assert time.monotonic() - began < 10, "and not the 15 s of a request"

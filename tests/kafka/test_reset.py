@@ -202,7 +202,7 @@ def test_force_removes_members_that_were_killed(kafka, topic_factory):
 @pytest.mark.broker
 def test_offsets_on_a_broker(kafka, topic_factory):
     """Offsets are those of first, last and timed records, also for a group that never was; committed ones can be shifted."""
-    topic = topic_factory("in")
+    topic = topic_factory("in", config={"retention.ms": "-1"})  # the records are old enough to be deleted
     write(kafka, topic, [1000, 2000, 3000, 4000])
     config = config_of(kafka, f"app-{secrets.token_hex(4)}")
     partition = TopicPartition(topic, 0)

@@ -83,7 +83,7 @@ def _offsets(
 
     found: dict[TopicPartition, int] = {}
     while left := [partition for partition in partitions if partition not in found]:
-        answers = ask_leaders("list offsets of", request, left, timeout_s, admin)
+        answers = ask_leaders("list offsets of", request, left, max(0.0, deadline - time.monotonic()), admin)
         # A request that timed out is answered without an error, and without an offset.
         found |= {partition: answer.offset for partition, answer in answers.items() if answer.offset != OFFSET_INVALID}
         if missing := [partition for partition in left if partition not in found]:

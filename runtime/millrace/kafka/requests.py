@@ -129,13 +129,14 @@ def ask_leaders(
         StreamsTimeoutError: A partition has no answer in time.
         StreamsError: The brokers refuse.
     """
+    deadline = time.monotonic() + timeout_s
     asked = False
 
     def send(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
         nonlocal asked
         if asked:
             with contextlib.suppress(KafkaException):  # without metadata the old leaders are asked once more
-                admin.list_topics(timeout=REQUEST_TIMEOUT_S)
+                admin.list_topics(timeout=request_timeout(deadline))
         asked = True
         return {TopicPartition(tp.topic, tp.partition): future for tp, future in request(list(wanted)).items()}
 

@@ -56,7 +56,7 @@ class TopicWatch:
 
     async def assigned(self, topics: frozenset[str]) -> None:
         """Remember the partition counts for which this member, as the leader, assigns."""
-        self._assigned = None
+        self._assigned = {}  # which differs from whatever is found later, should it not be found now
         try:
             self._assigned = await self._coordinator.partition_counts(topics)
         except kafka_errors.KafkaError as error:
