@@ -13,11 +13,11 @@ from millrace_operator.children import names
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import internal_topics
-from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import is_terminating
+from millrace_operator.reconcile.turn import NOT_ASKED, Turn
+from millrace_operator.reconcile.view import is_terminating, seconds
 
 KAFKA_PATIENCE_S: Final = 60
-"""How long the brokers are waited for, beyond the pods' grace period."""
+"""How long the brokers are waited for, beyond the pods' grace period and from when they were found not to answer."""
 _POD_PATIENCE_S: Final = 120
 _DEFAULT_GRACE_S: Final = 60
 _FIRST: Final = ("Job", "PodDisruptionBudget", "PodMonitor", "Service", "NetworkPolicy")
@@ -92,7 +92,7 @@ def _kafka_is_done(turn: Turn) -> bool:
     if not turn.brokers_answer:
         if not _may_have_left_traces(turn):
             return True
-        if _waited(turn) < KAFKA_PATIENCE_S:
+        if _may_still_answer(turn):
             return False
         _tell_of_leftovers(turn, f"The brokers do not answer ({turn.observed.kafka.reason}).")
         return True
@@ -104,6 +104,15 @@ def _kafka_is_done(turn: Turn) -> bool:
         return False
     _tell_of_leftovers(turn, "The brokers answer, but not all could be deleted in time.")
     return True
+
+
+def _may_still_answer(turn: Turn) -> bool:
+    """Return whether brokers that do not answer are waited for. An operator that was away has yet to find out whether they do."""
+    if turn.observed.kafka.reason == NOT_ASKED:
+        return True
+    known = turn.condition("BrokersReachable")
+    away = 0 if known is None or known.status != "False" else turn.now - seconds(known.last_transition_time)
+    return min(_waited(turn) - _grace(turn), away) < KAFKA_PATIENCE_S
 
 
 def _may_have_left_traces(turn: Turn) -> bool:

@@ -246,7 +246,7 @@ def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, after
     world.delete()
     story.seen = [(world.desired(), world.observed())]
     story.tell(afterwards)
-    world.rest(60)
+    world.run(300, step=10)
     assert not world.exists
     kept = world.names("PersistentVolumeClaim")
     if policy == "Orphan":

@@ -93,13 +93,13 @@ def test_claims_and_topics_can_go_with_the_application(world):
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
 def test_deletion_ends_though_no_broker_answers(world, policy):
-    """After a bounded time the finalizer goes, and a Warning says what was left behind."""
+    """A minute after the pods' grace period the finalizer goes, and a Warning says what was left behind."""
     world.brokers_up = False
     world.change(deletionPolicy=policy)
     world.delete()
-    world.run(30)
+    world.run(115)
     assert world.exists
-    world.run(60)
+    world.run(10)
     assert not world.exists
     assert CHANGELOG in world.topics
     assert ("KafkaLeftBehind", "Warning") in [(event.reason, event.type) for event in world.warnings]
@@ -128,6 +128,35 @@ def test_brokers_that_come_back_in_time_are_still_asked(world):
     world.run(60)
     assert not world.exists
     assert CHANGELOG not in world.topics
+
+
+def test_brokers_are_waited_for_when_pods_took_all_their_time(world):
+    """The time in which pods end is not taken from that of the brokers."""
+    world.brokers_up, world.stuck = False, True
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.run(60)
+    world.stuck = False
+    world.run(30)
+    world.brokers_up = True
+    world.run(10)
+    assert not world.exists
+    assert CHANGELOG not in world.topics
+
+
+@pytest.mark.parametrize("reason", ["Unknown", "Unreachable"])
+def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
+    """However late it is: brokers that have not been asked yet, or were not away until now, may answer in a while."""
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.run(0)
+    world.tick(3600)
+    world.brokers_up, world.kafka_reason = False, reason
+    world.run(50)
+    assert world.exists
+    world.brokers_up = True
+    world.run(10)
+    assert not world.exists
 
 
 def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
