@@ -63,13 +63,19 @@ def _pods_are_gone(turn: Turn) -> bool:
             turn.delete("Pod", pod.name)
     if stateful_set is None and not turn.view.pods:
         return True
-    if stateful_set is not None or _waited(turn) < _grace(turn) + _POD_PATIENCE_S:
+    if stateful_set is not None or _may_still_end(turn):
         return False
     left = ", ".join(pod.name for pod in turn.view.pods.values())
     turn.events.append(
         Event("PodsLeftBehind", f"Pods have not ended in time and are not waited for: {left}.", "Warning")
     )
     return True
+
+
+def _may_still_end(turn: Turn) -> bool:
+    """Return whether pods are waited for. Those that an operator that was away has told late have their time from then."""
+    told = (pod.ends is not None and turn.now >= pod.ends + _POD_PATIENCE_S for pod in turn.view.pods.values())
+    return _waited(turn) < _grace(turn) + _POD_PATIENCE_S or not all(told)
 
 
 def _grace(turn: Turn) -> int:

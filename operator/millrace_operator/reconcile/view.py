@@ -54,6 +54,8 @@ class Pod:
     revision: str | None
     created: float
     terminating: bool = False
+    ends: float | None = None
+    """When its grace period is over; None unless it is being deleted."""
     ready_since: float | None = None
     """None while it is not ready."""
     unready_since: float = 0
@@ -257,6 +259,7 @@ def _pod(item: Object, index: int) -> Pod:
         revision=_labels(item).get(REVISION),
         created=seconds(metadata["creationTimestamp"]),
         terminating=is_terminating(item),
+        ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,
         ready_since=ready_since,
         unready_since=unready_since,
         trouble=trouble_of(item),

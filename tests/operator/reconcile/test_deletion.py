@@ -170,6 +170,20 @@ def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
     assert len(world.names("PersistentVolumeClaim")) == 2
 
 
+def test_pods_that_an_absent_operator_tells_late_to_end_have_their_time(world):
+    """Nothing is taken from under pods that run: the time they have counts from when they were told."""
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.tick(3600)
+    world.stuck = True
+    world.run(60)
+    assert len(world.pods()) == 2
+    assert "PodsLeftBehind" not in [event.reason for event in world.warnings]
+    assert [action.key.kind for action in world.done(model.Delete)] == ["StatefulSet"]
+    world.run(120)
+    assert "PodsLeftBehind" in [event.reason for event in world.warnings]
+
+
 def test_an_application_that_never_started(world):
     """A resource whose first actions were never carried out goes at once."""
     world = World()
