@@ -105,7 +105,8 @@ def _kafka_is_done(turn: Turn) -> bool:
     actions = _kafka_actions(turn)
     if not actions:
         return True
-    if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S:
+    turn.settle("True", Reason.DELETING_FROM_KAFKA)
+    if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(turn):
         turn.actions.extend(actions)
         return False
     _tell_of_leftovers(turn, "The brokers answer, but not all could be deleted in time.")
@@ -119,6 +120,13 @@ def _may_still_answer(turn: Turn) -> bool:
     known = turn.condition("BrokersReachable")
     away = 0 if known is None or known.status != "False" else turn.now - seconds(known.last_transition_time)
     return min(_waited(turn) - _grace(turn), away) < KAFKA_PATIENCE_S
+
+
+def _was_tried(turn: Turn) -> bool:
+    """Return whether an earlier turn has deleted at the brokers, or was refused. That of an operator that was away has not."""
+    reconciling, stalled = turn.condition("Reconciling"), turn.condition("Stalled")
+    done = reconciling is not None and reconciling.reason == Reason.DELETING_FROM_KAFKA
+    return done or (stalled is not None and stalled.status == "True")
 
 
 def _may_have_left_traces(turn: Turn) -> bool:

@@ -40,6 +40,7 @@ class Reason(StrEnum):
     RESIZING_VOLUMES = "ResizingVolumes"
     RECREATING_STATEFUL_SET = "RecreatingStatefulSet"
     DELETING_CHILDREN = "DeletingChildren"
+    DELETING_FROM_KAFKA = "DeletingFromKafka"
 
     NOT_STALLED = "NotStalled"
     INVALID_SPEC = "InvalidSpec"
@@ -169,6 +170,9 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Reconciling", "The StatefulSet is replaced under its running pods, as it cannot be changed in place.", _WAIT
     ),
     Reason.DELETING_CHILDREN: Explanation("Reconciling", "What the deletion policy says is being deleted.", _WAIT),
+    Reason.DELETING_FROM_KAFKA: Explanation(
+        "Reconciling", "The brokers are told to delete what the deletion policy says, and to let members go.", _WAIT
+    ),
     Reason.NOT_STALLED: Explanation("Stalled", "Nothing keeps the operator from going on.", ""),
     Reason.INVALID_SPEC: Explanation(
         "Stalled", "The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE

@@ -118,6 +118,31 @@ def test_brokers_that_refuse_do_not_hold_deletion_up_forever(world):
     assert "KafkaLeftBehind" in [event.reason for event in world.warnings]
 
 
+def test_brokers_that_refuse_an_operator_that_was_away_are_asked_once(world):
+    """It is late when it comes, but what was never tried is not given up."""
+    world.refused = True
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.tick(3600)
+    world.run(30)
+    assert len(world.done(model.RemoveMembers)) == 1
+    assert not world.exists
+    assert "KafkaLeftBehind" in [event.reason for event in world.warnings]
+
+
+def test_topics_that_come_back_do_not_hold_deletion_up_forever(world):
+    """What somebody makes anew as often as it is deleted is left to him in the end, also by an operator that was away."""
+    world.change(deletionPolicy="Purge")
+    world.delete()
+    world.tick(3600)
+    for _ in range(10):
+        world.topics.setdefault(CHANGELOG, world.topics[INPUT])
+        world.turn()
+        world.settle()
+    assert not world.exists
+    assert len(world.done(model.DeleteTopics)) == 1
+
+
 def test_brokers_that_come_back_in_time_are_still_asked(world):
     """Within its patience, deletion does all of its work."""
     world.brokers_up = False
@@ -157,6 +182,7 @@ def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
     world.brokers_up = True
     world.run(10)
     assert not world.exists
+    assert CHANGELOG not in world.topics
 
 
 def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):

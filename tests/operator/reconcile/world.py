@@ -23,6 +23,7 @@ from millrace.topology.plan import (
     TopologyPlan,
 )
 from millrace_operator import model
+from millrace_operator.app.stalled import stalled_status
 from millrace_operator.children import COMPONENT, REVISION
 from millrace_operator.model import (
     FINALIZER,
@@ -153,7 +154,7 @@ class World:
     warnings: list[model.Event] = field(default_factory=list)
     """Those that were told though the resource was gone, too."""
     refused: bool = False
-    """Whether brokers refuse to delete topics, which ends a turn before its other actions and its status."""
+    """Whether brokers refuse to delete topics, which ends a turn before its other actions, and is its status."""
     stuck: bool = False
     """Whether pods do not end, as on a lost node."""
     status_writes: int = 0
@@ -256,6 +257,7 @@ class World:
         """Carry out a decision, or only its first actions."""
         for action in decision.actions[:actions]:
             if self.refused and isinstance(action, model.DeleteTopics):
+                self.status = stalled_status(self.desired(), "RefusedByKafka", "Topics may not be deleted.")
                 return decision
             self.do(action)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
