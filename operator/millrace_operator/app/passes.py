@@ -99,7 +99,7 @@ class Passes:
             raise told from error
 
     def _pass(self, ref: Ref, app: Object, desired: Desired) -> float:
-        decision = self._decide(ref, desired)
+        decision, seen = self._decide(ref, desired), app
         if decision.actions:
             app = self._confirm(app)
         for action in decision.actions:
@@ -108,7 +108,7 @@ class Passes:
             self.after_action()
             app = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
         gone = self.cluster.resources.get(APPS, ref.namespace, ref.name) is None
-        if decision.status is not None and not gone and self._write_status(app, desired, decision):
+        if decision.status is not None and not gone and self._write_status(app, seen, decision):
             self.after_action()
         for event in decision.events:
             self.cluster.recorder.record(app, event)
@@ -159,10 +159,13 @@ class Passes:
         else:
             self.cluster.hands.do(action, app)
 
-    def _write_status(self, app: Object, desired: Desired, decision: Decision) -> bool:
-        """Write the decision's status, and say whether it differed from the one that is there."""
+    def _write_status(self, app: Object, seen: Object, decision: Decision) -> bool:
+        """Write the decision's status, and say whether it differed from the one that is there.
+
+        The pass's own actions may have changed the resource since it was seen, but neither its spec nor its status.
+        """
         assert decision.status is not None
-        if app["metadata"].get("generation", 1) != desired.generation:
+        if _basis(app) != _basis(seen):
             raise StaleError("the resource has changed")
         try:
             return write_status(self.cluster.requests, self.cluster.resources, APPS, app, decision.status)
@@ -211,11 +214,16 @@ def described(action: Action) -> str:
     return str(action)
 
 
+def _basis(app: Object) -> tuple[Any, ...]:
+    """Return what a status is derived from: the spec, by its generation, and the status before."""
+    return app["metadata"].get("generation"), app.get("status") or {}
+
+
 def _identity(app: Object) -> tuple[Any, ...]:
     metadata = app["metadata"]
     return (
         metadata["uid"],
-        metadata.get("generation"),
+        *_basis(app),
         metadata.get("deletionTimestamp"),
         tuple(metadata.get("finalizers") or ()),
         metadata.get("annotations") or {},

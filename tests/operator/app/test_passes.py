@@ -16,6 +16,7 @@ from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS
 from millrace_operator.cluster.observe import Outputs
 from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, SetFinalizer
+from millrace_operator.resets import PatchApp
 
 REF = Ref("StreamsApp", "shop", "orders")
 PATH = APPS.path("shop", "orders")
@@ -176,6 +177,29 @@ def test_nothing_is_done_for_a_resource_that_is_gone(world):
     assert world.run() is None
     assert world.writes == []
     assert world.kafka.forgotten == [REF]
+
+
+def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
+    """The decision was made from the one before it: nothing more is done, and the next pass decides anew."""
+    world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
+    served = world.server.objects[PATH]
+    world.server.put(PATH, {**served, "status": {"stableRevision": "patched"}})
+    world.server.asked.clear()
+    assert world.run(Decision((Apply(MAP),), StreamsAppStatus(stable_revision="old", replicas=1))) == STALE_SECONDS
+    assert world.writes == []
+    world.run(Decision((Apply(MAP),), StreamsAppStatus(stable_revision="patched", replicas=1)))
+    assert world.server.objects[PATH]["status"]["stableRevision"] == "patched"
+
+
+def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
+    """Though the pass acts, also on the resource itself, which makes no status another one."""
+    world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
+    uid = world.server.objects[PATH]["metadata"]["uid"]
+    forget = PatchApp(uid, status={"stableRevision": None})
+    world.passes.after_action = lambda: world.cluster.hands.patch_app("shop", "orders", forget)
+    decision = Decision((SetFinalizer(True),), StreamsAppStatus(stable_revision="old", replicas=1))
+    assert world.run(decision) == STALE_SECONDS
+    assert "stableRevision" not in world.server.objects[PATH]["status"]
 
 
 def test_action_on_kafka_makes_what_is_known_of_it_old(world):
