@@ -128,7 +128,7 @@ class Operator:
             resync_seconds=settings.resync_seconds,
             after_action=crash_after(settings.crash_after_actions),
         )
-        resets = ResetPasses(self._cluster, self._passes.after_action)
+        resets = ResetPasses(self._cluster, self._brokers, self._passes.after_action)
         self._workers = Workers(
             self._queue,
             {APPS.kind: self._passes.run, RESETS.kind: resets.run},

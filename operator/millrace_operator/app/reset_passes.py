@@ -10,6 +10,7 @@ from typing import Any
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
+from millrace_operator.app.brokers import Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import failure_of
 from millrace_operator.app.passes import STALE_SECONDS
@@ -40,10 +41,12 @@ class ResetPasses:
 
     Args:
         cluster: The Kubernetes cluster and the hands on Kafka.
+        brokers: What is known of brokers, which what a reset does makes old.
         after_action: Called after each action; writing a status is one.
     """
 
     cluster: Cluster
+    brokers: Brokers
     after_action: Callable[[], None] = lambda: None
 
     def run(self, ref: Ref, failures: int) -> float | None:
@@ -140,7 +143,10 @@ class ResetPasses:
             self.cluster.hands.do(action, resource)
         else:
             self.cluster.requests.check_may_write()
-            self.cluster.kafka.act(app, action)
+            try:
+                self.cluster.kafka.act(app, action)
+            finally:
+                self.brokers.changed(Ref(APPS.kind, app.namespace, app.name))
 
     def _write(self, resource: Object, status: StreamsResetStatus) -> bool:
         try:

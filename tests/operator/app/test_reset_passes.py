@@ -1,0 +1,107 @@
+"""Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
+
+import pytest
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.kafka import reset
+from millrace.records import TopicPartition
+from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.context import Cluster
+from millrace_operator.app.refs import Ref
+from millrace_operator.app.reset_passes import ResetPasses
+from millrace_operator.children import AppRevision, plan_config_map
+from millrace_operator.cluster.act import Hands
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import Recorder
+from millrace_operator.cluster.instances import Instances
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
+from millrace_operator.cluster.observe import Outputs
+from millrace_operator.model import DeleteTopics, KafkaState
+
+REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
+INPUT = TopicPartition("in", 0)
+
+
+class Kafka:
+    """Brokers that have an application's topics, and do what they are told."""
+
+    def __init__(self):
+        self.done = []
+        self.meanwhile = lambda: None
+        """What happens while they are asked."""
+
+    def observe_for_reset(self, desired, question):
+        self.meanwhile()
+        return reset.Observed(
+            topics={"in": 1, "app-c-repartition": 1, "app-c-changelog": 1},
+            groups=frozenset({"app"}),
+            committed={INPUT: 5},
+            earliest={INPUT: 0},
+            latest={INPUT: 9},
+        )
+
+    def act(self, desired, action):
+        self.done.append(action)
+
+
+class World:
+    """An API server with a suspended app and a reset of it, and what makes passes over the reset."""
+
+    def __init__(self, server, requests):
+        self.server = server
+        self.resources, children, self.instances = Cache(), Cache(), Instances(1)
+        self.kafka, self.brokers = Kafka(), Brokers(lambda _: None, lambda: 0.0)
+        cluster = Cluster(
+            requests=requests,
+            resources=self.resources,
+            children=children,
+            instances=self.instances,
+            hands=Hands(requests, self.resources, children, self.instances),
+            outputs=Outputs(requests),
+            recorder=Recorder(requests, "operator-0"),
+            kafka=self.kafka,
+            operator_namespace="millrace",
+        )
+        self.passes = ResetPasses(cluster, self.brokers)
+        app = streams_app(state="suspended")
+        plan = count_plan("in", "app").to_json()
+        children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))
+        self.watch(APPS, self.serve(APPS, "app", app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
+        self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
+
+    def serve(self, kind, name, spec, generation=1):
+        """Have the API server serve a resource with this spec."""
+        metadata = {"name": name, "namespace": "default", "generation": generation}
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        return self.server.put(kind.path("default", name), body)
+
+    def watch(self, kind, obj):
+        """Tell the operator what the API server has."""
+        self.resources.put(kind, obj)
+
+    def run(self):
+        """Make a pass."""
+        return self.passes.run(REF, 0)
+
+    @property
+    def phase(self):
+        """The reset's phase as it is served."""
+        return self.server.objects[RESETS.path("default", "again")].get("status", {}).get("phase")
+
+
+@pytest.fixture
+def world(server, requests):
+    """A world with one reset."""
+    world = World(server, requests)
+    yield world
+    world.brokers.close()
+    world.instances.close()
+
+
+def test_reset_makes_what_is_known_of_the_brokers_old(world):
+    """The application's next pass asks anew, however soon it comes: it must not note topics that the reset has deleted."""
+    world.run()
+    assert world.brokers.state(APP, lambda: KafkaState(brokers=1), 1).brokers == 1
+    world.run()
+    assert isinstance(world.kafka.done[-1], DeleteTopics)
+    assert world.brokers.state(APP, lambda: KafkaState(brokers=2), 1).brokers == 2
