@@ -26,6 +26,7 @@ from millrace_operator.resets import (
     ObservedReset,
     PatchApp,
     ResetAction,
+    ResetDecision,
     has_ended,
     question_for,
     reconcile_reset,
@@ -70,10 +71,12 @@ class ResetPasses:
     def _pass(self, ref: Ref, resource: Object, desired: DesiredReset) -> float | None:
         if desired.deleting or has_ended(desired.status):
             return None
-        observed = self._observe(desired)
+        name = desired.spec.app_ref.name if desired.spec else ""
+        app = self.cluster.resources.get(APPS, desired.namespace, name)
+        observed = self._observe(desired, name, app)
         decision = reconcile_reset(desired, observed)
-        if decision.actions:
-            self._confirm(resource, observed)
+        if decision.actions or _begins(desired, decision):
+            self._confirm(resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
@@ -84,9 +87,7 @@ class ResetPasses:
             self.cluster.recorder.record(resource, event)
         return decision.again_after
 
-    def _observe(self, desired: DesiredReset) -> ObservedReset:
-        name = desired.spec.app_ref.name if desired.spec else ""
-        app = self.cluster.resources.get(APPS, desired.namespace, name)
+    def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
         observed = ObservedReset(
             now=time.time(),
             app=desired_from(app) if app else None,
@@ -113,14 +114,10 @@ class ResetPasses:
         names = [name for _, name in others]
         return tuple(names[: names.index(desired.name)]) if desired.name in names else ()
 
-    def _confirm(self, resource: Object, observed: ObservedReset) -> None:
+    def _confirm(self, resource: Object, app: Object | None) -> None:
         """Read the reset and its application once more: what a reset throws away does not come back."""
-        app = observed.app
         assert app is not None
-        seen = self.cluster.resources.get(APPS, app.namespace, app.name)
-        for kind, known in ((RESETS, resource), (APPS, seen)):
-            if known is None:
-                raise StaleError("the application is gone")
+        for kind, known in ((RESETS, resource), (APPS, app)):
             metadata = known["metadata"]
             try:
                 now: dict[str, Any] = self.cluster.requests.get(kind, metadata["namespace"], metadata["name"])
@@ -166,6 +163,12 @@ class ResetPasses:
             write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
+
+
+def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
+    """Return whether a reset begins: from now on it fails if it finds the application running."""
+    before = None if desired.status is None else desired.status.phase
+    return decision.status is not None and decision.status.phase == "Running" and before != "Running"
 
 
 def _identity(kind: Kind, resource: Object) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from millrace.kafka import reset
 from millrace.records import TopicPartition
 from millrace_operator.app.brokers import Brokers
 from millrace_operator.app.context import Cluster
+from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.children import AppRevision, plan_config_map
@@ -83,6 +84,11 @@ class World:
         """Make a pass."""
         return self.passes.run(REF, 0)
 
+    def start_the_app(self):
+        """Have the user set `spec.state: running`; return the app as it is served."""
+        served = self.server.objects[APPS.path("default", "app")]
+        return self.serve(APPS, "app", {**served["spec"], "state": "running"}, generation=2)
+
     @property
     def phase(self):
         """The reset's phase as it is served."""
@@ -105,3 +111,29 @@ def test_reset_makes_what_is_known_of_the_brokers_old(world):
     world.run()
     assert isinstance(world.kafka.done[-1], DeleteTopics)
     assert world.brokers.state(APP, lambda: KafkaState(brokers=2), 1).brokers == 2
+
+
+def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_started(world):
+    """Its watch may be late: nothing is begun, and the next pass waits for an application that runs."""
+    world.start_the_app()
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None
+    world.run()
+    assert world.phase == "Waiting"
+
+
+def test_reset_does_not_begin_if_the_application_was_started_while_brokers_were_asked(world):
+    """What was seen first counts, though the watch has told of it since."""
+    world.kafka.meanwhile = lambda: world.watch(APPS, world.start_the_app())
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None
+
+
+def test_reset_that_waits_asks_the_api_server_nothing(world):
+    """Only what begins or acts has to know for sure."""
+    world.watch(APPS, world.start_the_app())
+    world.run()
+    assert world.phase == "Waiting"
+    world.server.asked.clear()
+    world.run()
+    assert world.server.asked == []
