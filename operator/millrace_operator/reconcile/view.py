@@ -135,6 +135,14 @@ class View:
         seen = found.get("status", {}).get("observedGeneration", 0)
         return bool(seen >= found["metadata"].get("generation", 0))
 
+    @property
+    def may_get_pods(self) -> bool:
+        """Whether the StatefulSet asks for pods, counts some, or its controller has not seen yet that it asks for none."""
+        found = self.stateful_set
+        if found is None:
+            return False
+        return bool(self.replicas or found.get("status", {}).get("replicas")) or not self.pods_follow
+
     def revision_config_map(self, revision: str | None) -> Object | None:
         """Return the ConfigMap with a revision's manifest."""
         return None if revision is None else self.get("ConfigMap", names.revision_config_map(self.app, revision))

@@ -179,6 +179,8 @@ class _Pass:
         pods = sorted(pod.name for pod in self.view.pods.values())
         if pods:
             return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")
+        if self.view.may_get_pods:
+            return self._wait(f"StreamsApp {app.name} may still get pods: its StatefulSet is not at rest yet.")
         return None
 
     def _not_suspended(self, name: str) -> ResetDecision:

@@ -138,6 +138,9 @@ def test_a_dry_run_changes_nothing(state, members, pods, target, force):
     ("fields", "told"),
     [
         ({"pods": ("app-0",)}, "app-0"),
+        ({"stateful_set": (1, 1, 2, 0)}, "its StatefulSet"),
+        ({"stateful_set": (2, 2, 0, 1)}, "its StatefulSet"),
+        ({"stateful_set": (2, 1, 0, 0)}, "its StatefulSet"),
         ({"members": (KILLED,)}, "its group has 1 active member"),
         ({"problem": "No broker answered"}, "No broker answered"),
         ({"planned": False}, "topology of StreamsApp app is not known"),
@@ -147,7 +150,7 @@ def test_a_dry_run_changes_nothing(state, members, pods, target, force):
     ],
 )
 def test_what_is_in_the_way_is_waited_for(fields, told):
-    """While pods stop, members are in the group or brokers do not answer, the reset waits and says what for."""
+    """While pods stop or may come, members are in the group or brokers do not answer, the reset waits and says what for."""
     this = world(**fields)
     decision = this.pass_over()
     assert decision.again_after is not None
@@ -155,6 +158,13 @@ def test_what_is_in_the_way_is_waited_for(fields, told):
     assert told in this.reset_status.message
     for name in fields:
         setattr(this, name, getattr(world(), name))
+    this.run()
+    assert phase(this) == "Succeeded"
+
+
+def test_a_stateful_set_that_asks_for_no_pods_is_not_in_the_way():
+    """It stays while an application is suspended."""
+    this = world(stateful_set=(2, 2, 0, 0))
     this.run()
     assert phase(this) == "Succeeded"
 

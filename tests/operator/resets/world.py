@@ -37,6 +37,8 @@ class World:
     begins: dict = field(default_factory=lambda: {INPUT[0]: 10, INPUT[1]: 0})
     members: tuple = ()
     pods: tuple = ()
+    stateful_set: tuple | None = None
+    """Its generation, and which its controller has seen; the replicas it asks for, and those there are."""
     claims: dict = field(default_factory=lambda: {"state-app-0": "c-0", "state-app-1": "c-1"})
     terminating: set = field(default_factory=set)
     annotations: dict = field(default_factory=dict)
@@ -90,6 +92,13 @@ class World:
                 metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             spec = {"resources": {"requests": {"storage": "1Gi"}}}
             objects[Key("PersistentVolumeClaim", name)] = {"metadata": metadata, "spec": spec}
+        if self.stateful_set is not None:
+            generation, seen, wanted, present = self.stateful_set
+            objects[Key("StatefulSet", "app")] = {
+                "metadata": {"name": "app", "uid": "s-1", "labels": labels("app"), "generation": generation},
+                "spec": {"replicas": wanted},
+                "status": {"observedGeneration": seen, "replicas": present},
+            }
         for name in self.pods:
             metadata = {
                 "name": name,
