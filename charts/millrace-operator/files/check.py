@@ -4,6 +4,7 @@ import json
 import os
 import ssl
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,20 +12,26 @@ from pathlib import Path
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
 GROUP = "/apis/streams.millrace.dev/v1alpha1"
+PATIENCE_S = 60
+"""How long connections may be refused: straight after an installation not every node knows yet where a Service leads."""
 
 
 def get(url: str, **headers: str) -> bytes:
-    """Return the body of a successful answer; any other ends the check."""
+    """Return the body of a successful answer; any other ends the check, and none for too long."""
     context = ssl.create_default_context(cafile=ACCOUNT / "ca.crt") if url.startswith("https") else None
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (both addresses come from the cluster)
-    try:
-        with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
-            body: bytes = answer.read()
-            return body
-    except urllib.error.HTTPError as error:
-        sys.exit(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
-    except OSError as error:
-        sys.exit(f"{url} does not answer: {error}")
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=context) as answer:  # noqa: S310
+                body: bytes = answer.read()
+                return body
+        except urllib.error.HTTPError as error:
+            sys.exit(f"{url} answers {error.code}: {error.read().decode(errors='replace')}")
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                sys.exit(f"{url} does not answer: {error}")
+        time.sleep(1)
 
 
 def main() -> None:
