@@ -24,6 +24,8 @@ from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.errors import ConfigError
 from millrace.kafka.clients import ClientSettings
+from millrace.kafka.live_clients import CredentialWatch, LiveClients
+from millrace.kafka.security import Security
 from millrace.runtime import KafkaStreams, State
 
 pytestmark = pytest.mark.broker
@@ -193,3 +195,26 @@ def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
     watch.check()
     assert "Credentials have changed: 0 clients" in caplog.text
     assert NEW not in caplog.text
+
+
+def test_secret_that_changes_while_it_is_first_read_is_seen(tmp_path):
+    """A watch that was made while the file changed finds at its first look that clients need another password."""
+    file, given, being_made = tmp_path / "password", [], True
+    file.write_text("x")
+
+    class Client:
+        def set_sasl_credentials(self, username, password):
+            given.append(password)
+
+    def security(_):
+        found = Security("SASL_PLAINTEXT", "PLAIN", "alice", file.read_text())
+        if being_made:
+            file.write_text(f"{found.password}x")
+        return found
+
+    clients, client = LiveClients(), Client()
+    clients.add(client, ())
+    watch = CredentialWatch(clients, security, [()], [file])
+    being_made = False
+    watch.check()
+    assert given == [file.read_text()]

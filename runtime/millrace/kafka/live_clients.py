@@ -95,10 +95,10 @@ class CredentialWatch:
         self._clients = clients
         self._security = security
         self._kinds = tuple(kinds)
-        now = self._read()
-        locations = {path for found in now.values() for path in found.locations}
+        locations = {path for found in self._read().values() for path in found.locations}
         self._files = tuple(sorted({*files, *locations}))
-        self._stats = self._look()
+        self._stats = self._look()  # before what counts is read: a change between the two is seen by the next look
+        now = self._read()
         self._credentials = _credentials(now)
         self._material = _material(now)
         self._problem = ""
