@@ -128,11 +128,11 @@ def test_purged_it_leaves_nothing(word_count, words: Words, kafka_topics) -> Non
 def test_deletion_ends_while_kafka_is_down(word_count, own_words, policy: str) -> None:
     """An application whose brokers are gone can be deleted, whatever its policy."""
     kafka, words = own_words
-    app: Application = word_count(words, replicas=1, deletionPolicy=policy)
+    app: Application = word_count(words, replicas=1, deletionPolicy=policy, drain={"terminationGracePeriodSeconds": 10})
     app.apply()
     app.wait_ready()
     kafka.stop()
-    app.delete()
+    app.delete(300)
     app.wait("no pods", lambda: not app.objects("pods"))
 
 
