@@ -81,4 +81,4 @@ def test_write_ends_before_the_lease_does():
             requests.apply(CONFIG_MAPS, MAP)
     assert error.value.status == 0
     assert counts[0][2] == "none"
-    assert counts[0][3] < 5
+    assert counts[0][3] < 9  # and not the ten seconds that a request may take
