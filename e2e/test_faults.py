@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from e2e.support.application import Application
 from e2e.support.words import Words
-from millrace.dev.kafka import EmbeddedKafka
 
 
 def test_killed_processes_and_pods_come_back_with_their_state(word_count, words: Words, cluster) -> None:
@@ -60,7 +59,7 @@ def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) ->
     app.wait_ready()
     words.write(times=10)
     words.wait_exact()
-    app.wait("nothing to be committed", lambda: is_committed(kafka, app.spec["applicationId"]))
+    time.sleep(2)  # for the transaction's other markers: a lone broker that is killed before would never write them
     kafka.kill()
     app.wait("told", lambda: app.condition("BrokersReachable").get("status") == "False")
     away_for(app, 20)
@@ -71,23 +70,13 @@ def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) ->
     app.wait_ready()
 
 
-def is_committed(kafka: EmbeddedKafka, group: str) -> bool:
-    """Return whether no transaction with offsets of a group is open: a lone broker that is killed then would lose its end."""
-    request = ConsumerGroupTopicPartitions(group)
-    try:
-        answer = kafka.admin().list_consumer_group_offsets([request], require_stable=True)[group].result(30)
-    except KafkaException:
-        return False
-    return all(offset.error is None for offset in answer.topic_partitions)
-
-
 def away_for(app: Application, seconds: int) -> None:
     """Wait until brokers have been told to be away for some time."""
     app.wait(f"{seconds} s away", lambda: _since(app.condition("BrokersReachable")["lastTransitionTime"]) > seconds)
 
 
-def _since(time: str) -> float:
-    return (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds()
+def _since(then: str) -> float:
+    return (datetime.now(UTC) - datetime.fromisoformat(then)).total_seconds()
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
