@@ -74,8 +74,8 @@ def _pods_are_gone(turn: Turn) -> bool:
 
 def _may_still_end(turn: Turn) -> bool:
     """Return whether pods are waited for. Those that an operator that was away has told late have their time from then."""
-    told = (pod.ends is not None and turn.now >= pod.ends + _POD_PATIENCE_S for pod in turn.view.pods.values())
-    return _waited(turn) < _grace(turn) + _POD_PATIENCE_S or not all(told)
+    over = (pod.ends is not None and turn.now >= pod.ends + _POD_PATIENCE_S for pod in turn.view.pods.values())
+    return _waited(turn) < _grace(turn) + _POD_PATIENCE_S or not all(over)
 
 
 def _grace(turn: Turn) -> int:
