@@ -72,7 +72,7 @@ class ResetPasses:
         if desired.deleting or has_ended(desired.status):
             return None
         name = desired.spec.app_ref.name if desired.spec else ""
-        app = self.cluster.resources.get(APPS, desired.namespace, name)
+        app = self._app(desired.namespace, name)
         observed = self._observe(desired, name, app)
         decision = reconcile_reset(desired, observed)
         if decision.actions or _begins(desired, decision):
@@ -86,6 +86,19 @@ class ResetPasses:
         for event in decision.events:
             self.cluster.recorder.record(resource, event)
         return decision.again_after
+
+    def _app(self, namespace: str, name: str) -> Object | None:
+        """Return the application. One that is not known is asked for: who applies both may have the reset seen first."""
+        found = self.cluster.resources.get(APPS, namespace, name)
+        if found is not None or not name:
+            return found
+        try:
+            self.cluster.resources.put(APPS, self.cluster.requests.get(APPS, namespace, name))
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        return self.cluster.resources.get(APPS, namespace, name)
 
     def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
         observed = ObservedReset(

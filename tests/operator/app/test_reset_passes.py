@@ -137,3 +137,19 @@ def test_reset_that_waits_asks_the_api_server_nothing(world):
     world.server.asked.clear()
     world.run()
     assert world.server.asked == []
+
+
+def test_reset_that_is_seen_before_its_application_does_not_miss_it(world):
+    """Both may be in one manifest; only an application that the API server does not have ends the reset."""
+    before = world.server.objects[APPS.path("default", "app")]
+    world.resources.remove(APPS, before)
+    world.serve(APPS, "app", before["spec"])
+    world.run()
+    assert world.phase == "Running"
+
+
+def test_reset_of_an_application_that_is_not_there_fails(world):
+    """There is nothing to wait for."""
+    world.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
+    world.run()
+    assert world.phase == "Failed"
