@@ -162,14 +162,20 @@ def test_killed_broker_comes_back_with_its_data(own_kafka):
     assert read(address, "words", 1) == [b"a"]
 
 
+def thread_states(pid):
+    """Return the states of a process's threads (proc_pid_stat(5))."""
+    return {stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")}
+
+
 def test_paused_broker_answers_again_when_resumed(own_kafka):
-    """A paused broker accepts no requests but keeps its process; resumed, it serves as before."""
+    """A paused broker stands and answers nothing but keeps its process; resumed, it serves as before."""
     kafka = own_kafka()
     kafka.create_topics("words")
     admin = kafka.admin()
     admin.list_topics(timeout=10)
 
     kafka.pause()
+    assert thread_states(*kafka.pids) == {"T"}
     with pytest.raises(KafkaException):
         admin.list_topics(timeout=1)
     assert len(kafka.pids) == 1

@@ -2,21 +2,11 @@
 
 import secrets
 import time
-from pathlib import Path
 
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.membership import Assigned, GroupMember, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.records import TopicPartition
-
-
-def hang(kafka):
-    """Have a broker of one node hang, and wait until it does: the signal takes a moment to arrive."""
-    kafka.pause()
-    (pid,) = kafka.pids
-    deadline = time.monotonic() + 60
-    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "T":
-        assert time.monotonic() < deadline, "the broker does not stop"
 
 
 class Group:

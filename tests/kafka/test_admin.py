@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from tests.kafka.support import Group, hang
+from tests.kafka.support import Group
 
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError, StreamsTimeoutError
@@ -81,7 +81,7 @@ def test_requests_end_by_their_deadline(own_kafka):
     admin = kafka.admin()
     assert describe_topics(admin, ["t"]).keys() == {"t"}
     group = GroupAdmin(settings_for(kafka.bootstrap_servers, "app"), 3.0)
-    hang(kafka)
+    kafka.pause()
     for ask in (
         group.describe,
         lambda: describe_topics(admin, ["t"], 1.0),

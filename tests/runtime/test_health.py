@@ -11,7 +11,6 @@ import threading
 import time
 
 import pytest
-from tests.kafka.support import hang
 from tests.runtime.support import (
     NUMBER,
     TEXT,
@@ -283,7 +282,7 @@ def test_broker_that_does_not_answer_is_no_reason_to_restart(own_kafka, held_bac
         produce(kafka, "in", ["wait"])
         for _ in instances:
             assert Stoppable.waiting.acquire(timeout=60)
-        hang(kafka)
+        kafka.pause()
         try:
             Stoppable.go_on.set()
             wait_until(lambda: all(thread["waits_for"] for thread in threads()), "both commit")

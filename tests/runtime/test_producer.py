@@ -8,7 +8,6 @@ import threading
 
 import pytest
 from confluent_kafka import KafkaException
-from tests.kafka.support import hang
 from tests.runtime.support import TEXT, read_all, settings, wait_until
 
 from millrace.config import StreamsConfig
@@ -47,7 +46,7 @@ def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path
     try:
         send("before")
         collector.flush()
-        hang(kafka)
+        kafka.pause()
         send("lost")
         with pytest.raises(TransactionAbortedError, match=r"within delivery\.timeout\.ms"):
             collector.flush()
@@ -117,7 +116,7 @@ class AwayAfterOffsets(Changed):
         self._kafka = kafka
 
     def send_offsets_to_transaction(self, *_):
-        hang(self._kafka)
+        self._kafka.pause()
 
 
 @pytest.mark.slow
@@ -148,7 +147,7 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
             with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
                 producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, b"")
         else:
-            hang(kafka)
+            kafka.pause()
         producer.abort()
         assert producer.client is not first
         producer.begin()

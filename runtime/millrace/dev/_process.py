@@ -18,11 +18,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from millrace.dev import _watchdog
+from millrace.errors import DevKafkaError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _POLL_S = 0.02
+_PAUSE_TIMEOUT_S = 60.0
+_STANDING = frozenset("TtZX")
+"""The states (proc_pid_stat(5)) of a thread that does not run until it is told to go on, or ever."""
 _OUTLIVING: list[subprocess.Popen[bytes]] = []
 """Children that are meant to outlive this process, kept so that Python does not warn about them when they are dropped."""
 
@@ -93,6 +97,20 @@ class BrokerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
+    def pause(self) -> None:
+        """Stop the JVM (SIGSTOP) and wait until every thread stands; where there is no `/proc`, do not wait.
+
+        Raises:
+            DevKafkaError: A thread still runs after 60 s.
+        """
+        self.signal(signal.SIGSTOP)
+        deadline = time.monotonic() + _PAUSE_TIMEOUT_S
+        while self.alive and not _thread_states(self.pid) <= _STANDING:
+            if time.monotonic() >= deadline:
+                message = f"Process {self.pid} still runs {_PAUSE_TIMEOUT_S:.0f} s after SIGSTOP"
+                raise DevKafkaError(message)
+            time.sleep(_POLL_S)
+
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end and return whether it came in time."""
         deadline = time.monotonic() + timeout_s
@@ -129,7 +147,19 @@ def _start_time(pid: int) -> str:
 
 def _stat(pid: int) -> tuple[str, str]:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _fields(Path(f"/proc/{pid}/stat"))
     except OSError:
         return ("", "") if not Path("/proc/self/stat").exists() else ("Z", "")
     return fields[0], fields[19]
+
+
+def _thread_states(pid: int) -> set[str]:
+    states = set()
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):  # the thread ended meanwhile
+            states.add(_fields(stat)[0])
+    return states
+
+
+def _fields(stat: Path) -> list[str]:
+    return stat.read_text().rpartition(")")[2].split()

@@ -266,8 +266,12 @@ class EmbeddedKafka:
         self._wait_until_serving([broker_id])
 
     def pause(self, broker_id: int = 1) -> None:
-        """Keep a broker from running without ending it, as a long garbage collection would (SIGSTOP)."""
-        self._process(broker_id).signal(signal.SIGSTOP)
+        """Keep a broker from running without ending it, as a long garbage collection would (SIGSTOP).
+
+        Raises:
+            DevKafkaError: It still runs after 60 s.
+        """
+        self._process(broker_id).pause()
         self._paused.add(broker_id)
 
     def resume(self, broker_id: int = 1) -> None:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
-from tests.kafka.support import Group, hang
+from tests.kafka.support import Group
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev.kafka import SaslPlain
@@ -242,7 +242,7 @@ def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
     plan = count_plan("in", "app")
     app = streams_app(kafka.bootstrap_servers)
     seen_again(hurried, app, plan)
-    hang(kafka)
+    kafka.pause()
     state = observed_in_time(hurried, app, Credentials(), plan)
     assert (state.reason, dict(state.topics), state.brokers) == ("Unreachable", {}, 0)
     kafka.resume()
