@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -28,6 +29,7 @@ spec:
   app: {entrypoint: "shop:topology"}
   kafka: {bootstrapServers: ["kafka:9092"], config: {security.protocol: SASL_SSL}}
 """
+NOTE = '{"pid": 1, "manifest": "m", "replicas": []}'
 
 
 @pytest.fixture
@@ -78,6 +80,33 @@ def test_note_of_a_killed_host_is_not_believed(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
     assert (tmp_path / "host.json").exists()
     assert LocalDirectory(tmp_path).running_host() is None
+
+
+def asking(place):
+    """Hold the lock of a folder as one does who asks for its host."""
+    file = (place.root / "host.lock").open("w")
+    fcntl.flock(file, fcntl.LOCK_SH)
+    return file
+
+
+@pytest.mark.parametrize("killed_before", [False, True])
+def test_host_waits_for_one_who_asks(tmp_path, monkeypatch, killed_before):
+    """A question at the moment of the start does not refuse the host, whether or not a killed one has left its note."""
+    place = LocalDirectory.of("shop", tmp_path)
+    if killed_before:
+        (tmp_path / "host.json").write_text(NOTE)
+    with asking(place) as lock:
+        monkeypatch.setattr("millrace.dev.local_directory.time.sleep", lambda _: lock.close())
+        with place.host(tmp_path):
+            assert place.running_host().pid == os.getpid()
+
+
+def test_who_asks_is_not_taken_for_a_host(tmp_path):
+    """Two who ask at the same time both learn that the host whose note is there was killed."""
+    place = LocalDirectory.of("shop", tmp_path)
+    (tmp_path / "host.json").write_text(NOTE)
+    with asking(place):
+        assert place.running_host() is None
 
 
 def test_rate_is_measured_over_the_last_seconds():

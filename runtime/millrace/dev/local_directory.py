@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -21,6 +22,8 @@ from millrace.errors import LocalHostError
 
 _HOST_FILE = "host.json"
 _LOCK_FILE = "host.lock"
+_LOCK_TIMEOUT_S = 2.0
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class LocalDirectory:
 
     def running_host(self) -> HostRecord | None:
         """Return the host that runs here, or none."""
-        if self._lock_is_free():
+        if not (self.root / _HOST_FILE).exists() or self._lock_is_free():
             return None
         try:
             fields = json.loads((self.root / _HOST_FILE).read_text())
@@ -102,7 +105,8 @@ class LocalDirectory:
     def host(self, manifest: Path) -> Iterator[HostNote]:
         """Be the host of this folder while the block runs.
 
-        The kernel releases the lock with the process, so that no crash leaves a folder that cannot be used.
+        The kernel releases the lock with the process, so that no crash leaves a folder that cannot be used. Who asks for the
+        running host shares the lock for a moment: that is waited for.
 
         Args:
             manifest: What is run, for the note.
@@ -112,12 +116,15 @@ class LocalDirectory:
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / _LOCK_FILE).open("w") as lock:
-            if not _locked(lock):
+            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            while not _locked(lock, fcntl.LOCK_EX):
                 other = self.running_host()
-                raise LocalHostError(
-                    f"{self.root} is in use by another `millrace dev up`{f' (pid {other.pid})' if other else ''}: "
-                    "stop it with `millrace dev down`, or give this one a folder of its own with --dir"
-                )
+                if other or time.monotonic() > deadline:
+                    raise LocalHostError(
+                        f"{self.root} is in use by another `millrace dev up`{f' (pid {other.pid})' if other else ''}: "
+                        "stop it with `millrace dev down`, or give this one a folder of its own with --dir"
+                    )
+                time.sleep(_POLL_S)
             note = HostNote(self.root / _HOST_FILE, HostRecord(os.getpid(), str(manifest)))
             try:
                 yield note
@@ -127,7 +134,7 @@ class LocalDirectory:
     def _lock_is_free(self) -> bool:
         try:
             with (self.root / _LOCK_FILE).open() as lock:
-                return _locked(lock)
+                return _locked(lock, fcntl.LOCK_SH)
         except FileNotFoundError:
             return True
 
@@ -160,9 +167,9 @@ class HostNote:
         part.replace(self._path)
 
 
-def _locked(file: TextIO) -> bool:
+def _locked(file: TextIO, how: int) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
