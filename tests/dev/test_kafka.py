@@ -281,11 +281,15 @@ def test_config_overrides_the_defaults(own_kafka):
 
 
 def test_directory_in_use_is_refused(own_kafka, tmp_path):
-    """A second Kafka in the directory of a running one is refused with the address of the first."""
+    """A second Kafka in a running one's directory is refused with the address of the first, and its stop changes nothing."""
     kafka = own_kafka(directory=tmp_path)
+    second = EmbeddedKafka(directory=tmp_path)
 
     with pytest.raises(DevKafkaError, match=f"already, at {kafka.bootstrap_servers}"):
-        own_kafka(directory=tmp_path)
+        second.start()
+    second.stop()
+
+    assert EmbeddedKafka.attach(tmp_path).pids == kafka.pids
 
 
 def test_temporary_directory_is_removed(own_kafka):

@@ -236,7 +236,7 @@ class EmbeddedKafka:
         deadline = time.monotonic() + timeout_s
         clean = [process.wait(deadline - time.monotonic()) for process in self._processes.values()]
         self._end_all(complete=all(clean))
-        if self._directory:
+        if self._directory and not read_running_state(self._directory):  # else it is another's
             remove_state(self._directory)
         if self._directory and self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
