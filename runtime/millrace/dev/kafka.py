@@ -12,9 +12,9 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 import time
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal, Self
 
 from confluent_kafka.cimpl import NewTopic
@@ -470,13 +470,18 @@ def serve(
     Raises:
         BrokerStartError: A broker ended or did not serve in time.
     """
-    ended = threading.Event()
-    previous = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+    signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
+    previous = {
+        number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     ports: Literal["free"] | Sequence[int] = range(port, port + brokers) if port else "free"
     try:
         with EmbeddedKafka(brokers, directory=directory, ports=ports, config=config, log_level=log_level) as kafka:
             report(f"Kafka serves at {kafka.bootstrap_servers}")
-            while not ended.wait(0.5):
+            while True:
+                with contextlib.suppress(Empty):
+                    signals.get(timeout=0.5)
+                    break
                 if len(kafka.pids) < brokers:
                     message = f"A broker ended by itself. {kafka.log_tails()}"
                     raise BrokerStartError(message)
