@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -15,26 +16,29 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 
 from millrace.dev import _readiness
+from millrace.dev._ports import free_ports
 from millrace.dev._process import is_running
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.errors import BrokerStartError, DevKafkaError
 
 pytestmark = pytest.mark.broker
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 
 def wait_until(condition, what):
-    """Wait until `condition()` holds."""
+    """Wait until `condition()` holds, and return what it returned."""
     deadline = time.monotonic() + DEADLINE_S
-    while not condition():
+    while not (result := condition()):
         assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
         time.sleep(0.02)
+    return result
 
 
 def produce(bootstrap_servers, topic, *values, **config):
     """Write values to partition 0 and wait until all are acknowledged."""
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "acks": "all", "log_level": 0, **config})
+    settings = {"bootstrap.servers": bootstrap_servers, "enable.idempotence": True, "log_level": 0}
+    producer = Producer({**settings, **config})
     failures = []
     for value in values:
         producer.produce(
@@ -95,10 +99,10 @@ def test_topics_are_not_created_by_use(kafka):
     """Automatic topic creation is off: a topic that nobody created is unknown, and stays so."""
     admin = kafka.admin()
 
-    topic = admin.list_topics("never-created", timeout=10).topics["never-created"]
+    topic = admin.list_topics("never-created", timeout=60).topics["never-created"]
 
     assert topic.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-    assert "never-created" not in admin.list_topics(timeout=10).topics
+    assert "never-created" not in admin.list_topics(timeout=60).topics
 
 
 def test_topic_that_exists_is_not_created_again(kafka, topic_factory):
@@ -116,9 +120,10 @@ def test_listens_on_the_loopback_address_only(kafka):
     listening = "0A"
     inodes = set()
     for descriptor in Path(f"/proc/{kafka.pids[0]}/fd").iterdir():
-        target = str(descriptor.readlink())
-        if target.startswith("socket:["):
-            inodes.add(target[8:-1])
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            target = str(descriptor.readlink())
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     addresses = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{kafka.pids[0]}/net/{table}").read_text().splitlines()[1:]:
@@ -172,7 +177,7 @@ def test_paused_broker_answers_again_when_resumed(own_kafka):
     kafka = own_kafka()
     kafka.create_topics("words")
     admin = kafka.admin()
-    admin.list_topics(timeout=10)
+    admin.list_topics(timeout=60)
 
     kafka.pause()
     assert thread_states(*kafka.pids) == {"T"}
@@ -181,7 +186,7 @@ def test_paused_broker_answers_again_when_resumed(own_kafka):
     assert len(kafka.pids) == 1
     kafka.resume()
 
-    assert "words" in admin.list_topics(timeout=10).topics
+    assert "words" in admin.list_topics(timeout=60).topics
 
 
 def test_topic_is_created_by_a_broker_that_was_slow(own_kafka, monkeypatch):
@@ -202,7 +207,11 @@ def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
     """With three brokers topics have three replicas, and the cluster serves while one is down and after it is back."""
     kafka = own_kafka(brokers=3)
     kafka.create_topics("words", config={"min.insync.replicas": "2"})
-    [partition] = kafka.admin().list_topics("words", timeout=10).topics["words"].partitions.values()
+    admin = kafka.admin()
+    described = wait_until(
+        lambda: admin.list_topics("words", timeout=60).topics["words"].partitions, "the broker asked knows the topic"
+    )
+    [partition] = described.values()
     assert sorted(partition.replicas) == [1, 2, 3]
     produce(kafka.bootstrap_servers, "words", b"a")
 
@@ -220,15 +229,19 @@ def test_password_listener_lets_in_who_knows_the_password(own_kafka):
     kafka = own_kafka(security=SaslPlain({"alice": 'se"cr\\et'}))
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "log_level": 0}
     right = {**login, "bootstrap.servers": kafka.sasl_bootstrap_servers, "sasl.password": 'se"cr\\et'}
-    assert len(AdminClient(right).list_topics(timeout=10).brokers) == 1
-    assert len(kafka.admin().list_topics(timeout=10).brokers) == 1
+    assert len(AdminClient(right).list_topics(timeout=60).brokers) == 1
+    assert len(kafka.admin().list_topics(timeout=60).brokers) == 1
 
     errors = []
     refused = AdminClient({**right, "sasl.password": "wrong", "error_cb": errors.append})
     with pytest.raises(KafkaException):
         refused.list_topics(timeout=2)
-    wait_until(lambda: refused.poll(0.1) or errors, "an authentication error")
-    assert KafkaError._AUTHENTICATION in {error.code() for error in errors}
+
+    def told():
+        refused.poll(0.1)
+        return KafkaError._AUTHENTICATION in {error.code() for error in errors}
+
+    wait_until(told, "an authentication error")
 
 
 def test_without_users_there_is_no_password_listener(kafka):
@@ -243,15 +256,13 @@ def test_listens_and_is_reached_on_the_address_it_is_given(own_kafka, tmp_path):
     assert kafka.bootstrap_servers.startswith("127.0.0.2:")
     kafka.create_topics("there")
     assert EmbeddedKafka.attach(tmp_path).bootstrap_servers == kafka.bootstrap_servers
-    brokers = kafka.admin().list_topics(timeout=10).brokers.values()
+    brokers = kafka.admin().list_topics(timeout=60).brokers.values()
     assert [broker.host for broker in brokers] == ["127.0.0.2"]
 
 
 def test_explicit_port_is_used(own_kafka):
     """A broker listens where it is told, and a second one there fails with the log's reason."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1, "127.0.0.1")
     kafka = own_kafka(ports=[port])
     assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
 
@@ -277,7 +288,7 @@ def test_config_overrides_the_defaults(own_kafka):
 
     produce(kafka.bootstrap_servers, "made-by-use", b"a")
 
-    assert len(kafka.admin().list_topics("made-by-use", timeout=10).topics["made-by-use"].partitions) == 7
+    assert len(kafka.admin().list_topics("made-by-use", timeout=60).topics["made-by-use"].partitions) == 7
 
 
 def test_directory_in_use_is_refused(own_kafka, tmp_path):
@@ -302,7 +313,7 @@ def test_temporary_directory_is_removed(own_kafka):
     assert not directory.exists()
     kafka.start()
 
-    assert "words" not in kafka.admin().list_topics(timeout=10).topics
+    assert "words" not in kafka.admin().list_topics(timeout=60).topics
 
 
 def test_what_needs_a_running_kafka_says_so():
@@ -356,7 +367,7 @@ def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
     with EmbeddedKafka.attach(tmp_path) as kafka:
         assert kafka.bootstrap_servers == address
         assert kafka.sasl_bootstrap_servers != address
-        assert "words" in kafka.admin().list_topics(timeout=10).topics
+        assert "words" in kafka.admin().list_topics(timeout=60).topics
     assert len(kafka.pids) == 1
     kafka.stop()
 
@@ -374,7 +385,7 @@ def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
     assert handle.pids == ()
     handle.restart_broker()
 
-    assert "words" in handle.admin().list_topics(timeout=10).topics
+    assert "words" in handle.admin().list_topics(timeout=60).topics
     handle.stop()
 
 
@@ -385,7 +396,7 @@ def test_serve_reports_its_address_and_ends_on_a_signal(number):
     process, line = run_python(program)
     assert line.startswith("Kafka serves at 127.0.0.1:")
     address = line.removeprefix("Kafka serves at ")
-    assert AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10).brokers
+    assert AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=60).brokers
 
     process.send_signal(number)
     process.communicate(timeout=DEADLINE_S)

@@ -77,7 +77,7 @@ def test_note_of_a_killed_host_is_not_believed(tmp_path):
         "import os, sys, pathlib; from millrace.dev.local_directory import LocalDirectory\n"
         "with LocalDirectory(pathlib.Path(sys.argv[1])).host(pathlib.Path('m')): os.kill(os.getpid(), 9)"
     )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=30)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, timeout=120)
     assert (tmp_path / "host.json").exists()
     assert LocalDirectory(tmp_path).running_host() is None
 

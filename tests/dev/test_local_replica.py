@@ -11,7 +11,8 @@ from millrace.dev.local_replica import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, STA
 
 STAYS = "import sys; print('up', flush=True); sys.stdin.read()"
 STOPS_CLEANLY = (
-    "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); signal.pause()"
+    "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True)\n"
+    "while True: time.sleep(0.05)"
 )
 
 
@@ -48,7 +49,7 @@ def replica(tmp_path, clock):
         poll_until(item, lambda item=item: item.pid is None)
 
 
-def poll_until(replica: Replica, condition, timeout_s: float = 20.0) -> None:
+def poll_until(replica: Replica, condition, timeout_s: float = 60.0) -> None:
     """Poll until something holds."""
     deadline = time.monotonic() + timeout_s
     while not condition():

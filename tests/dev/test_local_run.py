@@ -22,7 +22,7 @@ from millrace.serdes import Serdes
 EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount" / "streamsapp.yaml"
 LINES = [f"word{number % 7} and word{number % 3}" for number in range(2_000)]
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def write(bootstrap_servers: str, lines: list[str]) -> None:
@@ -30,7 +30,7 @@ def write(bootstrap_servers: str, lines: list[str]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap_servers})
     for number, line in enumerate(lines):
         producer.produce("lines", line.encode(), partition=number % 4)
-    assert producer.flush(30) == 0
+    assert producer.flush(120) == 0
 
 
 def expected(lines: list[str]) -> dict[str, int]:
@@ -53,7 +53,7 @@ class Counts:
         )
         self._consumer.subscribe(["word-counts"])
 
-    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = 90.0) -> None:
+    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = 180.0) -> None:
         """Read until the last counts are the wanted ones."""
         deadline = time.monotonic() + timeout_s
         while self.counts != wanted:
@@ -69,11 +69,12 @@ class Counts:
         self._consumer.close()
 
 
-def wait_until(condition, timeout_s: float = 60.0) -> None:
+def wait_until(condition, meanwhile=lambda: None, timeout_s: float = 180.0) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
+        meanwhile()
         time.sleep(0.05)
 
 
@@ -95,13 +96,13 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         host.start_replicas()
         counts = Counts(host.bootstrap_servers)
         counts.wait_for(expected(LINES), meanwhile=host.poll)
-        wait_until(lambda: host.poll() or all_run(host.view(), tasks=8))
+        wait_until(lambda: all_run(host.view(), tasks=8), meanwhile=host.poll)
         victim = host.view()[0].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
         write(host.bootstrap_servers, LINES)
         counts.wait_for(expected(LINES * 2), meanwhile=host.poll)
-        wait_until(lambda: host.poll() or host.view()[0].restarts == 1)
+        wait_until(lambda: host.view()[0].restarts == 1, meanwhile=host.poll)
         counts.close()
     assert not any(replica.pid for replica in host.replicas)
     with LocalHost(options, report=said.append) as host:
@@ -117,7 +118,7 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
 def millrace(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command as a user does."""
     command = [sys.executable, "-m", "millrace.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=290, check=False)
 
 
 def status(place: list[str]) -> dict:

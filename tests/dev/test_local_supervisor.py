@@ -69,7 +69,7 @@ def test_host_in_the_background_that_cannot_start_says_why(tmp_path):
         str(tmp_path / "data"),
         "-d",
     ]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1
     assert (
         "It did not start: The program cannot say what it needs: nowhere:topology: there is no module `nowhere`"

@@ -27,7 +27,7 @@ import pytest
 @pytest.mark.parametrize("number", range(6))
 def test_kafka(kafka, topic_factory, number):
     name = topic_factory("words", partitions=3)
-    assert len(kafka.admin().list_topics(name, timeout=10).topics[name].partitions) == 3
+    assert len(kafka.admin().list_topics(name, timeout=60).topics[name].partitions) == 3
     (pathlib.Path(__file__).parent / f"pid-{number}").write_text(f"{kafka.pids[0]}")
 """
 
