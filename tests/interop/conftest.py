@@ -148,7 +148,7 @@ class WordCount:
             self.words.update(words)
             window = timestamp - timestamp % 10_000
             self.windowed.update((word, window) for word in words)
-        assert producer.flush(30) == 0
+        assert producer.flush(120) == 0
         assert not failures
 
     def committed(self):
@@ -166,7 +166,7 @@ class WordCount:
 
     def topics(self):
         """Return every topic of this application, with its number of partitions."""
-        found = self.kafka.admin().list_topics(timeout=10).topics
+        found = self.kafka.admin().list_topics(timeout=60).topics
         return {name: len(topic.partitions) for name, topic in found.items() if name.startswith(self.application_id)}
 
     def tail(self, topic):
@@ -197,14 +197,14 @@ class Tail:
                 "auto.offset.reset": "earliest",
             }
         )
-        count = len(self._consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        count = len(self._consumer.list_topics(topic, timeout=60).topics[topic].partitions)
         self._partitions = [TopicPartition(topic, partition, 0) for partition in range(count)]
 
     def read_to_end(self):
         """Read on up to the present end and return everything read so far."""
         self._consumer.assign(self._partitions)
         waiting = {partition.partition for partition in self._partitions}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + DEADLINE_S
         while waiting:
             assert time.monotonic() < deadline, f"cannot read {self._partitions[0].topic} to its end"
             for message in self._consumer.consume(1000, 0.2):

@@ -243,8 +243,8 @@ class SmallBuffers:
 
 
 def say(text: str) -> None:
-    """Print one line of the protocol with the harness."""
-    print(text, flush=True)  # noqa: T201
+    """Print one line of the protocol with the harness, in one piece: several threads do."""
+    print(text + "\n", end="", flush=True)  # noqa: T201
 
 
 def main(arguments: list[str]) -> int:
