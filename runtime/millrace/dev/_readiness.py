@@ -14,7 +14,7 @@ _CLIENT_CONFIG: dict[str, str | int] = {
     "log_level": 0,
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
-    "socket.timeout.ms": 10_000,
+    "socket.timeout.ms": 60_000,
 }
 
 
