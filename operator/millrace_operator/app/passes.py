@@ -104,7 +104,7 @@ class Passes:
             app = self._confirm(app)
         for action in decision.actions:
             log.info("%s: %s", ref, described(action))
-            self._do(ref, desired, app, action)
+            self._do(desired, app, action)
             self.after_action()
             app = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
         gone = self.cluster.resources.get(APPS, ref.namespace, ref.name) is None
@@ -149,13 +149,9 @@ class Passes:
             raise StaleError("the resource has changed")
         return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
 
-    def _do(self, ref: Ref, desired: Desired, app: Object, action: Action) -> None:
+    def _do(self, desired: Desired, app: Object, action: Action) -> None:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
-            self.cluster.requests.check_may_write()
-            try:
-                self.cluster.kafka.act(desired, action)
-            finally:
-                self.brokers.changed(ref)
+            act_on_kafka(self.cluster, self.brokers, desired, action)
         else:
             self.cluster.hands.do(action, app)
 
@@ -202,6 +198,15 @@ class Passes:
         self._acted.pop(ref, None)
         self.brokers.forget(ref)
         self.cluster.kafka.forget(ref)
+
+
+def act_on_kafka(cluster: Cluster, brokers: Brokers, app: Desired, action: Any) -> None:
+    """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then."""
+    cluster.requests.check_may_write()
+    try:
+        cluster.kafka.act(app, action)
+    finally:
+        brokers.changed(Ref(APPS.kind, app.namespace, app.name))
 
 
 def described(action: Action) -> str:

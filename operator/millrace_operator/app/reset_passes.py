@@ -13,7 +13,7 @@ from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.brokers import Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import failure_of
-from millrace_operator.app.passes import STALE_SECONDS
+from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.act import StaleError
 from millrace_operator.cluster.kinds import APPS, RESETS, Kind
@@ -152,11 +152,7 @@ class ResetPasses:
         elif isinstance(action, Apply | Delete):
             self.cluster.hands.do(action, resource)
         else:
-            self.cluster.requests.check_may_write()
-            try:
-                self.cluster.kafka.act(app, action)
-            finally:
-                self.brokers.changed(Ref(APPS.kind, app.namespace, app.name))
+            act_on_kafka(self.cluster, self.brokers, app, action)
 
     def _write(self, resource: Object, status: StreamsResetStatus) -> bool:
         try:
