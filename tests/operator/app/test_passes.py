@@ -1,20 +1,17 @@
 """Passes over applications, against an API server over HTTP: what a decision comes to, and what failures do."""
 
+from contextlib import closing
+
 import pytest
+from tests.operator.app.support import PassWorld
 
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.manifest import StreamsAppStatus
 from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
 from millrace_operator.app.refs import Ref
-from millrace_operator.cluster.act import Hands
-from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS
-from millrace_operator.cluster.observe import Outputs
 from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, SetFinalizer
 from millrace_operator.resets import PatchApp
 
@@ -53,28 +50,14 @@ class Kafka:
         self.forgotten.append(ref)
 
 
-class World:
+class World(PassWorld):
     """An API server with one app, and what makes passes over it."""
 
     def __init__(self, server, requests):
-        self.server = server
-        self.requests = requests
+        super().__init__(server, requests, Kafka(), Brokers(lambda _: None))
         self.decisions = []
         self.observed = []
         self.actions_counted = 0
-        resources, children, self.instances = Cache(), Cache(), Instances(1)
-        self.kafka, self.brokers = Kafka(), Brokers(lambda _: None)
-        self.cluster = Cluster(
-            requests=requests,
-            resources=resources,
-            children=children,
-            instances=self.instances,
-            hands=Hands(requests, resources, children, self.instances),
-            outputs=Outputs(requests),
-            recorder=Recorder(requests, "operator-0"),
-            kafka=self.kafka,
-            operator_namespace="millrace",
-        )
         self.passes = Passes(self.cluster, self.decide, self.brokers, 30.0, self.count)
         self.change(SPEC)
 
@@ -117,10 +100,8 @@ class World:
 @pytest.fixture
 def world(server, requests):
     """A world with one app."""
-    world = World(server, requests)
-    yield world
-    world.brokers.close()
-    world.instances.close()
+    with closing(World(server, requests)) as world:
+        yield world
 
 
 def test_pass_with_nothing_to_do_asks_nothing(world):

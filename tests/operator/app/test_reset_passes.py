@@ -1,22 +1,19 @@
 """Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
 
+from contextlib import closing
+
 import pytest
+from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.kafka import reset
 from millrace.records import TopicPartition
 from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.context import Cluster
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.children import AppRevision, plan_config_map
-from millrace_operator.cluster.act import Hands
-from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
-from millrace_operator.cluster.observe import Outputs
 from millrace_operator.model import DeleteTopics, KafkaState
 
 REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
@@ -45,28 +42,15 @@ class Kafka:
         self.done.append(action)
 
 
-class World:
+class World(PassWorld):
     """An API server with a suspended app and a reset of it, and what makes passes over the reset."""
 
     def __init__(self, server, requests):
-        self.server = server
-        self.resources, children, self.instances = Cache(), Cache(), Instances(1)
-        self.kafka, self.brokers = Kafka(), Brokers(lambda _: None, lambda: 0.0)
-        cluster = Cluster(
-            requests=requests,
-            resources=self.resources,
-            children=children,
-            instances=self.instances,
-            hands=Hands(requests, self.resources, children, self.instances),
-            outputs=Outputs(requests),
-            recorder=Recorder(requests, "operator-0"),
-            kafka=self.kafka,
-            operator_namespace="millrace",
-        )
-        self.passes = ResetPasses(cluster, self.brokers)
+        super().__init__(server, requests, Kafka(), Brokers(lambda _: None, lambda: 0.0))
+        self.passes = ResetPasses(self.cluster, self.brokers)
         app = streams_app(state="suspended")
         plan = count_plan("in", "app").to_json()
-        children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))
+        self.cluster.children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))
         self.watch(APPS, self.serve(APPS, "app", app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
         self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
 
@@ -78,7 +62,7 @@ class World:
 
     def watch(self, kind, obj):
         """Tell the operator what the API server has."""
-        self.resources.put(kind, obj)
+        self.cluster.resources.put(kind, obj)
 
     def run(self):
         """Make a pass."""
@@ -98,10 +82,8 @@ class World:
 @pytest.fixture
 def world(server, requests):
     """A world with one reset."""
-    world = World(server, requests)
-    yield world
-    world.brokers.close()
-    world.instances.close()
+    with closing(World(server, requests)) as world:
+        yield world
 
 
 def test_reset_makes_what_is_known_of_the_brokers_old(world):
@@ -142,7 +124,7 @@ def test_reset_that_waits_asks_the_api_server_nothing(world):
 def test_reset_that_is_seen_before_its_application_does_not_miss_it(world):
     """Both may be in one manifest; only an application that the API server does not have ends the reset."""
     before = world.server.objects[APPS.path("default", "app")]
-    world.resources.remove(APPS, before)
+    world.cluster.resources.remove(APPS, before)
     world.serve(APPS, "app", before["spec"])
     world.run()
     assert world.phase == "Running"
@@ -150,6 +132,6 @@ def test_reset_that_is_seen_before_its_application_does_not_miss_it(world):
 
 def test_reset_of_an_application_that_is_not_there_fails(world):
     """There is nothing to wait for."""
-    world.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
+    world.cluster.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
     world.run()
     assert world.phase == "Failed"

@@ -1,0 +1,39 @@
+"""What passes over apps and over resets are tested in."""
+
+from millrace_operator.app.context import Cluster
+from millrace_operator.cluster.act import Hands
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import Recorder
+from millrace_operator.cluster.instances import Instances
+from millrace_operator.cluster.observe import Outputs
+
+
+class PassWorld:
+    """An API server over HTTP with a cluster before it, and brokers that a test has made.
+
+    Args:
+        server: The API server.
+        requests: What it is asked with.
+        kafka: The hands on Kafka.
+        brokers: What is known of brokers.
+    """
+
+    def __init__(self, server, requests, kafka, brokers):
+        self.server, self.requests, self.kafka, self.brokers = server, requests, kafka, brokers
+        resources, children, instances = Cache(), Cache(), Instances(1)
+        self.cluster = Cluster(
+            requests=requests,
+            resources=resources,
+            children=children,
+            instances=instances,
+            hands=Hands(requests, resources, children, instances),
+            outputs=Outputs(requests),
+            recorder=Recorder(requests, "operator-0"),
+            kafka=kafka,
+            operator_namespace="millrace",
+        )
+
+    def close(self):
+        """End the threads and connections."""
+        self.brokers.close()
+        self.cluster.instances.close()
