@@ -47,7 +47,7 @@ ASSIGNORS = [high_availability.assign, sticky.assign, fallback.assign]
 
 
 @pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__module__.rpartition(".")[2])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(group=groups())
 def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
     """Each task is active on one client; a client has at most one copy; only stateful tasks have standbys."""
@@ -62,7 +62,7 @@ def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
 
 
 @pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__module__.rpartition(".")[2])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(group=groups())
 def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
     """A stateful task has its number of standbys, or one on each other client; warm-ups come on top."""
@@ -78,7 +78,7 @@ def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
     assert extra <= warmups
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(group=groups())
 def test_sticky_gives_every_client_its_share(group):
     """Stateful and stateless tasks are each shared in proportion to threads, rounded down or up."""
@@ -91,7 +91,7 @@ def test_sticky_gives_every_client_its_share(group):
             assert abs(len(assigned.active & part) - share) < 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(group=groups())
 def test_a_second_rebalance_without_change_moves_nothing(group):
     """What the sticky assignor decided, it decides again when the tasks run where it put them."""
@@ -134,7 +134,7 @@ def caught_up(clients, result, stateful):
     }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(group=groups())
 def test_probing_rebalances_end_in_a_balanced_assignment(group):
     """Warm-ups catch up and tasks follow, until the loads differ by less than one task per thread and nothing waits."""

@@ -112,7 +112,7 @@ def leader_of(process=1, cluster=None, **config):
     return GroupLeader(PLAN, UUID(int=process), cluster or FakeCluster(), config, clock_ms=lambda: 1_000)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 3)), min_size=1, max_size=6), min_size=1, max_size=4)
 )

@@ -121,7 +121,7 @@ def test_left_join_comes_out_right_in_whatever_order_tasks_run(seed):
         assert tasks.table("out") == joined(tasks.table("left"), tasks.table("right"), left_join=True)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(LEFT | RIGHT, min_size=4, max_size=30), st.integers(1, 3), st.integers(1, 3))
 def test_inner_join_is_that_of_both_tables_after_every_update(updates, left_partitions, right_partitions):
     """Once an update has gone through, the result is the join of both tables."""
@@ -132,7 +132,7 @@ def test_inner_join_is_that_of_both_tables_after_every_update(updates, left_part
             assert tasks.table("out") == joined(tasks.table("left"), tasks.table("right"), left_join=False)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(LEFT | RIGHT, min_size=4, max_size=20))
 def test_table_may_be_partitioned_otherwise(updates):
     """Responses return to the partition a left entry was read from, and a right table's partitioner is followed."""

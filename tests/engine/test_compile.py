@@ -99,7 +99,7 @@ def compiled(steps, values, directory):
     return [(sent.topic, sent.value.decode()) for sent in harness.collector.take()]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(graphs(), st.lists(st.text("xyz", max_size=3), min_size=1, max_size=4))
 def test_compiled_graph_sends_what_the_interpreter_sends(tmp_path, steps, values):
     """On random graphs and values, sinks get the same values in the same global order."""

@@ -93,7 +93,7 @@ def test_skipped_records_do_not_stop_the_merge(tmp_path):
     assert task.position(B) == 2
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=30), st.integers(1, 7))
 def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
     """How many records a call of process may take changes nothing about their order."""

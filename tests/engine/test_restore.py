@@ -79,7 +79,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(OPERATIONS, st.booleans())
 def test_state_equals_the_model_after_any_crashes(tmp_path, operations, persistent):
     """Through crashes before and after commits, lost disks and clean restarts, the store ends with every key's last value."""

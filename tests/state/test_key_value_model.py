@@ -161,7 +161,6 @@ def test_store_behaves_as_a_sorted_dict(task_class, kind, serde, timestamped, ca
         settings=settings(
             max_examples=8 if kind == "rocksdb" else 25,
             stateful_step_count=25,
-            deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -47,7 +47,7 @@ class Opaque(StringSerde):
 def test_session_store_behaves_as_a_dict_of_sessions(task_class, tmp_path_factory, kind, caching):
     """Puts, removals, expiry, commits and restarts leave exactly the live sessions, in the layout's order, both ways."""
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(STEPS, st.none() | KEYS, st.none() | KEYS, st.integers(-5, 80), st.integers(-5, 80), st.booleans())
     def run(steps, key_from, key_to, earliest_end, latest_start, shareable):
         task = task_class(tmp_path_factory.mktemp("s"), cache_bytes=250 if caching == "tiny" else 10**6)

@@ -189,7 +189,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 @example([("put", "a", "x", 0), ("put", "a", None, 0), ("put", "a", None, -1)])
 @example([("put", "b", None, -21), ("put", "b", "x", -22), ("put", "a", None, 20), ("crash", "a", None, 0)])

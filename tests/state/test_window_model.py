@@ -130,7 +130,7 @@ class Driver:
 def test_window_store_behaves_as_a_dict_of_windows(task_class, tmp_path_factory, kind, caching):
     """Puts, deletes, expiry, commits and restarts leave exactly the live windows, in the layout's order, both ways."""
 
-    @settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(STEPS, BOUND, BOUND, st.integers(-5, 80), st.integers(0, 40), st.booleans())
     def run(steps, key_from, key_to, time_from, span, shareable):
         task = task_class(tmp_path_factory.mktemp("w"), cache_bytes=250 if caching == "tiny" else 10**6)

@@ -161,7 +161,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_every_record_gives_results_with_all_partners_or_one_without(records: list[tuple[str, str, int]]) -> None:
     """As long as stream time never goes back, an outer join is complete, and never sends a result too many."""
     time = 0

@@ -82,7 +82,7 @@ def test_two_near_records_make_three_windows() -> None:
 @given(
     st.lists(st.integers(min_value=DIFFERENCE, max_value=70), max_size=12),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_windows_are_those_of_the_set_of_records_in_whatever_order_they_come(times: list[int]) -> None:
     """Out-of-order records create and update exactly the windows that KIP-450 defines."""
     records = [(chr(ord("a") + index), time) for index, time in enumerate(times)]

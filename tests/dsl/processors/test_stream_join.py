@@ -123,7 +123,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_results_are_all_pairs_within_the_window(records: list[tuple[str, str, int]]) -> None:
     """Each pair gives one result with the later timestamp, in whatever order the records come."""
     numbered = [(topic, key, str(index), time) for index, (topic, key, time) in enumerate(records)]
@@ -139,7 +139,7 @@ def test_the_results_are_all_pairs_within_the_window(records: list[tuple[str, st
 
 
 @given(st.lists(st.tuples(st.sampled_from("km"), st.integers(min_value=0, max_value=60)), max_size=12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_self_join_gives_what_a_join_of_two_equal_streams_gives(records: list[tuple[str, int]]) -> None:
     """One store and one node instead of two stores and three nodes: the same results in the same order per record."""
     with Running(inner(right="left")) as two, Running(self_join(ASYMMETRIC)) as one:

@@ -59,7 +59,6 @@ MISHAPS = st.one_of(
 )
 PACE = settings(
     max_examples=int(os.environ.get("MILLRACE_HISTORIES", "20")),
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
