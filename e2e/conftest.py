@@ -111,12 +111,8 @@ def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
 @pytest.fixture(scope="session")
 def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
     """Let the session's Kafka listen where pods reach it; `kafka` itself comes with Millrace's pytest plugin."""
-    return {
-        "host": cluster.host_address,
-        "config": {
-            "broker.session.timeout.ms": "60000"
-        },  # nobody stops it: a pause of the machine is to cost no transaction
-    }
+    steady = {"broker.session.timeout.ms": "60000"}  # nobody stops it: a pause of the machine is to cost no transaction
+    return {"host": cluster.host_address, "config": steady}
 
 
 @pytest.fixture
