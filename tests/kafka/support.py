@@ -101,3 +101,13 @@ class Group:
         """Close every member."""
         for member in self.members.values():
             member.close(leave_group=True, timeout_s=30)
+
+
+def committed(member, partitions, timeout_s=60.0):
+    """Ask for committed offsets and wait for them."""
+    answer = member.ask_committed(partitions, timeout_s)
+    deadline = time.monotonic() + timeout_s + 60
+    while (known := answer.of(partitions)) is None:
+        assert time.monotonic() < deadline, "no answer"
+        time.sleep(0.01)
+    return known

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.kafka.support import Group
+from tests.kafka.support import Group, committed
 from tests.runtime.support import wait_until
 
 from millrace.config import StreamsConfig
@@ -171,10 +171,10 @@ def test_offsets_come_back_with_their_metadata(group):
     """What was committed is read by any member, metadata included; partitions without a commit are left out."""
     group.join("a")
     group.settle()
-    committed = {group.tp(0): OffsetAndMetadata(17, "AgAAAAAAAAXc"), group.tp(3): OffsetAndMetadata(0)}
-    group.members["a"].commit_offsets(committed)
+    offsets = {group.tp(0): OffsetAndMetadata(17, "AgAAAAAAAAXc"), group.tp(3): OffsetAndMetadata(0)}
+    group.members["a"].commit_offsets(offsets)
     group.members["a"].commit_offsets({})
-    assert group.join("b").committed([group.tp(n) for n in range(4)]) == committed
+    assert committed(group.join("b"), [group.tp(n) for n in range(4)]) == offsets
 
 
 def test_a_commit_of_a_departed_generation_is_migration(group):
@@ -237,7 +237,7 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
     producer.begin_transaction()
     producer.send_offsets_to_transaction(offsets, current, 60)
     producer.commit_transaction(60)
-    assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
+    assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
 def test_committed_waits_for_an_open_transaction(group, kafka):
@@ -251,9 +251,9 @@ def test_committed_waits_for_an_open_transaction(group, kafka):
     producer.begin_transaction()
     producer.send_offsets_to_transaction([ClientTopicPartition(group.topic, 0, 5)], member.group_metadata(), 60)
     with pytest.raises(StreamsTimeoutError, match="UNSTABLE_OFFSET_COMMIT"):
-        member.committed([group.tp(0)], timeout_s=0.5)
+        committed(member, [group.tp(0)], timeout_s=0.5)
     producer.commit_transaction(60)
-    assert member.committed([group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
+    assert committed(member, [group.tp(0)]) == {group.tp(0): OffsetAndMetadata(5)}
 
 
 def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.kafka.support import Group
+from tests.kafka.support import Group, committed
 
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import SaslPlain
@@ -85,7 +85,7 @@ def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
     with pytest.raises(StreamsTimeoutError):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)}, timeout_s=1)
     with pytest.raises(StreamsTimeoutError):
-        member.committed([group.tp(0)], timeout_s=1)
+        committed(member, [group.tp(0)], timeout_s=1)
     member.close(timeout_s=1)
     assert time.monotonic() - began < 30, "and not the minutes of the defaults"
 

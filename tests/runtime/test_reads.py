@@ -11,6 +11,7 @@ from tests.runtime.support import (
     expected_counts,
     last_counts,
     produce,
+    read_all,
     running,
     settings,
     two_step_word_count,
@@ -79,6 +80,56 @@ def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run
         wait_until(lambda: len(tasks_of(members)) == 4, "all tasks")
         produce(kafka, source, lines, partitions=2)
         wait_until(lambda: last_counts(kafka, new_sink) == expected_counts(lines), "counted")
+
+
+def two_inputs(first, second, sink, *, both):
+    """Copy one topic, or two in a sub-topology each."""
+    topology = Topology()
+    for number, source in enumerate([first, second] if both else [first]):
+        topology.add_source(f"in-{number}", source, key_serde=TEXT, value_serde=TEXT)
+        topology.add_sink(f"out-{number}", sink, f"in-{number}", key_serde=TEXT, value_serde=TEXT)
+    return topology
+
+
+@pytest.mark.broker
+def test_a_topology_that_reads_one_topic_less_outlives_the_old_leader(kafka, topic_factory, tmp_path):
+    """A follower that was given tasks it does not know goes on when the next leader takes them away."""
+    first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
+    app = f"app-{secrets.token_hex(4)}"
+
+    def member(name, *, both):
+        config = settings(kafka, app, tmp_path / name, group_instance_id=name, session_timeout_ms=60_000)
+        return running(two_inputs(first, second, sink, both=both), config)
+
+    with ExitStack() as stack:
+        leader = stack.enter_context(member("pod-0", both=True))
+        with member("pod-1", both=True) as follower:
+            wait_until(lambda: tasks_of([leader, follower]) == ["0_0", "0_1", "1_0", "1_1"], "all tasks")
+            wait_until(lambda: len(tasks_of([follower])) == 2, "two each")
+        follower = stack.enter_context(member("pod-1", both=False))
+        assert leader.close(60, leave_group=True)
+        wait_until(lambda: tasks_of([follower]) == ["0_0", "0_1"] or follower.error, "the tasks that it knows")
+        produce(kafka, first, ["x", "y"], partitions=2)
+        wait_until(
+            lambda: {value for _, value, _ in read_all(kafka, sink)} == {b"x", b"y"} or follower.error, "both records"
+        )
+        assert follower.error is None
+
+
+@pytest.mark.broker
+def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
+    """The order in which they come does not matter: nobody fails, and each task that is left runs."""
+    first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
+    with ExitStack() as stack:
+        members = run(stack, lambda: two_inputs(first, second, sink, both=True))
+        wait_until(lambda: settled(members, 4) and all(len(tasks_of([each])) == 2 for each in members), "two each")
+    with ExitStack() as stack:
+        members = [
+            stack.enter_context(running(two_inputs(first, second, sink, both=False), each.config))
+            for each in reversed(members)
+        ]
+        wait_until(lambda: tasks_of(members) == ["0_0", "0_1"] or any(each.error for each in members), "the tasks left")
+        assert [each.error for each in members] == [None, None]
 
 
 def test_what_is_read_is_remembered(tmp_path):

@@ -25,6 +25,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
+from millrace.runtime.inquiry import Inquiry
 from millrace.runtime.restoration import (
     ChangelogRestoration,
     FailedTask,
@@ -66,12 +67,16 @@ class ChangelogReader:
     ) -> None:
         self._open_consumer = open_consumer
         self._admin = admin
-        self._timeout_s = config.task_timeout_ms / 1000
         self._commit_every_s = max(_COMMIT_AT_LEAST_EVERY_S, config.commit_interval_ms / 1000)
         self._uncommitted_max_bytes = config.uncommitted_max_bytes
         self._listener = listener
         self._consumer: Consumer | None = None
         self._last_commit = self._last_log = time.monotonic()
+        self._asked: dict[TaskId, tuple[StreamTask, Mapping[TopicPartition, int]]] = {}
+        """Tasks whose changelogs' offsets were asked for, with where to stop."""
+        self._offsets: Inquiry[TaskId, dict[TopicPartition, range]] = Inquiry(
+            self._read_offsets, config.task_timeout_ms / 1000
+        )
         self._tasks: dict[TaskId, TaskRestoration] = {}
         self._active: dict[TopicPartition, ChangelogRestoration] = {}
         self.restored: deque[StreamTask] = deque()
@@ -91,28 +96,48 @@ class ChangelogReader:
         """Whether anything is being read."""
         return bool(self._active)
 
+    @property
+    def asks(self) -> bool:
+        """Whether the brokers have yet to tell which offsets some changelogs have."""
+        return bool(self._asked)
+
     # Tasks come and go
 
     def begin(self, added: Collection[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
         """Begin to restore tasks; each comes with where to stop instead of the end, for changelogs that are source topics."""
-        partitions = [partition for task, _ in added for partition in task.changelogs]
-        try:
-            ends = latest_offsets(self._admin, partitions, self._timeout_s)
-            beginnings = earliest_offsets(self._admin, partitions, self._timeout_s)
-        except StreamsError as error:
-            self.failed.extend(FailedTask(task, error) for task, _ in added)
-            return
+        logged = {task.task_id: (task, limits) for task, limits in added if task.changelogs}
+        self.restored.extend(task for task, _ in added if not task.changelogs)
+        if logged:
+            self._asked.update(logged)
+            self._offsets.add(logged)
+
+    def _read_offsets(self, task_ids: list[TaskId], timeout_s: float) -> dict[TopicPartition, range]:
+        """Return the offsets that the changelogs of tasks have; called in a thread of its own."""
+        asked = self._asked.copy()
+        partitions = [
+            partition for task_id in task_ids if task_id in asked for partition in asked[task_id][0].changelogs
+        ]
+        ends = latest_offsets(self._admin, partitions, timeout_s)
+        beginnings = earliest_offsets(self._admin, partitions, timeout_s)
+        return {partition: range(beginnings[partition], ends[partition]) for partition in partitions}
+
+    def take_offsets(self) -> None:
+        """Begin to read the changelogs whose offsets have become known."""
         begun: list[ClientTopicPartition] = []
-        for task, limits in added:
+        for task_id, answer in self._offsets.take():
+            task, limits = self._asked.pop(task_id)
             restoration = TaskRestoration(task)
             try:
+                known = answer.result()
                 for partition in task.changelogs:
-                    offsets = range(beginnings[partition], ends[partition])
+                    offsets = known[partition]
                     end = min(offsets.stop, limits.get(partition, offsets.stop))
                     changelog = begin_changelog(task, partition, offsets, end, self._listener)
                     if changelog is not None:
                         restoration.changelogs[partition] = changelog
-            except Exception as error:  # of the store or the listener: this task's failure, not the others'
+            except (
+                Exception
+            ) as error:  # of the brokers, the store or the listener: this task's failure, not the others'
                 self.failed.append(FailedTask(task, error))
                 continue
             self._tasks[task.task_id] = restoration
@@ -129,6 +154,9 @@ class ChangelogReader:
 
     def let_go(self, task_id: TaskId) -> StreamTask | None:
         """Stop restoring a task and return it; None if it is not being restored."""
+        if task_id in self._asked:
+            self._offsets.discard(task_id)
+            return self._asked.pop(task_id)[0]
         restoration = self._tasks.get(task_id)
         if restoration is None:
             return None
@@ -139,13 +167,14 @@ class ChangelogReader:
 
     def let_all_go(self) -> None:
         """Stop restoring every task."""
-        for task_id in list(self._tasks):
+        for task_id in [*self._asked, *self._tasks]:
             self.let_go(task_id)
 
     def fail_all(self, error: Exception) -> None:
         """Give up every task, because the reader cannot go on."""
-        for restoration in self._tasks.values():
-            self.failed.append(FailedTask(restoration.task, error))
+        tasks = [task for task, _ in self._asked.values()] + [restoration.task for restoration in self._tasks.values()]
+        self.failed.extend(FailedTask(task, error) for task in tasks)
+        self._asked.clear()
         self._tasks.clear()
         self._active.clear()
 

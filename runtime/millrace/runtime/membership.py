@@ -19,7 +19,14 @@ from millrace.assignment.assignment_info import AssignorError
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import Assigned, GroupEvent, GroupMember, MemberState, TopicSubscription
+from millrace.kafka.membership import (
+    Assigned,
+    CommittedOffsets,
+    GroupEvent,
+    GroupMember,
+    MemberState,
+    TopicSubscription,
+)
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.reads import Reads
@@ -167,10 +174,9 @@ class Membership:
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
                     return
 
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets, once no transaction is pending on them."""
-        with self._progress.waiting_for("committed offsets"):
-            return self._member.committed(partitions, self._timeout_s)
+    def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
+        """Ask for committed offsets, without waiting; each comes once no transaction is pending on it."""
+        return self._member.ask_committed(partitions, self._timeout_s)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit offsets with the member's generation."""

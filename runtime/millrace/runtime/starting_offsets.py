@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
 
 from confluent_kafka.admin import AdminClient
 
 from millrace.errors import ConfigError, StreamsError
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.records import TopicPartition
 from millrace.topology.built import BuiltTopology
 from millrace.topology.nodes import SourceNode
 
@@ -78,37 +78,38 @@ class StartingOffsets:
             return known
         return next((policy for pattern, policy in self._by_pattern if pattern.fullmatch(topic)), self._default)
 
-    def resolve(
-        self, partitions: Collection[TopicPartition], committed: Mapping[TopicPartition, OffsetAndMetadata]
-    ) -> dict[TopicPartition, int]:
-        """Return where to begin each partition.
+    def resolve(self, partitions: Collection[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """Return where to begin partitions that have no committed offset.
 
         Raises:
-            StreamsError: a policy is `none` and there is no committed offset.
+            StreamsError: a policy is `none`.
             StreamsTimeoutError: the brokers did not answer in time.
         """
-        starts = {tp: committed[tp].offset for tp in partitions if tp in committed}
         by_policy: dict[str, list[TopicPartition]] = {}
         for partition in partitions:
-            if partition not in starts:
-                by_policy.setdefault(self.policy(partition.topic), []).append(partition)
+            by_policy.setdefault(self.policy(partition.topic), []).append(partition)
+        starts: dict[TopicPartition, int] = {}
         for policy, members in by_policy.items():
-            starts.update(self.reset(policy, members))
+            starts.update(self.reset(policy, members, timeout_s))
         return starts
 
-    def reset(self, policy: str, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def reset(
+        self, policy: str, partitions: Collection[TopicPartition], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
         """Return where a policy begins partitions.
 
         Raises:
             StreamsError: the policy is `none`.
+            StreamsTimeoutError: the brokers did not answer in time (default: that of the constructor).
         """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
         if policy == "earliest":
-            return earliest_offsets(self._admin, partitions, self._timeout_s)
+            return earliest_offsets(self._admin, partitions, timeout_s)
         if policy == "latest":
-            return latest_offsets(self._admin, partitions, self._timeout_s)
+            return latest_offsets(self._admin, partitions, timeout_s)
         if policy.startswith("by_duration:"):
             since = int(time.time() * 1000) - parse_duration_ms(policy.removeprefix("by_duration:"))
-            return offsets_for_time(self._admin, partitions, since, self._timeout_s)
+            return offsets_for_time(self._admin, partitions, since, timeout_s)
         names = ", ".join(map(str, sorted(partitions)))
         raise StreamsError(
             f"No usable offset for {names}, and auto.offset.reset={policy}: reset the application's offsets "

@@ -28,6 +28,8 @@ __all__ = ["StateUpdater"]
 
 _log = logging.getLogger(__name__)
 _PAUSE_S = 0.1
+_ANSWER_S = 0.01
+"""How long to wait before looking again whether the offsets of changelogs are known."""
 
 
 class StateUpdater:
@@ -126,12 +128,14 @@ class StateUpdater:
         try:
             while not self._stopping:
                 self._take_actions()
+                reader.take_offsets()
                 if reader.has_work and not self._paused.is_set():
                     reader.read()
-                else:
-                    with self._condition:
-                        if not (self._added or self._removals or self._stopping):
-                            self._condition.wait(_PAUSE_S if reader.has_work else None)
+                    continue
+                wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_work else None
+                with self._condition:
+                    if not (self._added or self._removals or self._stopping):
+                        self._condition.wait(wait_s)
         except Exception as error:  # what is no single task's failure: that of the consumer, or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
             reader.fail_all(error)

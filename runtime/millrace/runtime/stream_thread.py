@@ -23,7 +23,6 @@ from typing import Final
 from millrace.errors import (
     RebalanceInProgressError,
     StreamsError,
-    StreamsTimeoutError,
     TaskCorruptedError,
     TaskMigratedError,
     TransactionAbortedError,
@@ -86,6 +85,7 @@ class StreamThread:
         config = context.config
         self._poll_s = config.poll_ms / 1000
         self._commit_every_s = config.commit_interval_ms / 1000
+        self._commit_rebalancing_every_s = context.settings.transaction_timeout_ms() / 4000
         self._max_poll_records = context.settings.max_poll_records()
         self._buffer_limit = config.buffered_records_per_partition
         self._round_s = min(_ROUND_S, config.max_poll_interval_ms / 2000)
@@ -181,7 +181,7 @@ class StreamThread:
         except TaskMigratedError as error:
             _log.warning("%s: %s", self.name, error)
             self._set_state(ThreadState.PARTITIONS_REVOKED)
-            tasks.handle_lost()
+            tasks.lose()
             member.rejoin_without_tasks(str(error))
         except TaskCorruptedError as error:
             _log.warning("%s: %s", self.name, error)
@@ -199,8 +199,7 @@ class StreamThread:
         self.progress.touch()
         for event in resources.member.poll():
             self._handle(event)
-        if not tasks.all_running:
-            self._advance_tasks()
+        tasks.reconcile()
         paused = self._context.paused.is_set()
         if paused:
             self._busy = False
@@ -212,9 +211,7 @@ class StreamThread:
         if not paused:
             self._punctuate()
         now = time.monotonic()
-        if (
-            now - self._last_commit >= self._commit_every_s or tasks.needs_commit()
-        ) and not resources.member.rebalancing:
+        if now >= self._next_commit() or (tasks.needs_commit() and not resources.member.rebalancing):
             self._commit()
         if self._purge is not None:
             self._purge.run_if_due(now)
@@ -225,10 +222,10 @@ class StreamThread:
         _log.debug("%s: %s", self.name, event)
         if isinstance(event, Revoked):
             self._set_state(ThreadState.PARTITIONS_REVOKED)
-            tasks.handle_revocation(event.partitions)
+            tasks.revoke(event.partitions)
         elif isinstance(event, Lost):
             self._set_state(ThreadState.PARTITIONS_REVOKED)
-            tasks.handle_lost(event.partitions)
+            tasks.lose(event.partitions)
         elif isinstance(event, Assigned):
             assigned = self._resources.member.accept(event)
             self.joined = True
@@ -238,16 +235,7 @@ class StreamThread:
                 self._context.on_shutdown_requested()
                 return
             self._set_state(ThreadState.PARTITIONS_ASSIGNED)
-            tasks.handle_assignment(assigned.active)
-
-    def _advance_tasks(self) -> None:
-        assert self._resources is not None
-        tasks = self._resources.tasks
-        try:
-            tasks.open_pending()
-        except StreamsTimeoutError as error:
-            _log.warning("%s: %s; trying again", self.name, error)
-        tasks.check_updater()
+            tasks.assign(assigned.active)
 
     def _settle_state(self) -> None:
         assert self._resources is not None
@@ -298,7 +286,7 @@ class StreamThread:
         if due is not None:
             wait_s = min(wait_s, max(0.0, (due - now_ms) / 1000))
         if any(task.commit_needed for task in tasks.running.values()):
-            wait_s = min(wait_s, max(0.0, self._last_commit + self._commit_every_s - time.monotonic()))
+            wait_s = min(wait_s, max(0.0, self._next_commit() - time.monotonic()))
         return wait_s
 
     def _process(self) -> None:
@@ -341,6 +329,15 @@ class StreamThread:
         now_ms = self._context.clock()
         for task in self._resources.tasks.running.values():
             task.punctuate_wall_clock(now_ms)
+
+    def _next_commit(self) -> float:
+        """Return when it is time for the next commit (monotonic seconds)."""
+        assert self._resources is not None
+        if not self._resources.member.rebalancing:
+            return self._last_commit + self._commit_every_s
+        # The group may be between generations for as long as a dead member's session lasts, and nothing has been taken from this
+        # one yet. Rarely, though: a commit that meets the very moment of the next generation is refused.
+        return self._last_commit + max(self._commit_every_s, self._commit_rebalancing_every_s)
 
     def _commit(self) -> None:
         assert self._resources is not None

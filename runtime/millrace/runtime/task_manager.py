@@ -1,12 +1,19 @@
 """The tasks of one stream thread: which it has, and what state they are in.
 
-A task moves through three places: *pending* (its directory is still owned by another thread of this process), *restoring*
-(owned by the state updater) and *running*. Input partitions are read only while their task runs. Closing is *clean* after a
-commit, or *dirty*, which loses nothing: what was not committed is not on disk, and is processed again by whoever has the
-task next.
+The group's events only change the *target*: the tasks that are to be here, with their input partitions. `reconcile`, called every
+round, brings what is here closer to it. So an event is never half done: when a commit fails in the middle, the next round goes
+on from what is really here.
+
+A task moves through three places: *pending* (its directory is still owned by another thread of this process, or its committed
+offsets are not known yet), *restoring* (owned by the state updater, until it gives the task back) and *running*. Input partitions
+are read only while their task runs. Closing is *clean* after a commit, or *dirty*, which loses nothing: what was not committed is
+not on disk, and is processed again by whoever has the task next. A task that is not in the target any more is closed in the same
+round, before the group is told that others may have it; if it cannot be committed then, it never will be.
 
 Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends are taken, so
 that state and offsets are of the same point or state is ahead by aborted records only.
+
+Nothing here waits long for a broker except a commit, because the transaction of the tasks that run would time out meanwhile.
 
 How tasks commit is `committer`.
 """
@@ -19,10 +26,11 @@ from collections.abc import Collection, Mapping
 from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
-from millrace.errors import RebalanceInProgressError, StreamsError, StreamsTimeoutError, TaskCorruptedError
+from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError
+from millrace.kafka.membership import CommittedOffsets
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.committer import Committer
-from millrace.runtime.restoration import FailedTask
+from millrace.runtime.inquiry import Inquiry
 from millrace.runtime.task_resources import TaskResources
 
 __all__ = ["TaskManager"]
@@ -41,13 +49,22 @@ class TaskManager:
         self.running: dict[TaskId, StreamTask] = {}
         self.restoring: dict[TaskId, StreamTask] = {}
         self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
+        self._target: dict[TaskId, frozenset[TopicPartition]] = {}
+        self._asked: dict[TaskId, CommittedOffsets] = {}
+        """Pending tasks whose committed offsets were asked for."""
+        self._restored: set[TaskId] = set()
+        """Tasks among `restoring` that the state updater has given back."""
+        self._starts: Inquiry[TopicPartition, Mapping[TopicPartition, int]] = Inquiry(
+            resources.starting_offsets.resolve, resources.config.task_timeout_ms / 1000
+        )
+        """Asks where to begin input partitions that have no committed offset."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
         self.records_total = 0
 
     @property
     def all_running(self) -> bool:
-        """Whether no task waits for its directory or its state."""
-        return not (self.pending or self.restoring)
+        """Whether every task runs that is to be here."""
+        return self.running.keys() == self._target.keys()
 
     @property
     def task_ids(self) -> frozenset[TaskId]:
@@ -69,84 +86,115 @@ class TaskManager:
         sums.update({task_id: LATEST_OFFSET for task_id, task in self.running.items() if task.changelogs})
         return sums
 
-    def handle_assignment(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
-        """Keep these tasks (with their input partitions), close others, and create those that are new."""
-        gone = self.task_ids - wanted.keys()
-        if any(task_id in self.running and self.running[task_id].commit_needed for task_id in gone):
-            self.commit()  # or their output would be committed later, without their offsets
-        for task_id in gone:
-            _log.warning("Task %s is no longer assigned to %s; closing it", task_id, self._thread)
-            self._drop(task_id)
-        for task_id, inputs in wanted.items():
-            present = self.running.get(task_id) or self.restoring.get(task_id)
-            if present is not None and present.input_partitions != inputs:
-                _log.info("The inputs of task %s changed; it starts anew", task_id)
-                self.commit()
-                self._drop(task_id)
-                present = None
-            if present is None:
-                self.pending[task_id] = inputs
-        self.open_pending()
+    def assign(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
+        """Note which tasks are to be here from now on, with their input partitions; `reconcile` does it."""
+        self._target = dict(wanted)
 
-    def handle_revocation(self, partitions: Collection[TopicPartition]) -> None:
-        """Commit, then close the tasks of these partitions.
+    def revoke(self, partitions: Collection[TopicPartition]) -> None:
+        """Note that partitions go to another member: `reconcile`, in the same round, commits and closes their tasks."""
+        self._target = {task_id: inputs for task_id, inputs in self._target.items() if inputs.isdisjoint(partitions)}
+
+    def lose(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Drop tasks without committing, because others may have them already: those of these partitions, or all.
 
         Raises:
-            TaskMigratedError: the commit was refused; the tasks are still there, to be dropped.
+            StreamsTimeoutError: the transaction that they took part in cannot be aborted.
         """
-        gone = self._resources.inputs.tasks(partitions).keys()
-        if any(task_id in self.running and self.running[task_id].commit_needed for task_id in gone):
-            try:
-                self.commit()
-            except RebalanceInProgressError as error:
-                _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, gone)))
-        self._commit_clean_metadata(gone)
-        for task_id in gone:
-            self._drop(task_id)
+        if partitions is None:
+            self._target = {}
+        else:
+            self.revoke(partitions)
+        lost = self.task_ids - self._target.keys()
+        if lost:
+            self._abort_and_close(lost)
 
-    def handle_lost(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Drop tasks without committing, because others may have them already: those of these partitions, or all."""
-        gone = self.task_ids if partitions is None else self._resources.inputs.tasks(partitions).keys() & self.task_ids
+    def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
+        """Close tasks dirty, and under exactly-once all that run: their records were in the same transaction."""
+        gone = {*task_ids, *(self.running if self._resources.config.exactly_once else ())}
+        try:
+            if gone >= self.running.keys():  # else the failure of another task's record must not be forgotten
+                self._committer.abort()
+        finally:
+            self._close(gone, dirty=True)
+
+    def _inputs(self) -> dict[TaskId, frozenset[TopicPartition]]:
+        """Return the input partitions of every task here."""
+        tasks = {**self.restoring, **self.running}
+        return self.pending | {task_id: task.input_partitions for task_id, task in tasks.items()}
+
+    # From what is here to what is to be here
+
+    def reconcile(self) -> None:
+        """Bring the tasks here closer to those that the group wants here; call every round, after the group's events.
+
+        Raises:
+            TaskMigratedError: the commit of tasks that leave was refused.
+            TransactionAbortedError: their transaction failed. They are closed; revive the others.
+            StreamsTimeoutError: a task's committed offsets or changelogs could not be read within `task.timeout.ms`.
+            Exception: what a task failed to restore or to start with, unless wiping its state may help.
+        """
+        here = self._inputs()
+        if here == self._target and not (self.pending or self.restoring):
+            return
+        self._close_unwanted({task_id for task_id, inputs in here.items() if self._target.get(task_id) != inputs})
+        for task_id, inputs in self._target.items():
+            if task_id not in self.running and task_id not in self.restoring:
+                self.pending[task_id] = inputs
+        self._open_pending()
+        self._check_updater()
+        self._start_restored()
+
+    def _close_unwanted(self, gone: Collection[TaskId]) -> None:
+        """Commit, because the output of tasks that leave must not be committed later without their offsets; close them."""
         if not gone:
             return
-        others = [task_id for task_id in self.running if task_id not in gone]
-        self._committer.abort()
-        for task_id in gone:
-            self._drop(task_id, dirty=True)
-        if self._resources.config.exactly_once and others:
-            self.revive(others)  # their records were in the same transaction
+        clean = False
+        try:
+            self.commit()
+            self._commit_clean_metadata(gone)
+            clean = True
+        except RebalanceInProgressError as error:
+            _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, sorted(gone))))
+        finally:
+            self._close(gone, dirty=not clean)
 
-    # From assigned to running
-
-    def open_pending(self) -> None:
-        """Open the tasks whose directories are free, and hand them to the updater.
-
-        Raises:
-            StreamsTimeoutError: the committed offsets cannot be read; the tasks stay pending.
-        """
+    def _open_pending(self) -> None:
+        """Open the tasks whose directories are free and whose committed offsets are known; hand them to the updater."""
         directory = self._resources.directory
-        free = [task_id for task_id in self.pending if directory.own_task(task_id, self._thread) is not None]
-        if not free:
-            return
-        wanted = {partition for task_id in free for partition in self.pending[task_id]}
-        committed = {
-            partition: OffsetAndMetadata(position.offset, position.metadata.rstrip("\0"))
-            for partition, position in self._resources.offsets.committed(wanted).items()
+        free = {
+            task_id: inputs
+            for task_id, inputs in self.pending.items()
+            if task_id not in self._asked and directory.own_task(task_id, self._thread) is not None
         }
-        for partition in wanted:
+        if free:
+            answer = self._resources.offsets.ask_committed(frozenset().union(*free.values()))
+            self._asked.update(dict.fromkeys(free, answer))
+        for task_id in list(self.pending.keys() & self._asked.keys()):
+            committed = self._asked[task_id].of(self.pending[task_id])
+            if committed is not None:
+                del self._asked[task_id]
+                self._open_task(task_id, self.pending.pop(task_id), committed)
+
+    def _open_task(
+        self,
+        task_id: TaskId,
+        inputs: frozenset[TopicPartition],
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+    ) -> None:
+        for partition in inputs:
             self._committer.committed.pop(partition, None)
-        self._committer.committed.update(committed)
-        for task_id in free:
-            inputs = self.pending.pop(task_id)
-            task = self._open(task_id, inputs)
-            limits = {
-                partition: committed[partition].offset if partition in committed else 0
-                for partition in task.changelogs
-                if partition in inputs
-            }
-            self.restoring[task_id] = task
-            self._resources.updater.add(task, limits)
-            _log.info("%s opened task %s", self._thread, task_id)
+        self._committer.committed.update(
+            {tp: OffsetAndMetadata(known.offset, known.metadata.rstrip("\0")) for tp, known in committed.items()}
+        )
+        task = self._open(task_id, inputs)
+        limits = {
+            partition: committed[partition].offset if partition in committed else 0
+            for partition in task.changelogs
+            if partition in inputs
+        }
+        self.restoring[task_id] = task
+        self._resources.updater.add(task, limits)
+        _log.info("%s opened task %s", self._thread, task_id)
 
     def _open(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
         directory = self._resources.directory
@@ -158,7 +206,9 @@ class TaskManager:
                 task.close_dirty()
                 if attempt:
                     directory.disown_task(task_id, self._thread)
-                    raise
+                    raise StreamsError(
+                        f"The state of task {task_id} was wiped and still cannot be opened: {error}"
+                    ) from error
                 _log.warning("%s", error)
                 directory.wipe_task(task_id)
             except BaseException:
@@ -184,46 +234,48 @@ class TaskManager:
             trace_record=None if resources.instrumentation is None else resources.instrumentation.record,
         )
 
-    def check_updater(self) -> bool:
-        """Start the tasks whose state is complete, deal with those that failed; return whether anything changed.
-
-        Raises:
-            Exception: what a task failed to restore with, unless wiping its state may help.
-        """
+    def _check_updater(self) -> None:
+        """Take back the tasks whose state is complete, and deal with those that failed."""
         updater = self._resources.updater
-        restored, failed = updater.drain_restored(), updater.drain_failed()
-        for failure in failed:
-            self._handle_failed(failure)
-        for task in restored:
+        for task in updater.drain_restored():
             if self.restoring.get(task.task_id) is task:
-                self._start(task)
-        return bool(restored or failed)
+                self._restored.add(task.task_id)
+        for failed in updater.drain_failed():
+            if self.restoring.get(failed.task.task_id) is failed.task:
+                self._restored.add(failed.task.task_id)  # it is ours again
+                if not isinstance(failed.error, TaskCorruptedError):
+                    raise failed.error
+                _log.warning("%s", failed.error)
+                self._wipe([failed.task.task_id])
+
+    def _start_restored(self) -> None:
+        known = self._committer.committed
+        for partition, answer in self._starts.take():
+            known[partition] = OffsetAndMetadata(answer.result()[partition])
+        undecided: set[TopicPartition] = set()
+        for task_id in sorted(self._restored):
+            task = self.restoring[task_id]
+            missing = task.input_partitions - known.keys()
+            undecided |= missing
+            if not missing:
+                try:
+                    self._start(task)
+                except BaseException:
+                    self._close([task_id], dirty=True)  # half started; the others follow in the next round
+                    raise
+        unasked = [partition for partition in undecided if partition not in self._starts]
+        if unasked:
+            self._starts.add(unasked)
 
     def _start(self, task: StreamTask) -> None:
-        known = self._committer.committed
-        committed = {tp: known[tp] for tp in task.input_partitions if tp in known}
-        starts = self._resources.starting_offsets.resolve(task.input_partitions, committed)
-        task.initialize(committed)
+        known = {partition: self._committer.committed[partition] for partition in task.input_partitions}
+        task.initialize(known)
+        self._restored.discard(task.task_id)
         del self.restoring[task.task_id]
         self.running[task.task_id] = task
-        for partition, offset in starts.items():
-            self._by_partition[partition] = task
-            known.setdefault(partition, OffsetAndMetadata(offset))
-        self._resources.consumer.assign(starts)
+        self._by_partition.update(dict.fromkeys(known, task))
+        self._resources.consumer.assign({partition: position.offset for partition, position in known.items()})
         _log.info("Task %s runs in %s", task.task_id, self._thread)
-
-    def _handle_failed(self, failure: FailedTask) -> None:
-        task_id = failure.task.task_id
-        if self.restoring.get(task_id) is not failure.task:
-            return
-        if isinstance(failure.error, TaskCorruptedError):
-            _log.warning("%s", failure.error)
-            self.revive([task_id], wipe=True)
-        elif isinstance(failure.error, StreamsTimeoutError):
-            _log.warning("Task %s: %s; trying again", task_id, failure.error)
-            self.revive([task_id])
-        else:
-            raise failure.error
 
     # Processing
 
@@ -256,34 +308,21 @@ class TaskManager:
 
     # The end of tasks
 
-    def revive(self, task_ids: Collection[TaskId], *, wipe: bool = False) -> None:
-        """Close tasks dirty and begin them again from their last commit.
-
-        Args:
-            task_ids: which.
-            wipe: whether to delete their state, so that it is restored from the beginning.
-        """
-        for task_id in list(task_ids):
-            task = self.running.get(task_id) or self.restoring.get(task_id)
-            if task is None:
-                continue
-            inputs = task.input_partitions
-            self._drop(task_id, dirty=True)
-            if wipe and self._resources.directory.own_task(task_id, self._thread) is not None:
-                self._resources.directory.wipe_task(task_id)
-            self.pending[task_id] = inputs
-        self.open_pending()
-
     def abort_and_revive(self, wipe: Collection[TaskId] = ()) -> None:
-        """Give up what was processed since the last commit and begin again from there.
+        """Give up what was processed since the last commit; `reconcile` begins again from there.
 
         Args:
-            wipe: tasks whose state is deleted besides.
+            wipe: tasks whose state is deleted besides, so that it is restored from the beginning.
         """
-        self._committer.abort()
-        running = set(self.running) if self._resources.config.exactly_once or not wipe else set()
-        self.revive(running - set(wipe))
-        self.revive(set(wipe), wipe=True)
+        self._abort_and_close(wipe or list(self.running))
+        self._wipe(wipe)
+
+    def _wipe(self, task_ids: Collection[TaskId]) -> None:
+        """Close tasks dirty and delete their state."""
+        self._close(task_ids, dirty=True)
+        for task_id in task_ids:
+            if self._resources.directory.own_task(task_id, self._thread) is not None:
+                self._resources.directory.wipe_task(task_id)
 
     def close(self, *, clean: bool) -> None:
         """Close every task.
@@ -304,23 +343,47 @@ class TaskManager:
                 self._committer.abort()
             except StreamsError as error:  # brokers that do not answer; they abort the transaction by themselves, later
                 _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
-        for task_id in self.task_ids:
-            try:
-                self._drop(task_id, dirty=not clean)
-            except Exception as error:  # of a store or a processor's close; the other tasks are closed all the same
-                _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
-                failure = failure or error
+        try:
+            self._close(self.task_ids, dirty=not clean)
+        except Exception as error:
+            failure = failure or error
         if failure is not None:
             raise failure
 
-    def _drop(self, task_id: TaskId, *, dirty: bool = False) -> None:
-        self.pending.pop(task_id, None)
-        task = self.running.pop(task_id, None)
-        if task is None and task_id in self.restoring:
-            task = self.restoring.pop(task_id)
-            self._resources.updater.remove(task_id).result(_UPDATER_ANSWER_S)
-        if task is None:
-            return
+    def _close(self, task_ids: Collection[TaskId], *, dirty: bool) -> None:
+        """Close tasks, all of them whatever one of them fails with, and give their directories free.
+
+        Raises:
+            Exception: of a store's or a processor's close, the first.
+        """
+        failure: Exception | None = None
+        task_ids = sorted(task_ids)
+        answers = [
+            self._resources.updater.remove(task_id)
+            for task_id in task_ids
+            if task_id in self.restoring and task_id not in self._restored
+        ]
+        for answer in answers:
+            answer.result(_UPDATER_ANSWER_S)
+        for task_id in task_ids:
+            self.pending.pop(task_id, None)
+            self._asked.pop(task_id, None)
+            self._restored.discard(task_id)
+            task = self.running.pop(task_id, None) or self.restoring.pop(task_id, None)
+            try:
+                if task is not None:
+                    self._close_task(task, dirty=dirty)
+            except Exception as error:
+                _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
+                failure = failure or error
+            finally:
+                self._resources.directory.disown_task(task_id, self._thread)
+        if failure is not None:
+            raise failure
+
+    def _close_task(self, task: StreamTask, *, dirty: bool) -> None:
+        for partition in task.input_partitions:
+            self._starts.discard(partition)
         mine = [partition for partition in task.input_partitions if self._by_partition.pop(partition, None) is not None]
         self._resources.consumer.unassign(mine)
         try:
@@ -333,5 +396,4 @@ class TaskManager:
         finally:
             for partition in task.changelogs:
                 self._resources.collector.forget(partition)
-            self._resources.directory.disown_task(task_id, self._thread)
-        _log.info("%s closed task %s%s", self._thread, task_id, " without committing" if dirty else "")
+        _log.info("%s closed task %s%s", self._thread, task.task_id, " without committing" if dirty else "")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millrace.config import StreamsConfig
+from millrace.kafka.membership import CommittedOffsets
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation
@@ -25,8 +26,8 @@ __all__ = ["GroupOffsets", "TaskResources"]
 class GroupOffsets(Protocol):
     """The part of a group member that reads and commits offsets."""
 
-    def committed(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Return committed offsets, once no transaction is pending on them."""
+    def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
+        """Ask for committed offsets, without waiting; each comes once no transaction is pending on it."""
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit with the member's generation."""

@@ -13,10 +13,12 @@ from millrace.kafka.membership.api import (
 )
 from millrace.kafka.membership.classic import GroupMember
 from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
+from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.kafka.membership.standing import MemberState
 
 __all__ = [
     "Assigned",
+    "CommittedOffsets",
     "GroupEvent",
     "GroupMember",
     "LeaderAssignor",

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 
 import kafka.errors as kafka_errors
 
-from millrace.errors import BrokerUnreachableError, StreamsError
+from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.connection import Connection
@@ -24,7 +24,7 @@ from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
 from millrace.kafka.membership.heartbeat import Heartbeats, fenced
 from millrace.kafka.membership.joining import Joining
-from millrace.kafka.membership.offsets import GroupOffsets, MigratedCommitError
+from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets, MigratedCommitError
 from millrace.kafka.membership.standing import MemberState, Standing
 from millrace.kafka.membership.watch import TopicWatch
 from millrace.records import OffsetAndMetadata, TopicPartition
@@ -235,24 +235,24 @@ class GroupMember:
             self._connection.run(self._offsets.commit, offsets, *identity, timeout_s)
         except MigratedCommitError as error:
             standing = self._standing
+            if error.code == 22 and standing.state is MemberState.JOINING:
+                raise RebalanceInProgressError(
+                    f"Group {self._settings.group_id} has begun its next generation: offsets are committed in it"
+                ) from error
             if error.code == 82:
                 standing.fail(fenced(self._settings))
             elif identity == (standing.generation, standing.member_id):
                 standing.reset("a commit was refused", keep_member_id=error.code == 22)
             raise
 
-    def committed(
-        self, partitions: Collection[TopicPartition], timeout_s: float = 60.0
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the group's committed offsets with their metadata; partitions without one are left out.
+    def ask_committed(self, partitions: Collection[TopicPartition], timeout_s: float = 60.0) -> CommittedOffsets:
+        """Ask for the group's committed offsets with their metadata, without waiting.
 
-        Waits for transactions that are open on them (a predecessor's), so that what is read is what will stay.
-
-        Raises:
-            AuthorizationError: A topic or the group may not be read.
-            StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
+        Each is known once no transaction (a predecessor's) is open on it, so that what is read is what will stay.
         """
-        return self._connection.run(self._offsets.fetch, list(partitions), timeout_s)
+        committed = CommittedOffsets(partitions)
+        self._connection.start(self._offsets.fetch, committed, timeout_s).add_errback(committed.fail)
+        return committed
 
     # Leaving
 

@@ -49,6 +49,42 @@ class MigratedCommitError(TaskMigratedError):
         self.code = code
 
 
+class CommittedOffsets:
+    """The group's committed offsets of some partitions, which come in by and by; for one reader beside the IO thread."""
+
+    def __init__(self, partitions: Collection[TopicPartition]) -> None:
+        self._partitions = frozenset(partitions)
+        self._known: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        self._failure: BaseException | None = None
+
+    def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata] | None:
+        """Return the committed offsets of some of the partitions, without those that have none; None = not known yet.
+
+        Raises:
+            AuthorizationError: A topic or the group may not be read.
+            StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
+            StreamsError: The broker refused for good.
+        """
+        known = self._known.copy()
+        if known.keys() >= set(partitions):
+            return {partition: position for partition in partitions if (position := known[partition]) is not None}
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    def missing(self) -> frozenset[TopicPartition]:
+        """Return the partitions of which nothing is known yet."""
+        return self._partitions - self._known.keys()
+
+    def fill(self, known: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
+        """Add what has become known."""
+        self._known.update(known)
+
+    def fail(self, error: BaseException) -> None:
+        """Note that what is missing will not come."""
+        self._failure = error
+
+
 class GroupOffsets:
     """Offset requests of one member; coroutines of its IO thread."""
 
@@ -117,26 +153,21 @@ class GroupOffsets:
                     self._coordinator.forget(problem)
             await self._pause(deadline, what, problem)
 
-    async def fetch(
-        self, partitions: Collection[TopicPartition], timeout_s: float
-    ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the committed offsets, once no transaction is pending on them; partitions without one are left out.
+    async def fetch(self, committed: CommittedOffsets, timeout_s: float) -> None:
+        """Fill in the committed offsets as they become stable: once no transaction is pending on them.
 
         Raises:
             AuthorizationError: A topic or the group may not be read.
             StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
             StreamsError: The broker refused for good.
         """
-        wanted: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, partition in sorted(partitions):
-            wanted[topic].append(partition)
-        if not wanted:
-            return {}
         group = OffsetFetchRequest.OffsetFetchRequestGroup
         item = group.OffsetFetchRequestTopics
         deadline = time.monotonic() + timeout_s
-        what = f"Committed offsets of {len(partitions)} partitions could not be read"
-        while True:
+        while missing := committed.missing():
+            wanted: defaultdict[str, list[int]] = defaultdict(list)
+            for topic, partition in sorted(missing):
+                wanted[topic].append(partition)
             request = OffsetFetchRequest(
                 groups=[
                     group(
@@ -160,17 +191,23 @@ class GroupOffsets:
                 }
                 errors = {partition: part.error_code for partition, part in found.items() if part.error_code}
                 if answer.error_code:
-                    errors = dict.fromkeys(partitions, answer.error_code)
-                if not errors:
-                    return {
-                        partition: OffsetAndMetadata(part.committed_offset, part.metadata or "")
-                        for partition, part in found.items()
-                        if part.committed_offset >= 0
-                    }
+                    errors = dict.fromkeys(missing, answer.error_code)
                 self._raise_final(errors, "read the committed offsets of")
+                committed.fill(
+                    {
+                        partition: None
+                        if part.committed_offset < 0
+                        else OffsetAndMetadata(part.committed_offset, part.metadata or "")
+                        for partition, part in found.items()
+                        if partition not in errors
+                    }
+                )
+                if not errors:
+                    continue
                 problem = _describe(errors)
                 if any(code in NOT_HERE[1:] for code in errors.values()):
                     self._coordinator.forget(problem)
+            what = f"Committed offsets of {len(missing)} partitions could not be read"
             await self._pause(deadline, what, problem)
 
     async def _pause(self, deadline: float, what: str, problem: object) -> None:

@@ -1,0 +1,299 @@
+"""What a stream thread makes of assignments when something fails in the middle: each task ends where the group wants it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import threading
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka import Producer
+from tests.runtime.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    Replica,
+    counts_builder,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    wait_until,
+    word_count,
+)
+
+from millrace import StreamsBuilder
+from millrace.engine.task import StreamTask
+from millrace.errors import StreamsTimeoutError, TransactionAbortedError
+from millrace.kafka.membership import Assigned, Revoked
+from millrace.processor.api import Processor
+from millrace.runtime import KafkaStreams, State, changelog_reader
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def app():
+    """Return a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def running_tasks(streams):
+    """Return the ids of the tasks that run."""
+    return {str(task.id) for task in streams.status().tasks if task.state == "RUNNING"}
+
+
+def abort_commit_after(thread, is_meant):
+    """Have the first commit after a group event fail, as it does when a record of the transaction was not delivered in time.
+
+    Returns:
+        An Event that tells when it has.
+    """
+    member, committer = thread.resources.member, thread.tasks._committer
+    poll, commit = member.poll, committer.commit
+    aborted = threading.Event()
+
+    def fail(_tasks):
+        committer.commit = commit
+        aborted.set()
+        raise TransactionAbortedError("a record was not delivered in time")
+
+    def polled():
+        events = poll()
+        if any(is_meant(event) for event in events):
+            member.poll, committer.commit = poll, fail
+        return events
+
+    member.poll = polled
+    return aborted
+
+
+class Feeder:
+    """Writes numbered records to every partition of a topic, in the background, until stopped."""
+
+    def __init__(self, kafka, topic, partitions):
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
+        self._topic, self._partitions = topic, partitions
+        self._stop = threading.Event()
+        self.values = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stop.wait(0.02):
+            for partition in range(self._partitions):
+                self.values.append(f"{partition}:{len(self.values)}")
+                self._producer.produce(self._topic, self.values[-1], None, partition)
+            self._producer.poll(0)
+
+    def stop(self):
+        """Stop, and return what was written."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.values
+
+
+class CopyValue(Processor):
+    """Forwards each record as it is."""
+
+    def process(self, record):
+        """Forward a record."""
+        self.context.forward(record)
+
+
+def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoked_task(
+    kafka, topic_factory, tmp_path, app
+):
+    """The new owner begins at the old offset, so what the old one had processed must never be committed by it."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", CopyValue, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+
+    def config(name):
+        return settings(
+            kafka, app, tmp_path / name, client_id=name, processing_guarantee="exactly_once_v2", commit_interval_ms=2000
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(topology, config("a")))
+        wait_until(lambda: running_tasks(first) == {"0_0", "0_1"}, "both tasks")
+        feeder = Feeder(kafka, source, 2)
+        stack.callback(feeder.stop)
+        wait_until(lambda: first.status().processing.records > 20, "records are processed")
+        aborted = abort_commit_after(first.threads[0], lambda event: isinstance(event, Revoked))
+        second = stack.enter_context(running(topology, config("b")))
+        assert aborted.wait(60), "the commit of the revocation failed"
+        wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
+        written = feeder.stop()
+
+        def outputs():
+            return Counter(value.decode() for _, value, _ in read_all(kafka, sink, partitions=2))
+
+        wait_until(lambda: outputs().keys() >= set(written), "everything is processed")
+        assert {value: count for value, count in outputs().items() if count > 1} == {}
+
+
+def test_a_transaction_aborted_during_an_assignment_does_not_lose_the_assignment(kafka, topic_factory, tmp_path, app):
+    """A topic that begins to match a pattern is read although the commit failed that came before it."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    builder = StreamsBuilder()
+    builder.stream(re.compile(f"{prefix}-.*")).to(sink)
+    config = settings(
+        kafka, app, tmp_path, processing_guarantee="exactly_once_v2", metadata_max_age_ms=1000, commit_interval_ms=1000
+    ) | {"default.key.serde": "string", "default.value.serde": "string"}
+    with running(builder.build(), config) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task of the first topic")
+        aborted = abort_commit_after(
+            streams.threads[0], lambda event: isinstance(event, Assigned) and len(event.partitions) > 1
+        )
+        kafka.create_topics(f"{prefix}-2")
+        produce(kafka, f"{prefix}-1", ["a"])
+        produce(kafka, f"{prefix}-2", ["b"])
+        wait_until(
+            lambda: {value for _, value, _ in read_all(kafka, sink)} >= {b"a", b"b"},
+            lambda: f"both topics are read: {streams.metadata_for_local_threads()}",
+        )
+        assert aborted.is_set()
+        assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+class CountFromStart(CountWords):
+    """Writes to its store as soon as it starts."""
+
+    def init(self, context):
+        """Write."""
+        super().init(context)
+        self.store.put("started", 1)
+
+
+def test_a_transaction_aborted_while_a_task_starts_leaves_no_task_behind(
+    kafka, topic_factory, tmp_path, app, monkeypatch
+):
+    """The task that failed starts again, and so do those that were restored in the same moment."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountFromStart, "in")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+    initialize, failed = StreamTask.initialize, []
+
+    def fail_once(task, *args):
+        initialize(task, *args)
+        if not failed:
+            failed.append(task)
+            raise TransactionAbortedError("the transaction has failed")
+
+    monkeypatch.setattr(StreamTask, "initialize", fail_once)
+    produce(kafka, source, ["a", "b", "c"], partitions=3)
+    with running(topology, settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")) as streams:
+        assert failed
+        assert running_tasks(streams) == {"0_0", "0_1", "0_2"}
+        wait_until(lambda: last_counts(kafka, sink, partitions=3) == {"a": 1, "b": 1, "c": 1}, "counted")
+
+
+def test_a_group_that_waits_for_a_dead_member_goes_on_committing(kafka, topic_factory, tmp_path, app):
+    """Results become visible while the group is between generations; a transaction would time out before it is over."""
+    source, sink = topic_factory("in", partitions=4), topic_factory("out", partitions=4)
+
+    def config(name):
+        return settings(
+            kafka,
+            app,
+            tmp_path / name,
+            client_id=name,
+            processing_guarantee="exactly_once_v2",
+            session_timeout_ms=240_000,
+            producer_transaction_timeout_ms=8000,
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(word_count(source, sink), config("a")))
+        dead = Replica(config("b"), source, sink, tmp_path, "b").start()
+        stack.callback(dead.kill)
+        wait_until(lambda: len(running_tasks(first)) == len(dead.status().get("tasks", ())) == 2, "two tasks each")
+        dead.signal(signal.SIGSTOP)
+        generation = first.threads[0].resources.member.generation
+        joining = KafkaStreams(word_count(source, sink), config("c"))
+        joining.start()
+        stack.callback(joining.close, 120)
+        wait_until(lambda: first.threads[0].resources.member.rebalancing, "the group waits for the frozen member")
+        for number in range(3):
+            produce(kafka, source, [f"word{number}"] * 4, partitions=4)
+            mine = {f"word{number}"}
+            wait_until(lambda mine=mine: last_counts(kafka, sink, partitions=4).keys() >= mine, "a result is committed")
+        assert first.threads[0].resources.member.generation == generation
+        assert first.error is None
+
+
+@pytest.fixture
+def unreachable(monkeypatch):
+    """Make the leaders of some changelog partitions silent: `unreachable(number)`, until the Event given back is set."""
+    latest_offsets, silent, back = changelog_reader.latest_offsets, set(), threading.Event()
+
+    def ask(admin, partitions, timeout_s=30.0):
+        stuck = [str(partition) for partition in partitions if partition.partition in silent]
+        if stuck and not back.is_set() and not back.wait(timeout_s):
+            raise StreamsTimeoutError(f"Cannot list offsets of {stuck}: no answer")
+        return latest_offsets(admin, partitions, timeout_s)
+
+    def begin(number):
+        silent.add(number)
+        return back
+
+    monkeypatch.setattr(changelog_reader, "latest_offsets", ask)
+    yield begin
+    back.set()
+
+
+def test_a_changelog_that_cannot_be_reached_holds_up_its_own_task_only(
+    kafka, topic_factory, tmp_path, app, unreachable
+):
+    """The other tasks run; the stuck one can be taken away at once, and runs when its changelog is back."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
+    back = unreachable(1)
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "a"))
+    streams.start()
+    try:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_2"}, "those that can be reached")
+        streams.add_stream_thread()
+        wait_until(
+            lambda: [len(thread.tasks.task_ids) for thread in streams.threads if thread.tasks] in ([1, 2], [2, 1]),
+            "tasks move",
+        )
+        back.set()
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1", "0_2"}, "all of them")
+    finally:
+        back.set()
+        assert streams.close(60)
+
+
+def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_timeout(
+    kafka, topic_factory, tmp_path, app, unreachable
+):
+    """Beyond task.timeout.ms it is not tried again: the instance fails, and says which changelog it was."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    unreachable(1)
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path, task_timeout_ms=5000))
+    streams.start()
+    try:
+        assert streams.wait(120)
+        assert streams.state is State.ERROR
+        assert isinstance(streams.error, StreamsTimeoutError)
+        assert "counts-changelog-1" in str(streams.error)
+    finally:
+        streams.close(60)
