@@ -223,7 +223,7 @@ class TaskManager:
         resources = self._resources
         return StreamTask(
             task_id,
-            resources.inputs.topology.subtopology(task_id.subtopology),
+            resources.topology.subtopology(task_id.subtopology),
             resources.config,
             resources.collector,
             state_dir=resources.directory.task_path(task_id),

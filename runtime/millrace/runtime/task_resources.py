@@ -17,8 +17,8 @@ from millrace.runtime.record_collector import KafkaRecordCollector
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
-from millrace.runtime.task_inputs import TaskInputs
 from millrace.state.api import CacheBudget
+from millrace.topology.built import BuiltTopology
 
 __all__ = ["GroupOffsets", "TaskResources"]
 
@@ -42,7 +42,7 @@ class TaskResources:
 
     thread: str
     config: StreamsConfig
-    inputs: TaskInputs
+    topology: BuiltTopology
     directory: StateDirectory
     consumer: InputConsumer
     starting_offsets: StartingOffsets

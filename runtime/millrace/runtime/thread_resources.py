@@ -24,7 +24,6 @@ from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
-from millrace.runtime.task_inputs import TaskInputs
 from millrace.runtime.task_manager import TaskManager
 from millrace.runtime.task_resources import TaskResources
 from millrace.state.cache import RecordCache
@@ -106,7 +105,7 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
         TaskResources(
             thread=settings.thread_name(number),
             config=config,
-            inputs=TaskInputs(context.topology),
+            topology=context.topology,
             directory=context.directory,
             consumer=consumer,
             starting_offsets=starting,
