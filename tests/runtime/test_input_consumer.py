@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.runtime.support import produce, settings, wait_until
 
 from millrace.config import StreamsConfig
@@ -51,3 +52,43 @@ def test_a_partition_given_up_while_paused_is_read_when_it_comes_back(kafka, top
     consumer.resume([first])
     produce(kafka, topic, ["x"] * 2, partitions=2)
     assert read(consumer, 2) == {first: [10], second: [10]}
+
+
+def test_a_poll_returns_no_more_than_it_is_asked_for(kafka, topic_factory, consumer):
+    """Also when it had to wait for the first record: the next ones that are there fill up the rest."""
+    topic = topic_factory("in")
+    produce(kafka, topic, ["x"] * 50)
+    consumer.assign({TopicPartition(topic, 0): 0})
+    sizes = []
+
+    def all_read():
+        sizes.append(sum(map(len, consumer.poll(7, 0.5).values())))
+        return sum(sizes) == 50
+
+    wait_until(all_read, lambda: f"50 records, not {sizes}")
+    assert max(sizes) <= 7
+
+
+def test_a_reset_forgets_the_end_of_the_log_that_is_gone(kafka, topic_factory, consumer):
+    """A commit would write that end as processed, and `max.task.idle.ms` would take it that nothing is left to wait for."""
+    topic = topic_factory("in")
+    partition = TopicPartition(topic, 0)
+    produce(kafka, topic, ["x"] * 10)
+    consumer.assign({partition: 0})
+    assert read(consumer, 10) == {partition: list(range(10))}
+    wait_until(lambda: consumer.poll(100, 0.1) or consumer.at_end, "the end is known")
+    consumer.refresh_ends([partition])
+    assert consumer.at_end == {partition: 10}
+    # As when the log was truncated or the topic was created again: the broker does not have that offset.
+    consumer._client.seek(ClientTopicPartition(*partition, 500))
+    offsets = []
+
+    def begun_again():
+        offsets.extend(record.offset for records in consumer.poll(3, 0.1).values() for record in records)
+        return offsets
+
+    wait_until(begun_again, "records from the beginning")
+    assert offsets[0] == 0
+    assert consumer.at_end == {}
+    assert consumer.positions == {partition: offsets[-1] + 1}
+    assert consumer.lag(partition) != 0

@@ -3,6 +3,10 @@
 `poll` is the path of every input record, so a record is converted with as few calls as possible and in runs per partition.
 `Consumer.consume(n, timeout)` waits for the whole time-out unless it gets n records; so what is there is taken without
 waiting, and only an empty hand waits, for one record.
+
+All partitions share one queue inside the client, first in, first out. Whoever does not poll therefore gets nothing from any
+partition, and what is in front has to be taken before what is behind it. `pause` takes a partition out of the queue, at a
+price: librdkafka drops what it has fetched of it, and fetches that again after `resume`.
 """
 
 from __future__ import annotations
@@ -70,7 +74,7 @@ class InputConsumer:
                 self._ends.pop(partition, None)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching partitions until `resume`. What librdkafka has fetched ahead is fetched again later."""
+        """Stop fetching partitions until `resume`; what was fetched of them and not polled is fetched again then."""
         new = [partition for partition in partitions if partition not in self._paused and partition in self._partitions]
         if new:
             self._client.pause([ClientTopicPartition(*partition) for partition in new])
@@ -104,7 +108,9 @@ class InputConsumer:
             first = self._client.poll(timeout_s)
             if first is None:
                 return {}
-            messages = [first, *self._client.consume(max_records, 0)]
+            messages = [first]
+            if max_records > 1:
+                messages += self._client.consume(max_records - 1, 0)
         batches: dict[TopicPartition, list[ConsumedRecord]] = {}
         topic: str | None = None
         number: int | None = -1
@@ -113,6 +119,8 @@ class InputConsumer:
         new = tuple.__new__
         for message in messages:
             if message.error() is not None:
+                self._note_position(partition, batches)  # before the event, which may change it
+                topic, number, partition = None, -1, None
                 self._on_event(message)
                 continue
             if message.partition() != number or message.topic() != topic:
@@ -211,7 +219,5 @@ class InputConsumer:
             error.str(),
             offset,
         )
-        client_partition = ClientTopicPartition(*partition)
-        self._client.incremental_unassign([client_partition])
-        self._client.incremental_assign([ClientTopicPartition(*partition, offset)])
-        self.positions[partition] = offset
+        self.unassign([partition])  # which also forgets the end: it was that of a log that is gone
+        self.assign({partition: offset})
