@@ -36,6 +36,18 @@ _CLIENT_FIELDS: Final = (
 
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 
+_QUEUE: Final = {"queued.min.messages": 20_000, "queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 5}
+"""How much a consumer fetches ahead, in one queue for all its partitions, and how soon it sees that there is room again.
+
+Every queued record costs librdkafka about half a kilobyte besides its bytes, hence both limits. A response may overshoot them:
+`fetch.max.bytes` is by default the smaller of 50 MiB and `queued.max.messages.kbytes`.
+"""
+_FETCH_WAIT_MS: Final = 100
+"""How long a broker waits for something to send. There is one request at a time to a broker: while the broker waits for
+partitions that are idle, nothing else is fetched from it. The queue holds more than a thread processes in that time."""
+_RESTORE_FETCH_WAIT_MS: Final = 20
+"""The same for changelogs, which nobody reads once they are at their end: there is no idling to be cheap in."""
+
 _MAIN: Final = ("consumer.", "main.consumer.")
 _RESTORE: Final = ("consumer.", "restore.consumer.")
 _GLOBAL: Final = ("consumer.", "global.consumer.")
@@ -112,16 +124,17 @@ class ClientSettings:
 
     def main_consumer(self, thread: int) -> Settings:
         """Return settings of the consumer that feeds a stream thread."""
-        return self._consumer(_MAIN, "main consumer", f"{self.thread_name(thread)}-consumer", eof=True)
+        return self._consumer(_MAIN, "main consumer", f"{self.thread_name(thread)}-consumer")
 
     def restore_consumer(self, thread: int) -> Settings:
         """Return settings of the consumer that restores a thread's state and updates its standbys."""
-        return self._consumer(_RESTORE, "restore consumer", f"{self.thread_name(thread)}-restore-consumer", eof=True)
+        name = f"{self.thread_name(thread)}-restore-consumer"
+        return self._consumer(_RESTORE, "restore consumer", name, fetch_wait_ms=_RESTORE_FETCH_WAIT_MS)
 
     def global_consumer(self) -> Settings:
         """Return settings of the consumer that fills global stores."""
         name = f"{self._client_prefix}-GlobalStreamThread-global-consumer"
-        return self._consumer(_GLOBAL, "global consumer", name, eof=True)
+        return self._consumer(_GLOBAL, "global consumer", name)
 
     def producer(self, thread: int) -> Settings:
         """Return settings of a stream thread's producer: transactional under exactly-once, else plain.
@@ -250,14 +263,16 @@ class ClientSettings:
             return {key: resolve(key, value) for key, value in given.items()}
         return _without_references(given)
 
-    def _consumer(self, kind: tuple[str, ...], client: str, client_id: str, *, eof: bool) -> Settings:
+    def _consumer(
+        self, kind: tuple[str, ...], client: str, client_id: str, *, fetch_wait_ms: int = _FETCH_WAIT_MS
+    ) -> Settings:
         given = self._given(*kind)
         committed_only = self._config.exactly_once
         if committed_only and given.get("isolation.level", "read_committed") != "read_committed":
             log.warning(
                 "isolation.level=%s is ignored: exactly_once_v2 reads committed records only", given["isolation.level"]
             )
-        defaults = {"isolation.level": "read_uncommitted", "fetch.wait.max.ms": 500}
+        defaults = {"isolation.level": "read_uncommitted", "fetch.wait.max.ms": fetch_wait_ms, **_QUEUE}
         forced: dict[str, Any] = {
             "client.id": client_id,
             "group.id": self._config.application_id,
@@ -265,7 +280,7 @@ class ClientSettings:
             "enable.auto.offset.store": False,
             "allow.auto.create.topics": False,
             "auto.offset.reset": "error",
-            "enable.partition.eof": eof,
+            "enable.partition.eof": True,
         }
         if committed_only:
             forced["isolation.level"] = "read_committed"
