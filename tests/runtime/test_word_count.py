@@ -28,7 +28,7 @@ from tests.runtime.support import (
 
 from millrace.processor.api import PunctuationType
 from millrace.records import Record, TaskId
-from millrace.runtime import KafkaStreams, State, ThreadState
+from millrace.runtime import KafkaStreams, State, ThreadState, stream_thread
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker
@@ -182,8 +182,9 @@ def test_tasks_move_to_a_new_instance_and_back(kafka, topics, app, tmp_path, gua
     assert last_counts(kafka, sink, partitions=2) == expected_counts(sent)
 
 
-def test_small_buffers_pause_partitions_and_lose_nothing(kafka, topic_factory, app, tmp_path):
+def test_small_buffers_pause_partitions_and_lose_nothing(kafka, topic_factory, app, tmp_path, monkeypatch):
     """A task that waits for its other input pauses the full one, and every record comes through once."""
+    monkeypatch.setattr(stream_thread, "_AHEAD_BYTES", 0)
     left, right, sink = topic_factory("left"), topic_factory("right"), topic_factory("out")
     topology = (
         Topology()

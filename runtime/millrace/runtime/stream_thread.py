@@ -5,8 +5,13 @@ process it waits in `poll`, for at most `poll.ms` or until the next punctuation 
 
 *How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams
 adapts a record count for the same end), and a round processes for at most 100 ms before it polls again, so that slow user
-code delays heartbeats, commits and other tasks by one turn only. The consumer is not polled while enough is
-buffered; a partition is paused only if it is full while its task waits for another partition.
+code delays heartbeats, commits and other tasks by one turn only.
+
+*What bounds the memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A
+task that waits for one of its partitions has nothing to process, so the thread goes on polling, and the other partitions of
+that task grow: the queue is one for all partitions, and what the task waits for is behind them. They are paused when they
+are far ahead (`buffered.records.per.partition` and `_AHEAD_BYTES`) and resumed at half of that. It has to be a lot, because a
+pause throws away what the client has fetched, a mebibyte at a time.
 
 *What goes wrong* is sorted by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction
 aborted → begin again from the last commit; everything else ends the thread, and the uncaught exception handler decides.
@@ -17,9 +22,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
     StreamsError,
@@ -28,6 +34,7 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
+from millrace.records import ConsumedRecord, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge
 from millrace.runtime.states import THREAD_TRANSITIONS, ThreadState
@@ -42,6 +49,9 @@ _ROUND_S: Final = 0.1
 _MAX_TURN_RECORDS: Final = 1_000
 _RESTORING_POLL_S: Final = 0.02
 _REFRESH_ENDS_S: Final = 1.0
+_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""What the tasks of a thread that wait may hold together, in partitions with more than `buffered.records.per.partition`."""
+_RECORD_OVERHEAD_BYTES: Final = 256
 
 
 class StreamThread:
@@ -81,6 +91,8 @@ class StreamThread:
         self._turn_records = 64
         self._last_commit = time.monotonic()
         self._ends_refreshed = 0.0
+        self._resume_at: dict[TopicPartition, int] = {}
+        """How few records a paused partition must have left to be fetched again."""
         self._busy = False
         config = context.config
         self._poll_s = config.poll_ms / 1000
@@ -202,10 +214,9 @@ class StreamThread:
         tasks.reconcile()
         paused = self._context.paused.is_set()
         if paused:
-            self._busy = False
-            resources.consumer.pause(resources.consumer.partitions)  # resumed by the next `_process`
-        self._fetch()
-        if not paused:
+            self._rest()
+        else:
+            self._fetch()
             self._process()
         resources.collector.poll()
         if not paused:
@@ -242,15 +253,26 @@ class StreamThread:
         if self.state is ThreadState.PARTITIONS_ASSIGNED and self._resources.tasks.all_running:
             self._set_state(ThreadState.RUNNING)
 
+    def _rest(self) -> None:
+        """Let a moment of the pause pass. Nothing is polled, so what is in the consumer's queue stays there."""
+        self._settle_state()
+        self._busy = False
+        began = time.monotonic()
+        self._stop.wait(self._poll_s)
+        self.progress.waited_s += time.monotonic() - began
+
     def _fetch(self) -> None:
         assert self._resources is not None
         self._settle_state()
         resources, tasks = self._resources, self._resources.tasks
-        consumer, limit = resources.consumer, self._buffer_limit
-        if self._busy and sum(task.buffered() for task in tasks.running.values()) >= self._max_poll_records:
+        consumer = resources.consumer
+        now_ms = self._context.clock()
+        # What waits for another partition does not count: that partition comes only by polling.
+        to_process = sum(task.buffered() for task in tasks.running.values() if task.ready(now_ms))
+        if self._busy and to_process >= self._max_poll_records:
             return
         tracer = self._context.instrumentation
-        timeout_s = 0.0 if self._busy else self._wait_s()
+        timeout_s = 0.0 if self._busy or to_process else self._wait_s()
         began = time.monotonic()
         if tracer is None:
             batches = consumer.poll(self._max_poll_records, timeout_s)
@@ -261,23 +283,37 @@ class StreamThread:
         if timeout_s > 0:
             self.progress.waited_s += time.monotonic() - began
         tasks.add_records(batches)
-        full = [partition for partition in batches if tasks.buffered(partition) > limit]
-        if full:
-            consumer.pause(full)
-        for task in tasks.running.values():
-            if len(task.input_partitions) > 1:
-                consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
-                for partition in task.input_partitions:
-                    task.set_lag(partition, consumer.lag(partition))
+        several = [task for task in tasks.running.values() if len(task.input_partitions) > 1]
+        for task in several:
+            consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
+            for partition in task.input_partitions:
+                task.set_lag(partition, consumer.lag(partition))
+        if several:
+            self._hold_back(several, batches)
         if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
             self._ends_refreshed = time.monotonic()
             consumer.refresh_ends(list(consumer.partitions))
 
+    def _hold_back(
+        self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]]
+    ) -> None:
+        """Pause the partitions that are far ahead of what their task waits for."""
+        assert self._resources is not None
+        now_ms = self._context.clock()
+        waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
+        for task in waiting:
+            for partition in task.input_partitions & batches.keys():
+                records = task.buffered(partition)
+                if records > self._buffer_limit and records * _mean_bytes(batches[partition]) > _AHEAD_BYTES / len(
+                    waiting
+                ):
+                    _log.debug("%s pauses %s with %d records", self.name, partition, records)
+                    self._resume_at[partition] = records // 2
+                    self._resources.consumer.pause([partition])
+
     def _wait_s(self) -> float:
         assert self._resources is not None
         tasks = self._resources.tasks
-        if self._context.paused.is_set():
-            return self._poll_s
         if not tasks.all_running:
             return min(_RESTORING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
@@ -296,8 +332,8 @@ class StreamThread:
         began = time.perf_counter()
         processed = 0
         while running:
-            done = 0
             now_ms = self._context.clock()
+            going_on = []
             for task in running:
                 turn_began = time.perf_counter()
                 if tracer is None:
@@ -307,18 +343,19 @@ class StreamThread:
                         taken = task.process(now_ms, self._turn_records)
                 if taken:
                     self._adapt(taken, time.perf_counter() - turn_began)
-                    done += taken
+                    processed += taken
+                    going_on.append(task)
                     task.punctuate_stream_time()
-            processed += done
-            if not done or time.perf_counter() - began >= self._round_s or self._stop.is_set():
+            running = going_on
+            if time.perf_counter() - began >= self._round_s or self._stop.is_set():
                 break
-            if self._context.paused.is_set() or any(task.commit_requested for task in running):
+            if self._context.paused.is_set() or any(task.commit_requested for task in tasks.running.values()):
                 break
         self._busy = processed > 0
         tasks.records_total += processed
         consumer = self._resources.consumer
         if consumer.paused:
-            consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._buffer_limit])
+            consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._resume_at[tp]])
 
     def _adapt(self, taken: int, took_s: float) -> None:
         fitting = int(taken * _TURN_S / took_s) if took_s > 0 else _MAX_TURN_RECORDS
@@ -386,3 +423,9 @@ class StreamThread:
         if old is not new:
             _log.info("%s: %s → %s", self.name, old.value, new.value)
             self._on_state(self, new, old)
+
+
+def _mean_bytes(records: Sequence[ConsumedRecord]) -> float:
+    """Return the memory that a record takes on average."""
+    payload = sum(len(record.value) for record in records if isinstance(record.value, bytes))
+    return _RECORD_OVERHEAD_BYTES + payload / len(records)
