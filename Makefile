@@ -65,6 +65,10 @@ docs: $(READY) ## Generate the pages of docs/ that are made from code and data
 bench: $(READY) ## Measure the engine's CPU per record
 	@$(BIN)/python benchmarks/engine.py
 
+.PHONY: bench-fetching
+bench-fetching: $(READY) ## Measure how a backlog is fetched, on a real broker
+	@$(BIN)/python benchmarks/fetching.py
+
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator
