@@ -221,8 +221,8 @@ class ChangelogReader:
         assert self._consumer is not None
         messages = self._consumer.consume(_BATCH, 0)
         if not messages:
-            message = self._consumer.poll(_WAIT_S)
-            messages = [] if message is None else [message]
+            first = self._consumer.poll(_WAIT_S)
+            messages = [] if first is None else [first, *self._consumer.consume(_BATCH - 1, 0)]
         for partition, records in self._sort(messages).items():
             self._apply(partition, records)
         for task_id in {changelog.task.task_id for changelog in self._active.values() if not changelog.remaining}:
