@@ -96,6 +96,30 @@ def test_more_specific_prefixes_win():
     assert "fetch.min.bytes" not in settings.producer(1)
 
 
+def test_consumers_fetch_ahead_what_lasts_for_a_long_poll():
+    """There is one queue per consumer; the user's settings go before ours, under Java's name too."""
+    ours = of({})
+    for settings in (ours.main_consumer(1), ours.restore_consumer(1), ours.global_consumer()):
+        assert settings["queued.min.messages"] == 20_000
+        assert settings["queued.max.messages.kbytes"] == 16_384
+        assert settings["fetch.queue.backoff.ms"] == 5
+    assert ours.main_consumer(1)["fetch.wait.max.ms"] == ours.global_consumer()["fetch.wait.max.ms"] == 100
+    assert ours.restore_consumer(1)["fetch.wait.max.ms"] == 20
+    theirs = of(
+        {
+            "consumer.fetch.queue.backoff.ms": 1,
+            "consumer.fetch.max.wait.ms": 700,
+            "restore.consumer.queued.min.messages": 5,
+        }
+    )
+    assert (
+        theirs.main_consumer(1)["fetch.queue.backoff.ms"] == theirs.restore_consumer(1)["fetch.queue.backoff.ms"] == 1
+    )
+    assert theirs.main_consumer(1)["fetch.wait.max.ms"] == theirs.restore_consumer(1)["fetch.wait.max.ms"] == 700
+    assert theirs.main_consumer(1)["queued.min.messages"] == 20_000
+    assert theirs.restore_consumer(1)["queued.min.messages"] == 5
+
+
 def test_java_names_are_translated():
     """Keys with another name in librdkafka get it, with their units."""
     settings = of(
