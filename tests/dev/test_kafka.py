@@ -276,6 +276,26 @@ def test_number_of_ports_must_be_that_of_the_brokers():
         EmbeddedKafka(3, ports=[9092])
 
 
+def test_number_of_advertised_ports_must_be_that_of_the_brokers():
+    """Ports of proxies that do not fit the brokers are refused before anything starts."""
+    with pytest.raises(DevKafkaError, match="3 brokers cannot be behind proxies"):
+        EmbeddedKafka(3, advertised_ports=[9092])
+
+
+def test_clients_behind_a_proxy_are_told_its_port(own_kafka):
+    """A client of the listener behind a proxy learns the proxy's port; other clients still learn the broker's own."""
+    [proxy] = free_ports(1, "127.0.0.1")
+    kafka = own_kafka(advertised_ports=[proxy])
+    [behind] = kafka.proxied_ports
+
+    def told(bootstrap_servers):
+        admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        return [f"{broker.host}:{broker.port}" for broker in admin.list_topics(timeout=60).brokers.values()]
+
+    assert told(f"127.0.0.1:{behind}") == [f"127.0.0.1:{proxy}"]
+    assert told(kafka.bootstrap_servers) == [kafka.bootstrap_servers]
+
+
 def test_bad_setting_ends_the_start_with_the_brokers_reason(own_kafka):
     """A broker that ends at once fails the start quickly, with its own message."""
     with pytest.raises(BrokerStartError, match=r"(?s)node 1 ended with exit code 1.*num\.io\.threads"):

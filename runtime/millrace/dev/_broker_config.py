@@ -76,6 +76,9 @@ class NodePorts:
     client: int
     controller: int
     sasl: int | None = None
+    proxied: int | None = None
+    """Of a further open listener, whose clients are told to connect to `advertised`."""
+    advertised: int | None = None
 
 
 def server_properties(
@@ -109,7 +112,7 @@ def server_properties(
         "controller.quorum.voters": ",".join(f"{node}@{host}:{port.controller}" for node, port in ports.items()),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT,PROXIED:PLAINTEXT",
         "log.dirs": str(data),
         "default.replication.factor": replicas,
         "offsets.topic.replication.factor": replicas,
@@ -122,6 +125,10 @@ def server_properties(
         listeners["SASL"] = own.sasl
         settings["sasl.enabled.mechanisms"] = "PLAIN"
         settings["listener.name.sasl.plain.sasl.jaas.config"] = _jaas(security)
+    if own.proxied and own.advertised:
+        listeners["PROXIED"] = own.proxied
+        told = {name: port for name, port in listeners.items() if name != "CONTROLLER"} | {"PROXIED": own.advertised}
+        settings["advertised.listeners"] = ",".join(f"{name}://{host}:{port}" for name, port in told.items())
     settings["listeners"] = ",".join(f"{name}://{host}:{port}" for name, port in listeners.items())
     settings |= overrides
     return "".join(f"{key}={_escape(value)}\n" for key, value in sorted(settings.items()))

@@ -78,6 +78,7 @@ class EmbeddedKafka:
         directory: Path | None = None,
         host: str = HOST,
         ports: Literal["free"] | Sequence[int] = "free",
+        advertised_ports: Sequence[int] = (),
         config: Mapping[str, str] | None = None,
         log_level: str = "WARN",
         security: SaslPlain | None = None,
@@ -93,6 +94,8 @@ class EmbeddedKafka:
             directory: Where data, logs and configuration are kept; a temporary one, removed on `stop`, when not given.
             host: The address of this machine that the brokers listen on and tell their clients.
             ports: The brokers' client ports, one per broker, or "free" to choose some.
+            advertised_ports: Where proxies listen, one port per broker: each broker has a further open listener
+                (`proxied_ports`), whose clients are told to connect to the proxy.
             config: Broker settings that replace or add to the defaults.
             log_level: What the brokers log: ERROR, WARN, INFO, DEBUG.
             security: A second listener, with user names and passwords.
@@ -102,16 +105,22 @@ class EmbeddedKafka:
             start_timeout_s: How long the cluster may take to serve, and a topic to be created.
 
         Raises:
-            DevKafkaError: The number of ports is not that of the brokers.
+            DevKafkaError: The number of ports, or of advertised ports, is not that of the brokers.
         """
         if brokers < 1 or (ports != "free" and len(ports) != brokers):
             message = f"{brokers} brokers cannot listen on ports {ports}: give one port per broker, for at least one"
+            raise DevKafkaError(message)
+        if advertised_ports and len(advertised_ports) != brokers:
+            message = (
+                f"{brokers} brokers cannot be behind proxies on ports {advertised_ports}: give one port per broker"
+            )
             raise DevKafkaError(message)
         self._ids = range(1, brokers + 1)
         self._temporary = directory is None
         self._directory = Path(directory).absolute() if directory else None
         self._host = host
         self._wanted_ports = ports
+        self._advertised_ports = advertised_ports
         self._config = dict(config or {})
         self._log_level = log_level
         self._security = security
@@ -182,6 +191,12 @@ class EmbeddedKafka:
             message = "This Kafka has no listener with passwords: start it with security=SaslPlain({user: password})"
             raise DevKafkaError(message)
         return ",".join(f"{self._host}:{ports.sasl}" for ports in self._ports.values())
+
+    @property
+    def proxied_ports(self) -> tuple[int, ...]:
+        """The brokers' own ports behind `advertised_ports`: where the proxies have to connect to."""
+        self._require_started()
+        return tuple(ports.proxied for ports in self._ports.values() if ports.proxied)
 
     @property
     def broker_ids(self) -> tuple[int, ...]:
@@ -341,11 +356,18 @@ class EmbeddedKafka:
             raise DevKafkaError(message)
 
     def _choose_ports(self) -> dict[int, NodePorts]:
-        numbers = iter(free_ports(3 * len(self._ids), self._host))
+        numbers = iter(free_ports(4 * len(self._ids), self._host))
         clients = [next(numbers) for _ in self._ids] if self._wanted_ports == "free" else self._wanted_ports
+        advertised = self._advertised_ports or [None] * len(self._ids)
         return {
-            node: NodePorts(client, next(numbers), next(numbers) if self._security else None)
-            for node, client in zip(self._ids, clients, strict=True)
+            node: NodePorts(
+                client,
+                next(numbers),
+                next(numbers) if self._security else None,
+                next(numbers) if proxy else None,
+                proxy,
+            )
+            for node, client, proxy in zip(self._ids, clients, advertised, strict=True)
         }
 
     def _check_ports(self) -> None:
