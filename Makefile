@@ -69,6 +69,11 @@ bench: $(READY) ## Measure the engine's CPU per record
 bench-fetching: $(READY) ## Measure how a backlog is fetched, on a real broker
 	@$(BIN)/python benchmarks/fetching.py
 
+MINUTES ?= 4
+.PHONY: soak
+soak: $(READY) ## Let everything fail for MINUTES=4 on real brokers, and count every record (SOAK_ARGS=--help)
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
+
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator

@@ -1,0 +1,212 @@
+"""Chaos against real brokers, and a count of every record: `make soak MINUTES=60`, or `python -m tests.soak --help`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import secrets
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from tests.soak.network import Network
+from tests.soak.phase import Phase, Result
+
+from millrace.dev.kafka import EmbeddedKafka
+
+APPLICATIONS = {
+    "eos-static": (True, True),
+    "alo-dynamic": (False, False),
+    "eos-dynamic": (True, False),
+    "alo-static": (False, True),
+}
+"""Whether exactly-once, and whether static members; the order alternates both."""
+_LONGEST_PHASE_S = 180.0
+_SHORTEST_PHASE_S = 10.0
+_LINE_EVERY_S = 10.0
+_FIGURES = (
+    "records in",
+    "records out",
+    "processed",
+    "restored",
+    "commits",
+    "rebalances",
+    "processes started",
+    "connections cut",
+    "aborts",
+    "fenced",
+    "refused",
+    "threads replaced",
+    "wiped",
+    "lost",
+    "repeated",
+    "wrong",
+)
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(
+        prog="make soak MINUTES=… SOAK_ARGS='…'",
+        description="Run three instances on real brokers while processes, brokers and connections fail, in one phase for each "
+        "guarantee and kind of membership in turn, and compare every output record with what plain Python computes. "
+        "Ends with 0 if everything is as guaranteed, with 1 if not, and with 2 if an application got stuck.",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=4.0, help="how long things go wrong; each application gets its turn"
+    )
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="repeats the plan of a run that printed this seed")
+    parser.add_argument("--only", choices=APPLICATIONS, action="append", help="only this application (can be repeated)")
+    parser.add_argument(
+        "--rate", type=int, default=80, help="events per second; all inputs get about twice as many records"
+    )
+    parser.add_argument("--brokers", type=int, default=3, help="brokers; one of three is restarted in each phase")
+    parser.add_argument(
+        "--patience", type=float, default=120.0, help="seconds without progress, and faults, that mean stuck"
+    )
+    parser.add_argument(
+        "--directory", type=Path, help="where logs, state and the summary go (default: a new one in /tmp)"
+    )
+    parser.add_argument("--keep-going", action="store_true", help="run the phases after one that failed, too")
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """Run all phases; return the exit code."""
+    directory = options.directory or Path(tempfile.mkdtemp(prefix="millrace-soak-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(filename=directory / "soak.log", level=logging.INFO, format="%(asctime)s %(message)s")
+    console.print(f"Seed {options.seed}; logs in {directory}")
+    chosen = options.only or list(APPLICATIONS)
+    seconds = options.minutes * 60
+    phase_s = max(_SHORTEST_PHASE_S, min(_LONGEST_PHASE_S, seconds / len(chosen)))
+    results: list[Result] = []
+    display = Display(console, results)
+    network = Network(options.brokers)
+    with network, EmbeddedKafka(options.brokers, advertised_ports=network.ports) as kafka, display:
+        network.upstream = kafka.proxied_ports
+        for number in count():
+            left_s = seconds - number * phase_s
+            failed = any(result.verdict != "passed" for result in results)
+            if (left_s < phase_s / 2 and number >= len(chosen)) or (failed and not options.keep_going):
+                break
+            name = chosen[number % len(chosen)]
+            exactly_once, static = APPLICATIONS[name]
+            application = f"{name}-{number + 1}"
+            phase = Phase(
+                kafka,
+                network,
+                directory / application,
+                application,
+                exactly_once=exactly_once,
+                static=static,
+                seconds=phase_s,
+                rate=options.rate,
+                seed=f"{options.seed}/{number + 1}",
+                patience_s=options.patience,
+                show=display.show,
+            )
+            results.append(phase.run())
+            display.tell(results[-1])
+    return conclude(results, options.seed, directory, console)
+
+
+class Display:
+    """A live table in a terminal, and else a line every few seconds."""
+
+    def __init__(self, console: Console, results: list[Result]) -> None:
+        self._console = console
+        self._results = results
+        self._line_at = 0.0
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> None:
+        if self._live is not None:
+            self._live.start()
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, phase: Phase) -> None:
+        """Show how a phase goes."""
+        if self._live is not None:
+            self._live.update(_table(phase), refresh=True)
+        elif time.monotonic() - self._line_at >= _LINE_EVERY_S:
+            self._line_at = time.monotonic()
+            figures = phase.figures()
+            replicas = ", ".join(replica.summary() for replica in phase.replicas)
+            self._console.print(
+                f"{phase.result.application}: {phase.doing}, {phase.left_s:.0f} s left; {figures['records in']:,} in, "
+                f"{figures['records out']:,} out; {phase.chaos.last or 'no fault yet'}; {replicas}"
+            )
+
+    def tell(self, result: Result) -> None:
+        """Tell how a phase has ended."""
+        faults = sum(number for name, number in result.figures.items() if name.startswith("fault: "))
+        self._console.print(
+            f"{result.application}: {result.verdict} ({result.name}): {result.figures['records in']:,} records in, "
+            f"{result.figures['records out']:,} out, {faults} faults, settled in {result.settled_s} s"
+        )
+        for problem in result.problems:
+            self._console.print(f"  {problem}")
+
+
+def _table(phase: Phase) -> Table:
+    figures = phase.figures()
+    table = Table("", "", title=f"{phase.result.application}: {phase.doing}", show_header=False)
+    table.add_row("left", f"{phase.left_s:.0f} s")
+    table.add_row("last fault", phase.chaos.last)
+    table.add_row("since the last output", f"{phase.reader.gap_s:.1f} s")
+    for replica in phase.replicas:
+        table.add_row(replica.name, replica.summary())
+    for name in _FIGURES:
+        if figures[name]:
+            table.add_row(name, f"{figures[name]:,}")
+    return table
+
+
+def conclude(results: Sequence[Result], seed: str, directory: Path, console: Console) -> int:
+    """Write and print the summary and the verdict; return the exit code."""
+    verdicts = {result.verdict for result in results}
+    verdict = "stuck" if "stuck" in verdicts else "failed" if "failed" in verdicts else "passed"
+    total: Counter[str] = Counter()
+    for result in results:
+        total.update(result.figures)
+    faults = sorted(name for name in total if name.startswith("fault: "))
+    table = Table("", *(result.application for result in results), "total", title="Figures")
+    table.add_row("verdict", *(result.verdict for result in results), verdict)
+    for name in (*_FIGURES, *faults):
+        table.add_row(name, *(f"{result.figures[name]:,}" for result in results), f"{total[name]:,}")
+    gaps = [result.longest_gap_s for result in results]
+    table.add_row("longest gap without output, s", *map(str, gaps), str(max(gaps)))
+    table.add_row("settled after, s", *(str(result.settled_s) for result in results), "")
+    phases = [{field.name: getattr(result, field.name) for field in fields(result)} for result in results]
+    summary = {"verdict": verdict, "seed": seed, "total": total, "phases": phases}
+    (directory / "summary.json").write_text(json.dumps(summary, indent=2))
+    with (directory / "summary.txt").open("w") as file:
+        Console(file=file, width=200).print(table)
+    console.print(table)
+    for result in results:
+        for text in (*result.problems, *(f"allowed: {note}" for note in result.notes)):
+            console.print(f"{result.application} (seed {result.seed}): {text}", markup=False)
+    console.print(f"{verdict.upper()} (seed {seed}); {directory / 'summary.json'}")
+    return {"passed": 0, "failed": 1, "stuck": 2}[verdict]
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        sys.exit(run(parse(sys.argv[1:]), Console(highlight=False, soft_wrap=True)))
+    sys.exit(130)

@@ -1,0 +1,185 @@
+"""What the outputs must be, computed from the input by plain Python, and how they differ from it.
+
+Every output topic is turned into *facts*, such as "event 17 was joined" or "the window k3@2000 closed with these ids". The model
+says which facts there must be. Exactly-once means each of them once and no other. At-least-once means each of them, and how often
+is only counted.
+"""
+
+# ruff: noqa: FBT001 (the functions of a table: all take the guarantee in the same place)
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.soak.topology import OUTPUTS, WINDOW_MS, group_of, window_of
+
+Output = tuple[str, bytes]
+"""Key and value of a record as it was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One record of `events`."""
+
+    number: int
+    key: str
+    timestamp_ms: int
+    dead: bool = False
+    """Whether it cannot be read or processed."""
+
+    @property
+    def window(self) -> int:
+        """Where its window starts."""
+        return self.timestamp_ms - self.timestamp_ms % WINDOW_MS
+
+
+@dataclass(slots=True)
+class Inputs:
+    """Everything that was written to the input topics."""
+
+    events: list[Event] = field(default_factory=list)
+    pairs: set[tuple[int, int]] = field(default_factory=set)
+    """The ids in `left` and `right` that meet."""
+    versions: dict[str, list[int]] = field(default_factory=dict)
+    """The last versions of a key in `first` and `second`."""
+    markers: set[int] = field(default_factory=set)
+    """Events that close the windows of all before them; their own never close."""
+    records: int = 0
+
+
+@dataclass(slots=True)
+class Findings:
+    """How one output topic differs from the model."""
+
+    lost: list[Any] = field(default_factory=list)
+    repeated: list[Any] = field(default_factory=list)
+    wrong: list[Any] = field(default_factory=list)
+
+    def problems(self, *, exactly_once: bool) -> list[str]:
+        """Return what breaks the guarantee, with examples."""
+        kinds = {"lost": self.lost, "wrong": self.wrong} | ({"repeated": self.repeated} if exactly_once else {})
+        return [f"{len(facts)} {kind}, such as {facts[:5]}" for kind, facts in kinds.items() if facts]
+
+
+def compare(inputs: Inputs, outputs: Mapping[str, Iterable[Output]], *, exactly_once: bool) -> dict[str, Findings]:
+    """Return the findings for each output topic."""
+    found: dict[str, Findings] = {}
+    for name in OUTPUTS:
+        expected, read = _FACTS[name]
+        findings = found[name] = Findings()
+        must = Counter(expected(inputs, exactly_once))
+        have = Counter(read(list(outputs.get(name, ())), exactly_once, findings))
+        findings.lost = list((must - have).elements())
+        findings.repeated += [fact for fact in (have - must).elements() if fact in must]
+        findings.wrong += [fact for fact in have if fact not in must]
+    return found
+
+
+def _alive(inputs: Inputs) -> list[Event]:
+    return [event for event in inputs.events if not event.dead]
+
+
+def _expected_joined(inputs: Inputs, _: bool) -> Iterable[Any]:
+    return [(event.key, event.number) for event in _alive(inputs) if event.number not in inputs.markers]
+
+
+def _read_joined(outputs: list[Output], exactly_once: bool, findings: Findings) -> Iterable[Any]:
+    last: dict[str, int] = defaultdict(int)
+    for key, value in outputs:
+        number, version = json.loads(value)
+        if exactly_once and version < last[key]:
+            findings.wrong.append((key, number, f"joined with version {version} after {last[key]}"))
+        last[key] = version
+        yield key, number
+
+
+def _windows(inputs: Inputs) -> dict[str, list[int]]:
+    windows: dict[str, list[int]] = defaultdict(list)
+    for event in _alive(inputs):
+        if event.number not in inputs.markers:
+            windows[window_of(event.key, event.window)].append(event.number)
+    return windows
+
+
+def _expected_closed(inputs: Inputs, exactly_once: bool) -> Iterable[Any]:
+    for window, numbers in _windows(inputs).items():
+        yield (window, tuple(numbers)) if exactly_once else window
+
+
+def _read_closed(outputs: list[Output], exactly_once: bool, _: Findings) -> Iterable[Any]:
+    for key, value in outputs:
+        yield (key, tuple(json.loads(value))) if exactly_once else key
+
+
+def _expected_totals(inputs: Inputs, _: bool) -> Iterable[Any]:
+    return [(window_of(group_of(event.number), event.window), event.number) for event in _alive(inputs)]
+
+
+def _read_totals(outputs: list[Output], exactly_once: bool, findings: Findings) -> Iterable[Any]:
+    last: dict[str, list[int]] = defaultdict(list)
+    known: dict[str, set[int]] = defaultdict(set)
+    for key, value in outputs:
+        numbers = json.loads(value)
+        if exactly_once:
+            if numbers[:-1] != last[key]:
+                findings.wrong.append((key, f"{last[key]} became {numbers}"))
+            last[key] = numbers
+            yield key, numbers[-1]
+        else:  # a zombie's update may come after its successor's, so none of them is the last word
+            yield from ((key, number) for number in set(numbers) - known[key])
+            known[key].update(numbers)
+
+
+def _expected_versions(inputs: Inputs, exactly_once: bool) -> Iterable[Any]:
+    for key, (first, second) in inputs.versions.items():
+        if exactly_once:
+            yield from ((key, step) for step in range(first + second + 1))
+        else:
+            yield from ((key, "first", version) for version in range(first + 1))
+            yield from ((key, "second", version) for version in range(second + 1))
+
+
+def _read_versions(outputs: list[Output], exactly_once: bool, findings: Findings) -> Iterable[Any]:
+    last: dict[str, list[int]] = {}
+    for key, value in outputs:
+        versions = json.loads(value)
+        if exactly_once:
+            before = last.get(key, versions)
+            if min(versions[0] - before[0], versions[1] - before[1]) < 0:
+                findings.wrong.append((key, f"{before} became {versions}"))
+            last[key] = versions
+            yield key, sum(versions)
+        else:
+            yield key, "first", versions[0]
+            yield key, "second", versions[1]
+
+
+def _expected_pairs(inputs: Inputs, _: bool) -> Iterable[Any]:
+    return inputs.pairs
+
+
+def _read_pairs(outputs: list[Output], _: bool, __: Findings) -> Iterable[Any]:
+    return [tuple(json.loads(value)) for _, value in outputs]
+
+
+def _expected_dead(inputs: Inputs, _: bool) -> Iterable[Any]:
+    return [(event.key, event.number) for event in inputs.events if event.dead]
+
+
+def _read_dead(outputs: list[Output], _: bool, __: Findings) -> Iterable[Any]:
+    for key, value in outputs:
+        text = value.removeprefix(b"\xff")
+        yield key, json.loads(text)["id"]
+
+
+_FACTS: dict[str, tuple[Callable[[Inputs, bool], Iterable[Any]], Callable[..., Iterable[Any]]]] = {
+    "joined": (_expected_joined, _read_joined),
+    "closed": (_expected_closed, _read_closed),
+    "totals": (_expected_totals, _read_totals),
+    "versions": (_expected_versions, _read_versions),
+    "pairs": (_expected_pairs, _read_pairs),
+    "dead-letters": (_expected_dead, _read_dead),
+}

@@ -1,0 +1,299 @@
+"""One phase: an application of one guarantee and one kind of membership, from its topics to its verdict."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from tests.runtime.support import settings
+from tests.soak.chaos import DELIVERY_TIMEOUT_S, SESSION_TIMEOUT_S, Chaos, plan
+from tests.soak.feeding import KEYS, Feeder
+from tests.soak.model import compare
+from tests.soak.network import Network
+from tests.soak.reading import Reader, end_offsets
+from tests.soak.replicas import Replica
+from tests.soak.topology import INPUTS, OUTPUTS, PARTITIONS, topic
+
+from millrace.dev.kafka import EmbeddedKafka
+
+_log = logging.getLogger("soak")
+
+_NAMES = ("one", "two", "three")
+_LOOK_EVERY_S = 1.0
+_QUIET_S = 3.0
+"""How long nothing more may arrive at the end; what was done twice would."""
+_NO_MORE_S = 20.0
+"""What has not come so long after the last output, with every input committed, is lost."""
+_LIVELOCK_ABORTS = 20
+"""So many aborted transactions after the last fault are no longer its consequence."""
+
+
+@dataclass(slots=True)
+class Result:
+    """What a phase has found."""
+
+    name: str
+    application: str
+    seed: str
+    verdict: str = "running"
+    """passed, failed or stuck."""
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What the guarantee allows, and is worth telling."""
+    figures: Counter[str] = field(default_factory=Counter)
+    longest_gap_s: float = 0.0
+    settled_s: float = 0.0
+    """How long after the last fault everything was processed."""
+
+
+class Stuck(Exception):  # noqa: N818 (it is a verdict)
+    """Nothing has moved for too long."""
+
+
+class Phase:
+    """Runs one phase.
+
+    Args:
+        kafka: the brokers.
+        network: the proxies before them.
+        directory: for the instances' state and logs.
+        application: the application's id, which its topics' names begin with.
+        exactly_once: the guarantee, or else at-least-once.
+        static: whether the instances are static members.
+        seconds: how long things go wrong.
+        rate: events per second.
+        seed: for the plan and the input.
+        patience_s: how long nothing may move, without faults, before the phase is stuck.
+        show: called about once a second.
+    """
+
+    def __init__(
+        self,
+        kafka: EmbeddedKafka,
+        network: Network,
+        directory: Path,
+        application: str,
+        *,
+        exactly_once: bool,
+        static: bool,
+        seconds: float,
+        rate: int,
+        seed: str,
+        patience_s: float,
+        show: Callable[[Phase], None],
+    ) -> None:
+        guarantee = "exactly_once_v2" if exactly_once else "at_least_once"
+        name = f"{guarantee}, {'static' if static else 'dynamic'} members"
+        self.result = Result(name, application, seed)
+        self.doing = "starting"
+        self.left_s = seconds
+        self._kafka = kafka
+        self._network = network
+        self._application = application
+        self._exactly_once = exactly_once
+        self._seconds = seconds
+        self._patience_s = patience_s
+        self._show = show
+        self._cuts_before = network.cut
+        directory.mkdir(parents=True)
+        config = settings(
+            network.bootstrap_servers,
+            application,
+            directory,
+            processing_guarantee=guarantee,
+            session_timeout_ms=int(SESSION_TIMEOUT_S * 1000),
+            producer_delivery_timeout_ms=int(DELIVERY_TIMEOUT_S * 1000),
+        )
+        if exactly_once:
+            config["producer.transaction.timeout.ms"] = 15_000
+        self.replicas = [Replica(each, application, config, directory, static=static) for each in _NAMES]
+        topics = [topic(application, each) for each in INPUTS + OUTPUTS]
+        kafka.create_topics(*topics, partitions=PARTITIONS)
+        self.reader = Reader(kafka, application)
+        self.feeder = Feeder(kafka.bootstrap_servers, application, rate, seed)
+        faults = plan(seed, seconds, replicas=len(_NAMES), brokers=len(kafka.broker_ids), exactly_once=exactly_once)
+        self.chaos = Chaos(application, kafka, network, self.replicas, faults)
+
+    def run(self) -> Result:
+        """Run it, and return what was found; topics of a phase that passed are deleted."""
+        result = self.result
+        try:
+            self._start()
+            self._go_wrong()
+            self._settle()
+            self._judge()
+            result.verdict = "failed" if result.problems else "passed"
+        except Stuck as error:
+            result.verdict = "stuck"
+            result.problems.append(str(error))
+            self._judge_outputs()
+        except Exception as error:
+            _log.exception("The soak itself failed")
+            result.verdict = "failed"
+            result.problems.append(f"The soak itself failed while {self.doing}, see soak.log: {error!r}")
+        finally:
+            self.feeder.stop()
+            self._network.rules = set()
+            for replica in self.replicas:
+                replica.kill()
+            self.reader.close()
+            self._count()
+        if result.verdict == "passed":
+            self._delete_topics()
+        return result
+
+    def figures(self) -> Counter[str]:
+        """Return what was counted so far."""
+        figures: Counter[str] = Counter()
+        for replica in self.replicas:
+            figures.update(replica.figures())
+        figures.update({f"fault: {kind}": count for kind, count in self.chaos.counts.items()})
+        figures["records in"] = self.feeder.inputs.records
+        figures["records out"] = self.reader.records
+        figures["connections cut"] = self._network.cut - self._cuts_before
+        figures["processes started"] = sum(replica.starts for replica in self.replicas)
+        return figures
+
+    def _start(self) -> None:
+        self.feeder.load_tables()
+        for replica in self.replicas:
+            replica.start()
+        self._wait(lambda: len(self.reader.outputs["versions"]) >= KEYS, "the tables are loaded")
+        self.feeder.start()
+        self._wait(lambda: len(self.reader.outputs["joined"]) > 0, "the first event is joined")
+
+    def _go_wrong(self) -> None:
+        self.doing = "chaos"
+        self.reader.watch_gaps(on=True)
+        self.chaos.start()
+        deadline = time.monotonic() + self._seconds
+        while (left_s := deadline - time.monotonic()) > 0:
+            self.left_s = left_s
+            self._look()
+            time.sleep(min(_LOOK_EVERY_S, left_s))
+        self.left_s = 0.0
+        self.doing = "ending faults"
+        self.chaos.finish()
+
+    def _settle(self) -> None:
+        self.doing = "settling"
+        began, aborts = time.monotonic(), self.figures()["aborts"]
+        self.feeder.finish()
+        self._wait(lambda: not self._unfinished(), lambda: f"everything is processed: {self._unfinished()}")
+        self.result.settled_s = round(time.monotonic() - began, 1)
+        self.reader.watch_gaps(on=False)
+        more = self.figures()["aborts"] - aborts
+        if more >= _LIVELOCK_ABORTS:
+            self.result.problems.append(f"{more} transactions were aborted after the last fault")
+        seen, quiet_since = self.reader.records, time.monotonic()
+        while time.monotonic() - quiet_since < _QUIET_S:
+            self._look()
+            time.sleep(_LOOK_EVERY_S)
+            if self.reader.records != seen:
+                seen, quiet_since = self.reader.records, time.monotonic()
+        self.doing = "stopping"
+        for replica in self.replicas:
+            replica.stop()
+            replica.check()
+        self._wait(
+            lambda: not self.reader.behind(), lambda: f"the outputs can be read to their ends: {self.reader.behind()}"
+        )
+
+    def _wait(self, condition: Callable[[], object], what: str | Callable[[], str]) -> None:
+        """Wait as long as something moves; raise `Stuck` once nothing has for `patience_s`."""
+        moved, moved_at = self._position(), time.monotonic()
+        began = moved_at
+        while not condition():
+            self._look()
+            time.sleep(_LOOK_EVERY_S)
+            position = self._position()
+            if position != moved:
+                moved, moved_at = position, time.monotonic()
+            if not any(replica.alive for replica in self.replicas):
+                raise Stuck("Every instance has ended")
+            # Work that is done and thrown away again moves too, so there is an end to that as well.
+            if time.monotonic() - moved_at > self._patience_s or time.monotonic() - began > 5 * self._patience_s:
+                text = what() if callable(what) else what
+                raise Stuck(f"After {time.monotonic() - began:.0f} s it is not so that {text}.{self._report()}")
+
+    def _position(self) -> tuple[int, ...]:
+        return self.reader.records, sum(replica.figures().get("commits", 0) for replica in self.replicas)
+
+    def _report(self) -> str:
+        lines = []
+        for replica in self.replicas:
+            status = replica.status()
+            tasks = [f"{task['id']} {task['state']}" for task in status.get("tasks", ())]
+            waits = [
+                f"{each['name']} {each['state']}, waits for {each['waits_for']}" for each in status.get("threads", ())
+            ]
+            lines.append(f"\n  {replica.name}: {replica.summary()}; {waits}; {tasks}{replica.tail()}")
+        return "".join(lines)
+
+    def _look(self) -> None:
+        for replica in self.replicas:
+            replica.check()
+        self._show(self)
+
+    def _unfinished(self) -> str:
+        """Return what is missing yet, or nothing."""
+        findings = compare(self.feeder.inputs, self.reader.outputs, exactly_once=self._exactly_once)
+        lost = {name: len(each.lost) for name, each in findings.items() if each.lost}
+        try:
+            behind = self._uncommitted()
+        except KafkaException as error:  # asked again
+            return f"the brokers do not answer: {error}"
+        if not behind and self.reader.gap_s > _NO_MORE_S:
+            return ""  # what is missing now does not come any more
+        return f"lost so far {lost}, not committed {behind}" if lost or behind else ""
+
+    def _uncommitted(self) -> dict[str, int]:
+        """Return how far committed offsets are from the ends of the inputs."""
+        partitions = [(topic(self._application, name), number) for name in INPUTS for number in range(PARTITIONS)]
+        ends = end_offsets(self._kafka, partitions)
+        admin = self._kafka.admin()
+        asked = [ConsumerGroupTopicPartitions(self._application)]
+        [future] = admin.list_consumer_group_offsets(asked, require_stable=True, request_timeout=20).values()
+        committed = {(tp.topic, tp.partition): tp.offset for tp in future.result(30).topic_partitions}
+        return {
+            f"{name}-{number}": end - max(0, committed.get((name, number), 0))
+            for (name, number), end in ends.items()
+            if end > committed.get((name, number), 0) and end > 0
+        }
+
+    def _judge(self) -> None:
+        self._judge_outputs()
+        self.result.problems += self.feeder.errors + self.chaos.errors
+
+    def _judge_outputs(self) -> None:
+        result = self.result
+        findings = compare(self.feeder.inputs, self.reader.outputs, exactly_once=self._exactly_once)
+        for name, each in findings.items():
+            result.figures["repeated"] += len(each.repeated)
+            result.figures["lost"] += len(each.lost)
+            result.figures["wrong"] += len(each.wrong)
+            if name == "closed" and not self._exactly_once and each.lost:
+                # The buffer's changelog may be acknowledged when the output is not: at-least-once does not tie them together.
+                result.notes.append(f"{name}: {len(each.lost)} windows not sent, such as {each.lost[:3]}")
+                each.lost = []
+            result.problems += [f"{name}: {problem}" for problem in each.problems(exactly_once=self._exactly_once)]
+
+    def _count(self) -> None:
+        result = self.result
+        result.figures.update(self.figures())
+        result.longest_gap_s = round(self.reader.longest_gap_s, 1)
+        for replica in self.replicas:
+            result.problems += replica.problems
+        if result.verdict == "passed" and result.problems:
+            result.verdict = "failed"
+
+    def _delete_topics(self) -> None:
+        admin = self._kafka.admin()
+        names = [name for name in admin.list_topics(timeout=30).topics if name.startswith(self._application)]
+        for future in admin.delete_topics(names, request_timeout=30).values():
+            future.result(60)

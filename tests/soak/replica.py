@@ -1,0 +1,53 @@
+"""One instance of the application as a program of its own: `python -m tests.soak.replica {"application": …, "config": …}`.
+
+SIGTERM closes it; SIGUSR1 adds a stream thread and SIGUSR2 removes one. A thread that dies is replaced, and the log tells of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+from queue import Empty, SimpleQueue
+
+from tests.soak.topology import build, settings
+
+from millrace.runtime import KafkaStreams
+from millrace.runtime.kafka_streams import UncaughtExceptionResponse
+
+_log = logging.getLogger("soak")
+
+
+def main(spec: str) -> int:
+    """Run an instance until SIGTERM; return 0 after that, and 1 if it ended by itself."""
+    signals: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda got, _: signals.put(got))
+    given = json.loads(spec)
+    application = given["application"]
+    streams = KafkaStreams(build(application), given["config"] | settings(application))
+    streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
+    streams.start()
+    while not streams.wait(0.1):
+        try:
+            number = signals.get_nowait()
+        except Empty:
+            continue
+        if number == signal.SIGTERM:
+            streams.close()
+            break
+        change = streams.add_stream_thread if number == signal.SIGUSR1 else lambda: streams.remove_stream_thread(0.0)
+        try:
+            _log.info("Changed the number of threads: %s", change())
+        except Exception as error:  # the time-out of zero included
+            _log.info("Changed the number of threads: %s", error)
+    if streams.error is not None:
+        _log.error("The instance ended by itself", exc_info=streams.error)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,174 @@
+"""The application's instances, as processes to be killed, frozen, stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+STOP_TIMEOUT_S = 90.0
+_OUR_ENDS = {0, -signal.SIGKILL, -signal.SIGTERM}
+"""The last: it was told to stop before it could listen."""
+_LINES = {
+    "aborts": re.compile(r"WARNING .*(processed again|transaction is aborted)"),
+    "fenced": re.compile(r"WARNING .*now belong to another member"),
+    "threads replaced": re.compile(r"died \(to do: "),
+    "refused": re.compile(r"WARNING .*was not written|died .*was not written"),
+    "wiped": re.compile(r"\bwiped\b"),
+}
+_REFUSED = re.compile(r"died .*(MSG_SIZE_TOO_LARGE|larger than the maximum|Message size)")
+
+
+class Replica:
+    """One instance and what it says of itself.
+
+    Args:
+        name: also its `group.instance.id`, if it is static.
+        application: whose topology it runs.
+        config: without what belongs to one instance.
+        directory: for state, log and status.
+        static: whether it is a static member.
+    """
+
+    def __init__(
+        self, name: str, application: str, config: Mapping[str, Any], directory: Path, *, static: bool
+    ) -> None:
+        self.name = name
+        self.process: subprocess.Popen[bytes] | None = None
+        self.frozen = False
+        self.problems: list[str] = []
+        self.starts = 0
+        self._status_path = directory / f"{name}.status"
+        self.log_path = directory / f"{name}.log"
+        self._spec = {
+            "application": application,
+            "config": {
+                **config,
+                "state.dir": str(directory / name),
+                "client.id": name,
+                "__status.file__": str(self._status_path),
+                **({"group.instance.id": name} if static else {}),
+            },
+        }
+        self._seen: dict[int, dict[str, int]] = {}
+        self._log_read = 0
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def works(self) -> bool:
+        """Whether it has come far enough to take signals, and is neither frozen nor ended."""
+        return self.alive and not self.frozen and self.status().get("pid") == self.process.pid
+
+    def start(self) -> None:
+        """Start the process, if it has ended."""
+        if self.alive:
+            return
+        self.starts += 1
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.soak.replica", json.dumps(self._spec)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT}"},
+            )
+
+    def signal(self, number: int) -> None:
+        """Send a signal, if there is a process."""
+        if self.alive:
+            self.process.send_signal(number)
+            self.frozen = {signal.SIGSTOP: True, signal.SIGCONT: False}.get(number, self.frozen)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.signal(signal.SIGKILL)
+        self.frozen = False
+        if self.process is not None:
+            self.process.wait()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """End it with SIGTERM; one that does not end in time is a problem, and is killed."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        try:
+            if self.process is not None:
+                self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.problems.append(f"{self.name} did not stop in {timeout_s:.0f} s: {self.tail()}")
+            self.kill()
+
+    def check(self) -> None:
+        """Note it as a problem if it ended by itself."""
+        code = None if self.process is None else self.process.poll()
+        if code is not None and code not in _OUR_ENDS:
+            self.problems.append(f"{self.name} ended by itself with exit code {code}: {self.tail()}")
+            self.process = None
+
+    def status(self) -> dict[str, Any]:
+        """Return its last status, or an empty one."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return json.loads(self._status_path.read_text())
+        return {}
+
+    def figures(self) -> dict[str, int]:
+        """Return what it has counted over all its processes, and what its log tells."""
+        status = self.status()
+        if status:
+            self._seen[status["pid"]] = {
+                "processed": status["processing"]["records"],
+                "commits": status["processing"]["commits"],
+                "rebalances": status["group"]["rebalances"],
+                "restored": status["restoration"]["restored_records"],
+            }
+        self._read_log()
+        total: Counter[str] = Counter(self.counts)
+        for seen in self._seen.values():
+            total.update(seen)
+        return dict(total)
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of its log."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return "\n    ".join(["", *text.splitlines()[-lines:]])
+
+    def summary(self) -> str:
+        """Return its state in a few words."""
+        if not self.alive:
+            return "down"
+        if self.frozen:
+            return "frozen"
+        status = self.status()
+        age_s = time.time() - status["time_ms"] / 1000 if status else 0.0
+        return f"{status.get('state', 'starting')} {len(status.get('tasks', ()))} tasks" + (
+            f" ({age_s:.0f} s ago)" if age_s > 5 else ""
+        )
+
+    def _read_log(self) -> None:
+        if not self.log_path.exists():
+            return
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_read)
+            data = log.read()
+        complete = data.rfind(b"\n") + 1
+        self._log_read += complete
+        for line in data[:complete].decode(errors="replace").splitlines():
+            self.counts.update(name for name, pattern in _LINES.items() if pattern.search(line))
+            if "died (to do: " in line and not _REFUSED.search(line):
+                self.problems.append(f"A thread of {self.name} died: {line}")
+            elif "wiped" in line:
+                self.problems.append(f"{self.name} wiped a task's state: {line}")
