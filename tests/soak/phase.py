@@ -279,7 +279,7 @@ class Phase:
             result.figures["wrong"] += len(each.wrong)
             if name == "closed" and not self._exactly_once and each.lost:
                 # The buffer's changelog may be acknowledged when the output is not: at-least-once does not tie them together.
-                result.notes.append(f"{name}: {len(each.lost)} windows not sent, such as {each.lost[:3]}")
+                result.notes.append(f"{name}: {len(each.lost)} ids of windows not sent, such as {each.lost[:3]}")
                 each.lost = []
             result.problems += [f"{name}: {problem}" for problem in each.problems(exactly_once=self._exactly_once)]
 

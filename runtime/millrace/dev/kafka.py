@@ -358,7 +358,7 @@ class EmbeddedKafka:
     def _choose_ports(self) -> dict[int, NodePorts]:
         numbers = iter(free_ports(4 * len(self._ids), self._host))
         clients = [next(numbers) for _ in self._ids] if self._wanted_ports == "free" else self._wanted_ports
-        advertised = self._advertised_ports or [None] * len(self._ids)
+        advertised: Sequence[int | None] = self._advertised_ports or [None] * len(self._ids)
         return {
             node: NodePorts(
                 client,

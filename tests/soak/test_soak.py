@@ -1,0 +1,155 @@
+"""The soak finds what it is there to find, and a short one passes."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+import pytest
+from rich.console import Console
+from tests.soak.__main__ import parse, run
+from tests.soak.chaos import plan
+from tests.soak.feeding import Feeder
+from tests.soak.model import compare
+from tests.soak.topology import OUTPUTS, build, settings, topic
+
+from millrace.testing import TopologyTestDriver
+
+
+class DrivenFeeder(Feeder):
+    """Feeds the topology in this process instead of a broker."""
+
+    def __init__(self, driver):
+        super().__init__("127.0.0.1:1", "app", 100, "seed")
+        self._driver = driver
+
+    def feed(self, events):
+        """Feed so many events, 50 ms apart, and the rest that goes with them."""
+        self.load_tables()
+        for _ in range(events):
+            self._timestamp_ms += 50
+            self._feed_one()
+        self.finish()
+
+    def _send(self, name, key, value, partition=-1):
+        data = value if isinstance(value, bytes) else json.dumps(value).encode()
+        self._driver.pipe_raw(topic("app", name), key.encode(), data, self._timestamp_ms)
+
+    def _flush(self):
+        pass
+
+
+@pytest.fixture(scope="module")
+def fed():
+    """Give inputs, and the outputs that the topology has for them when nothing goes wrong."""
+    with TopologyTestDriver(build("app"), settings("app")) as driver:
+        produced = driver.record_produced()
+        feeder = DrivenFeeder(driver)
+        feeder.feed(400)
+        outputs = defaultdict(list)
+        for record in produced:
+            prefix, _, name = record.topic.partition(".")
+            if prefix == "app" and name in OUTPUTS:
+                outputs[name].append((record.key.decode(), record.value))
+    return feeder.inputs, outputs
+
+
+def found(fed, exactly_once, **changed):
+    """Return which topics have problems, and of which kinds, when some topics' outputs are changed."""
+    inputs, outputs = fed
+    findings = compare(inputs, outputs | changed, exactly_once=exactly_once)
+    return {
+        name: {problem.split()[1].rstrip(",") for problem in problems}
+        for name, each in findings.items()
+        if (problems := each.problems(exactly_once=exactly_once))
+    }
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_undisturbed_run_agrees_with_the_model(fed, exactly_once):
+    """The model describes what the topology does, so nothing is found when nothing goes wrong."""
+    assert {name: len(outputs) >= 10 for name, outputs in fed[1].items()} == dict.fromkeys(OUTPUTS, True)
+    assert found(fed, exactly_once) == {}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_lost_record_is_found(fed, name):
+    """One missing record in any output breaks exactly-once."""
+    outputs = fed[1][name]
+    for missing in (0, len(outputs) // 2, len(outputs) - 1):
+        kept = outputs[:missing] + outputs[missing + 1 :]
+        assert "lost" in found(fed, True, **{name: kept})[name]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_repeated_record_is_found(fed, name):
+    """One record that is there twice in any output breaks exactly-once, and at-least-once only counts it."""
+    outputs = fed[1][name]
+    for twice in (0, len(outputs) // 2, len(outputs) - 1):
+        repeated = [*outputs[: twice + 1], outputs[twice], *outputs[twice + 1 :]]
+        assert {"repeated", "wrong"} & found(fed, True, **{name: repeated})[name]
+        assert found(fed, False, **{name: repeated}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("joined", [999_999, 0]),
+        ("closed", [0, 1, 2]),
+        ("totals", [999_999]),
+        ("versions", [77, 77]),
+        ("pairs", [1, 999_999]),
+        ("dead-letters", {"id": 999_999}),
+    ],
+)
+def test_wrong_record_is_found(fed, name, value):
+    """A record that no input leads to is wrong under both guarantees."""
+    key, _ = fed[1][name][5]
+    invented = [*fed[1][name], (key, json.dumps(value).encode())]
+    assert "wrong" in found(fed, True, **{name: invented})[name]
+    assert "wrong" in found(fed, False, **{name: invented})[name]
+
+
+@pytest.mark.parametrize("name", ["joined", "pairs", "dead-letters", "closed"])
+def test_lost_record_is_found_among_duplicates(fed, name):
+    """At-least-once allows any number of duplicates, and a record that is missing among them is still found."""
+    outputs = fed[1][name]
+    missing = outputs[len(outputs) // 2]
+    assert found(fed, False, **{name: [each for each in outputs * 2 if each != missing]}) == {name: {"lost"}}
+
+
+def test_id_lost_from_a_total_is_found_among_duplicates(fed):
+    """An id that no update of its group and window has is lost, however many updates there are."""
+    outputs = fed[1]["totals"]
+    _, value = outputs[-20]
+    lost = json.loads(value)[0]
+    without = [
+        (each, json.dumps([number for number in json.loads(numbers) if number != lost]).encode())
+        for each, numbers in outputs
+    ]
+    assert found(fed, False, totals=without * 2) == {"totals": {"lost"}}
+
+
+def test_seed_repeats_the_plan():
+    """The same seed gives the same faults at the same times, another seed others."""
+
+    def planned(seed):
+        return plan(seed, 600, replicas=3, brokers=3, exactly_once=True)
+
+    assert planned("a") == planned("a")
+    assert planned("a") != planned("b")
+
+
+@pytest.mark.broker
+@pytest.mark.slow
+def test_short_soak_passes(tmp_path):
+    """A few seconds of faults on one broker: the verdict is that everything is as guaranteed, and the figures are written."""
+    options = parse(
+        ["--minutes", "0.2", "--brokers", "1", "--only", "eos-static", "--seed", "smoke", "--directory", str(tmp_path)]
+    )
+    with (tmp_path / "console.txt").open("w") as file:
+        code = run(options, Console(file=file, width=200))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (code, summary["verdict"]) == (0, "passed"), (tmp_path / "console.txt").read_text()
+    assert summary["total"]["records out"] > 0
+    assert any(name.startswith("fault: ") for name in summary["total"])
