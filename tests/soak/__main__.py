@@ -17,6 +17,7 @@ from dataclasses import fields
 from itertools import count
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -35,24 +36,24 @@ APPLICATIONS = {
 _LONGEST_PHASE_S = 180.0
 _SHORTEST_PHASE_S = 10.0
 _LINE_EVERY_S = 10.0
-_FIGURES = (
-    "records in",
-    "records out",
-    "processed",
-    "restored",
-    "commits",
-    "rebalances",
-    "processes started",
-    "connections cut",
-    "aborts",
-    "fenced",
-    "refused",
-    "threads replaced",
-    "wiped",
-    "lost",
-    "repeated",
-    "wrong",
-)
+_TABLE_WIDTH = 160
+_FIGURES = {
+    "records in": "in",
+    "records out": "out",
+    "restored": "restored",
+    "rebalances": "rebalances",
+    "processes started": "starts",
+    "connections cut": "cuts",
+    "aborts": "aborts",
+    "fenced": "fenced",
+    "refused": "refused",
+    "threads replaced": "replaced",
+    "wiped": "wiped",
+    "lost": "lost",
+    "repeated": "repeated",
+    "wrong": "wrong",
+}
+"""In the order in which they are shown, with their titles in a narrow column."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -160,7 +161,7 @@ class Display:
             f"{result.figures['records out']:,} out, {faults} faults, settled in {result.settled_s} s"
         )
         for problem in result.problems:
-            self._console.print(f"  {problem}")
+            self._console.print(f"  {problem}", markup=False)
 
 
 def _table(phase: Phase) -> Table:
@@ -184,24 +185,30 @@ def conclude(results: Sequence[Result], seed: str, directory: Path, console: Con
     total: Counter[str] = Counter()
     for result in results:
         total.update(result.figures)
-    faults = sorted(name for name in total if name.startswith("fault: "))
-    table = Table("", *(result.application for result in results), "total", title="Figures")
-    table.add_row("verdict", *(result.verdict for result in results), verdict)
-    for name in (*_FIGURES, *faults):
-        table.add_row(name, *(f"{result.figures[name]:,}" for result in results), f"{total[name]:,}")
-    gaps = [result.longest_gap_s for result in results]
-    table.add_row("longest gap without output, s", *map(str, gaps), str(max(gaps)))
-    table.add_row("settled after, s", *(str(result.settled_s) for result in results), "")
+    columns = ("phase", "verdict", *_FIGURES.values(), "gap s", "settled s")
+    table = Table(*columns, box=box.SIMPLE, padding=(0, 1, 0, 0))
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for result in results:
+        figures = (f"{result.figures[name]:,}" for name in _FIGURES)
+        table.add_row(result.application, result.verdict, *figures, str(result.longest_gap_s), str(result.settled_s))
+    longest = str(max((result.longest_gap_s for result in results), default=0.0))
+    table.add_row("total", verdict, *(f"{total[name]:,}" for name in _FIGURES), longest, "")
+    faults = {name.removeprefix("fault: "): total[name] for name in sorted(total) if name.startswith("fault: ")}
+    lines = [f"Faults: {', '.join(f'{name} {number}' for name, number in faults.items())}"]
+    for result in results:
+        found = (*result.problems, *(f"allowed: {note}" for note in result.notes))
+        lines += [f"{result.application} (seed {result.seed}): {text}" for text in found]
+    lines.append(f"{verdict.upper()} (seed {seed}); figures in {directory / 'summary.json'}")
     phases = [{field.name: getattr(result, field.name) for field in fields(result)} for result in results]
     summary = {"verdict": verdict, "seed": seed, "total": total, "phases": phases}
     (directory / "summary.json").write_text(json.dumps(summary, indent=2))
     with (directory / "summary.txt").open("w") as file:
-        Console(file=file, width=200).print(table)
-    console.print(table)
-    for result in results:
-        for text in (*result.problems, *(f"allowed: {note}" for note in result.notes)):
-            console.print(f"{result.application} (seed {result.seed}): {text}", markup=False)
-    console.print(f"{verdict.upper()} (seed {seed}); {directory / 'summary.json'}")
+        for output in (file, console.file):
+            each = Console(file=output, width=_TABLE_WIDTH, highlight=False)
+            each.print(table)
+            for line in lines:
+                each.print(line, markup=False, soft_wrap=True)
     return {"passed": 0, "failed": 1, "stuck": 2}[verdict]
 
 

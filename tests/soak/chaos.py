@@ -28,10 +28,13 @@ _log = logging.getLogger("soak")
 SESSION_TIMEOUT_S = 6.0
 DELIVERY_TIMEOUT_S = 8.0
 _GAP_S = (1.0, 6.0)
-"""How long after one fault the next begins."""
+"""How long after one fault the next begins, as a rule."""
+_BURST_GAP_S = (0.05, 1.0)
+_BURSTS = 0.35
+"""How often the next comes right after it: what one fault has begun, such as a rebalance, is met by another."""
 _QUIET_S = 10.0
 """Every so many faults everything rests for so long, so that much is processed too."""
-_QUIET_EVERY = 6
+_QUIET_EVERY = 8
 
 _SMALL_BATCH = "80"
 """A batch of two records is refused, and the marker that ends a transaction (78 bytes) still fits. Where it does not, the
@@ -90,7 +93,8 @@ def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once
         _, least, most = kinds[kind]
         target = chance.randrange(replicas if kind in _OF_ONE_REPLICA else brokers)
         faults.append(Fault(at_s, kind, target, chance.uniform(least, most), chance.random()))
-        at_s += chance.uniform(*_GAP_S) + (_QUIET_S if len(faults) % _QUIET_EVERY == 0 else 0.0)
+        at_s += chance.uniform(*(_BURST_GAP_S if chance.random() < _BURSTS else _GAP_S))
+        at_s += _QUIET_S if len(faults) % _QUIET_EVERY == 0 else 0.0
     if brokers > 2 and seconds >= 30:  # a lone broker's restart leaves transactions without markers: docs/operations.md
         faults.append(Fault(chance.uniform(0.1, 0.6) * seconds, "restart broker", chance.randrange(brokers), 0.0, 0.0))
     return sorted(faults)

@@ -91,6 +91,7 @@ class Network:
     def __enter__(self) -> Self:
         self._loop = asyncio.new_event_loop()
         self._chance = random.Random(0)
+        self._servers: list[asyncio.Server] = []
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._thread.start()
         self.ports = tuple(self._call(self._listen(number)) for number in range(self.brokers))
@@ -139,9 +140,12 @@ class Network:
             await self._serve(Connection(broker, self._chance.random(), writer), reader)
 
         server = await asyncio.start_server(accept, HOST, 0)
+        self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 
     async def _end(self) -> None:
+        for server in self._servers:
+            server.close()
         tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
