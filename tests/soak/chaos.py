@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
@@ -68,6 +69,11 @@ _OF_ONE_REPLICA = {
     "silent producer",
 }
 
+_TRANSACTIONS_FAIL = ("silent producer", "refuse", "fence")
+_REBALANCES = ("kill", "stop", "add thread", "freeze for long")
+_UPSET_AFTER_S = (0.0, 3.0)
+"""After each of the former comes one of the latter, at another instance: partitions are revoked while transactions fail."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
@@ -85,16 +91,24 @@ class Fault:
 def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once: bool) -> list[Fault]:
     """Return the faults of one phase in their order; the same for the same arguments."""
     chance = random.Random(seed)
-    kinds = {kind: values for kind, values in _KINDS.items() if exactly_once or kind != "fence"}
+    weights = {kind: weight for kind, (weight, _, _) in _KINDS.items() if exactly_once or kind != "fence"}
     faults: list[Fault] = []
+
+    def add(at_s: float, kind: str, target: int) -> None:
+        _, least_s, most_s = _KINDS[kind]
+        faults.append(Fault(at_s, kind, target, chance.uniform(least_s, most_s), chance.random()))
+
     at_s = chance.uniform(*_GAP_S)
-    while at_s < seconds:
-        [kind] = chance.choices(list(kinds), [weight for weight, _, _ in kinds.values()])
-        _, least, most = kinds[kind]
+    for number in count(1):
+        if at_s >= seconds:
+            break
+        [kind] = chance.choices(list(weights), list(weights.values()))
         target = chance.randrange(replicas if kind in _OF_ONE_REPLICA else brokers)
-        faults.append(Fault(at_s, kind, target, chance.uniform(least, most), chance.random()))
+        add(at_s, kind, target)
+        if kind in _TRANSACTIONS_FAIL:
+            add(at_s + chance.uniform(*_UPSET_AFTER_S), chance.choice(_REBALANCES), (target + 1) % replicas)
         at_s += chance.uniform(*(_BURST_GAP_S if chance.random() < _BURSTS else _GAP_S))
-        at_s += _QUIET_S if len(faults) % _QUIET_EVERY == 0 else 0.0
+        at_s += _QUIET_S if number % _QUIET_EVERY == 0 else 0.0
     if brokers > 2 and seconds >= 30:  # a lone broker's restart leaves transactions without markers: docs/operations.md
         faults.append(Fault(chance.uniform(0.1, 0.6) * seconds, "restart broker", chance.randrange(brokers), 0.0, 0.0))
     return sorted(faults)
