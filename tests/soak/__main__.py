@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import logging
 import secrets
@@ -67,7 +66,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, default=4.0, help="how long things go wrong; each application gets its turn"
     )
-    parser.add_argument("--seed", default=secrets.token_hex(4), help="repeats the plan of a run that printed this seed")
+    parser.add_argument(
+        "--seed", default=secrets.token_hex(4), help="repeats the plan of a run, or from its nth phase on: SEED/N"
+    )
     parser.add_argument("--only", choices=APPLICATIONS, action="append", help="only this application (can be repeated)")
     parser.add_argument(
         "--rate", type=int, default=80, help="events per second; all inputs get about twice as many records"
@@ -90,6 +91,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     logging.basicConfig(filename=directory / "soak.log", level=logging.INFO, format="%(asctime)s %(message)s")
     console.print(f"Seed {options.seed}; logs in {directory}")
     chosen = options.only or list(APPLICATIONS)
+    seed, _, first = options.seed.partition("/")
     seconds = options.minutes * 60
     phase_s = max(_SHORTEST_PHASE_S, min(_LONGEST_PHASE_S, seconds / len(chosen)))
     results: list[Result] = []
@@ -97,30 +99,37 @@ def run(options: argparse.Namespace, console: Console) -> int:
     network = Network(options.brokers)
     with network, EmbeddedKafka(options.brokers, advertised_ports=network.ports) as kafka, display:
         network.upstream = kafka.proxied_ports
-        for number in count():
-            left_s = seconds - number * phase_s
-            failed = any(result.verdict != "passed" for result in results)
-            if (left_s < phase_s / 2 and number >= len(chosen)) or (failed and not options.keep_going):
-                break
-            name = chosen[number % len(chosen)]
-            exactly_once, static = APPLICATIONS[name]
-            application = f"{name}-{number + 1}"
-            phase = Phase(
-                kafka,
-                network,
-                directory / application,
-                application,
-                exactly_once=exactly_once,
-                static=static,
-                seconds=phase_s,
-                rate=options.rate,
-                seed=f"{options.seed}/{number + 1}",
-                patience_s=options.patience,
-                show=display.show,
-            )
-            results.append(phase.run())
-            display.tell(results[-1])
-    return conclude(results, options.seed, directory, console)
+        interrupted = False
+        try:
+            for number in count():
+                left_s = seconds - number * phase_s
+                failed = any(result.verdict != "passed" for result in results)
+                if (left_s < phase_s / 2 and number >= len(chosen)) or (failed and not options.keep_going):
+                    break
+                name = chosen[number % len(chosen)]
+                exactly_once, static = APPLICATIONS[name]
+                nth = int(first or 1) + number
+                application = f"{name}-{nth}"
+                phase = Phase(
+                    kafka,
+                    network,
+                    directory / application,
+                    application,
+                    exactly_once=exactly_once,
+                    static=static,
+                    seconds=phase_s,
+                    rate=options.rate,
+                    seed=f"{seed}/{nth}",
+                    patience_s=options.patience,
+                    show=display.show,
+                )
+                results.append(phase.run())
+                display.tell(results[-1])
+        except KeyboardInterrupt:
+            interrupted = True
+            console.print("Interrupted; these are the phases before:")
+    code = conclude(results, options.seed, directory, console)
+    return 130 if interrupted else code
 
 
 class Display:
@@ -181,7 +190,7 @@ def _table(phase: Phase) -> Table:
 def conclude(results: Sequence[Result], seed: str, directory: Path, console: Console) -> int:
     """Write and print the summary and the verdict; return the exit code."""
     verdicts = {result.verdict for result in results}
-    verdict = "stuck" if "stuck" in verdicts else "failed" if "failed" in verdicts else "passed"
+    verdict = "stuck" if "stuck" in verdicts else "passed" if verdicts == {"passed"} else "failed"
     total: Counter[str] = Counter()
     for result in results:
         total.update(result.figures)
@@ -213,7 +222,5 @@ def conclude(results: Sequence[Result], seed: str, directory: Path, console: Con
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        sys.exit(run(parse(sys.argv[1:]), Console(highlight=False, soft_wrap=True)))
-    sys.exit(130)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run(parse(sys.argv[1:]), Console(highlight=False, soft_wrap=True)))

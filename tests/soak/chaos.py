@@ -145,12 +145,17 @@ class Chaos:
         """Begin."""
         self._thread.start()
 
-    def finish(self) -> None:
-        """End every fault at once and have every instance run."""
+    def stop(self) -> None:
+        """End every fault at once."""
         self._over.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
         for helper in self._helpers:
             helper.join()
+
+    def finish(self) -> None:
+        """End every fault at once and have every instance run."""
+        self.stop()
         for replica in self._replicas:
             replica.signal(signal.SIGCONT)
             replica.start()

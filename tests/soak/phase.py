@@ -138,6 +138,7 @@ class Phase:
             result.problems.append(f"The soak itself failed while {self.doing}, see soak.log: {error!r}")
         finally:
             self.feeder.stop()
+            self.chaos.stop()
             self._network.rules = set()
             for replica in self.replicas:
                 replica.kill()
