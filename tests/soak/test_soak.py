@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import defaultdict
 
 import pytest
@@ -11,6 +13,7 @@ from tests.soak.__main__ import parse, run
 from tests.soak.chaos import plan
 from tests.soak.feeding import Feeder
 from tests.soak.model import compare
+from tests.soak.replicas import Replica
 from tests.soak.topology import OUTPUTS, build, settings, topic
 
 from millrace.testing import TopologyTestDriver
@@ -128,6 +131,36 @@ def test_id_lost_from_a_total_is_found_among_duplicates(fed):
         for each, numbers in outputs
     ]
     assert found(fed, False, totals=without * 2) == {"totals": {"lost"}}
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (
+            "ERROR one-StreamThread-1 died (to do: replace thread): 'NoneType' object has no attribute 'put'",
+            "A thread of one died",
+        ),
+        ("WARNING task 0_1: its state is wiped and restored from the beginning", "one wiped a task's state"),
+        ("ERROR one-StreamThread-1 died (to do: replace thread): A record was not written: (MSG_SIZE_TOO_LARGE)", None),
+    ],
+)
+def test_log_tells_of_problems(tmp_path, line, problem):
+    """A thread that died or a wiped task is a problem, unless a record was refused, which the soak itself has brought about."""
+    replica = Replica("one", "app", {}, tmp_path, static=True)
+    replica.log_path.write_text(f"2026-01-01 00:00:00,000 millrace.runtime {line}\n")
+    replica.figures()
+    assert [found.partition(":")[0] for found in replica.problems] == ([problem] if problem else [])
+
+
+def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
+    """An exit code that no signal of the soak's brings about is told, once, with the end of the log."""
+    replica = Replica("one", "app", {}, tmp_path, static=True)
+    replica.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    replica.process.wait()
+    replica.check()
+    replica.check()
+    assert len(replica.problems) == 1
+    assert "one ended by itself with exit code 3" in replica.problems[0]
 
 
 def test_seed_repeats_the_plan():
