@@ -54,6 +54,7 @@ _KINDS: dict[str, tuple[int, float, float]] = {
     "cut": (3, 0.0, 0.0),
     "silent broker": (1, 2.0, 10.0),
     "silent producer": (2, 1.2 * DELIVERY_TIMEOUT_S, 1.8 * DELIVERY_TIMEOUT_S),
+    "silent link": (3, 1.2 * DELIVERY_TIMEOUT_S, 3.0 * DELIVERY_TIMEOUT_S),
     "delay": (2, 2.0, 6.0),
     "throttle": (1, 2.0, 5.0),
     "reorder": (2, 2.0, 6.0),
@@ -69,9 +70,9 @@ _OF_ONE_REPLICA = {
     "silent producer",
 }
 
-_TRANSACTIONS_FAIL = ("silent producer", "refuse", "fence")
+_TRANSACTIONS_FAIL = ("silent link", "silent producer", "refuse", "fence")
 _REBALANCES = ("kill", "stop", "add thread", "freeze for long")
-_UPSET_AFTER_S = (0.0, 3.0)
+_UPSET_AFTER_S = (0.0, 6.0)
 """After each of the former comes one of the latter, at another instance: partitions are revoked while transactions fail."""
 
 
@@ -277,6 +278,11 @@ class Chaos:
 
     def _silent_producer(self, _: Fault, replica: Replica) -> Callable[[], object]:
         return self._ruled(Rule(client=f"{replica.name}-*-producer", silent=True))
+
+    def _silent_link(self, fault: Fault, replica: Replica) -> Callable[[], object]:
+        # The coordinators may be elsewhere: then transactions begin and are aborted, and only their records do not arrive.
+        broker = int(fault.lot * len(self._kafka.broker_ids))
+        return self._ruled(Rule(broker=broker, client=f"{replica.name}-*-producer", silent=True))
 
     def _delay(self, fault: Fault, _: Replica) -> Callable[[], object]:
         return self._ruled(Rule(lots=_part(fault), delay_s=0.02 + 0.3 * fault.lot))
