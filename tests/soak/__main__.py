@@ -24,6 +24,7 @@ from tests.soak.network import Network
 from tests.soak.phase import Phase, Result
 
 from millrace.dev.kafka import EmbeddedKafka
+from millrace.errors import DevKafkaError
 
 APPLICATIONS = {
     "eos-static": (True, True),
@@ -125,6 +126,9 @@ def run(options: argparse.Namespace, console: Console) -> int:
                 )
                 results.append(phase.run())
                 display.tell(results[-1])
+        except DevKafkaError as error:
+            problem = f"The brokers could not be used: {error}"
+            results.append(Result("", application, options.seed, verdict="failed", problems=[problem]))
         except KeyboardInterrupt:
             interrupted = True
             console.print("Interrupted; these are the phases before:")

@@ -68,6 +68,7 @@ _OF_ONE_REPLICA = {
     "remove thread",
     "fence",
     "silent producer",
+    "silent link",
 }
 
 _TRANSACTIONS_FAIL = ("silent link", "silent producer", "refuse", "fence")
@@ -260,8 +261,14 @@ class Chaos:
             entry = ConfigEntry("max.message.bytes", _SMALL_BATCH, incremental_operation=operation)
             resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
             admin = self._kafka.admin()
-            for future in admin.incremental_alter_configs([resource]).values():
-                future.result(30)
+            for tries_left in reversed(range(5)):
+                try:
+                    [future] = admin.incremental_alter_configs([resource]).values()
+                    future.result(30)
+                    return
+                except (KafkaException, TimeoutError):  # a broker may be away, but the limit must not stay
+                    if not tries_left:
+                        raise
 
         limit(AlterConfigOpType.SET)
         return lambda: limit(AlterConfigOpType.DELETE)

@@ -28,7 +28,7 @@ _LOOK_EVERY_S = 1.0
 _QUIET_S = 3.0
 """How long nothing more may arrive at the end; what was done twice would."""
 _NO_MORE_S = 20.0
-"""What has not come so long after the last output, with every input committed, is lost."""
+"""What has not come so long after the last output, with all instances idle, is lost."""
 _LIVELOCK_ABORTS = 20
 """So many aborted transactions after the last fault are no longer its consequence."""
 
@@ -209,7 +209,7 @@ class Phase:
         """Wait as long as something moves; raise `Stuck` once nothing has for `patience_s`."""
         moved, moved_at = self._position(), time.monotonic()
         began = moved_at
-        while not condition():
+        while not _answered(condition):
             self._look()
             time.sleep(_LOOK_EVERY_S)
             position = self._position()
@@ -219,7 +219,7 @@ class Phase:
                 raise Stuck("Every instance has ended")
             # Work that is done and thrown away again moves too, so there is an end to that as well.
             if time.monotonic() - moved_at > self._patience_s or time.monotonic() - began > 5 * self._patience_s:
-                text = what() if callable(what) else what
+                text = what if isinstance(what, str) else _answered(what)
                 raise Stuck(f"After {time.monotonic() - began:.0f} s it is not so that {text}.{self._report()}")
 
     def _position(self) -> tuple[int, ...]:
@@ -245,11 +245,8 @@ class Phase:
         """Return what is missing yet, or nothing."""
         findings = compare(self.feeder.inputs, self.reader.outputs, exactly_once=self._exactly_once)
         lost = {name: len(each.lost) for name, each in findings.items() if each.lost}
-        try:
-            behind = self._uncommitted()
-        except KafkaException as error:  # asked again
-            return f"the brokers do not answer: {error}"
-        if not behind and self.reader.gap_s > _NO_MORE_S:
+        behind = self._uncommitted()
+        if not behind and self.reader.gap_s > _NO_MORE_S and all(replica.idle for replica in self.replicas):
             return ""  # what is missing now does not come any more
         return f"lost so far {lost}, not committed {behind}" if lost or behind else ""
 
@@ -298,3 +295,11 @@ class Phase:
         names = [name for name in admin.list_topics(timeout=30).topics if name.startswith(self._application)]
         for future in admin.delete_topics(names, request_timeout=30).values():
             future.result(60)
+
+
+def _answered(question: Callable[[], object]) -> object:
+    """Return the answer to what brokers are asked, or nothing while they have none."""
+    try:
+        return question()
+    except (KafkaException, TimeoutError):
+        return None

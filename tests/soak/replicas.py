@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-STOP_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 150.0
 _OUR_ENDS = {0, -signal.SIGKILL, -signal.SIGTERM}
 """The last: it was told to stop before it could listen."""
 _LINES = {
@@ -73,6 +73,12 @@ class Replica:
     def works(self) -> bool:
         """Whether it has come far enough to take signals, and is neither frozen nor ended."""
         return self.alive and not self.frozen and self.status().get("pid") == self.process.pid
+
+    @property
+    def idle(self) -> bool:
+        """Whether it runs and knows of nothing to process, internal topics included."""
+        status = self.status()
+        return self.works and status["state"] == "RUNNING" and status["lag"]["total"] == 0
 
     def start(self) -> None:
         """Start the process, if it has ended."""
