@@ -23,7 +23,8 @@ _LINES = {
     "aborts": re.compile(r"WARNING .*(processed again|transaction is aborted)"),
     "fenced": re.compile(r"WARNING .*now belong to another member"),
     "threads replaced": re.compile(r"died \(to do: "),
-    "refused": re.compile(r"WARNING .*was not written|died .*was not written"),
+    "undelivered": re.compile(r"WARNING .*was not written: Local: Message timed out"),
+    "refused": re.compile(r"(WARNING|ERROR) .*was not written: Broker: "),
     "wiped": re.compile(r"\bwiped\b"),
 }
 _REFUSED = re.compile(r"died .*(MSG_SIZE_TOO_LARGE|larger than the maximum|Message size)")
