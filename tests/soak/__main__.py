@@ -36,7 +36,7 @@ APPLICATIONS = {
 _LONGEST_PHASE_S = 180.0
 _SHORTEST_PHASE_S = 10.0
 _LINE_EVERY_S = 10.0
-_TABLE_WIDTH = 170
+_TABLE_WIDTH = 190
 _FIGURES = {
     "records in": "in",
     "records out": "out",
