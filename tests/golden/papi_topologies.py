@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.golden.stream_topologies import Dedup
+
 from millrace.processor.api import Cancellable, Processor, ProcessorContext, PunctuationType
 from millrace.records import Record, Window, Windowed
 from millrace.serdes import Serdes
@@ -302,6 +304,24 @@ def papi_punct() -> Topology:
     return _one(PunctProc)
 
 
+def papi_interleaved() -> Topology:
+    """Two sub-topologies; the one with the later source has the earlier processor and store."""
+    counts = Stores.key_value_store_builder(Stores.persistent_key_value_store("cnt"), S, L).with_caching_enabled()
+    seen = Stores.key_value_store_builder(Stores.persistent_key_value_store("seen"), S, S).with_caching_enabled()
+    return (
+        Topology()
+        .add_source("s1", "in1")
+        .add_source("s2", "in2")
+        .add_processor("counter", KvCounter, "s2")
+        .add_state_store(counts, "counter")
+        .add_sink("k2", "out2", "counter")
+        .add_processor("punct", PunctProc, "s1")
+        .add_processor("dedup", Dedup, "punct")
+        .add_state_store(seen, "dedup")
+        .add_sink("k1", "out1", "dedup")
+    )
+
+
 def papi_session_store() -> Topology:
     """A session store."""
     return _one(SessProc, Stores.session_store_builder(Stores.persistent_session_store("ss", 500), S, S))
@@ -321,5 +341,6 @@ TOPOLOGIES: dict[str, Callable[[], Topology]] = {
         papi_headers,
         papi_punct,
         papi_session_store,
+        papi_interleaved,
     )
 }

@@ -101,7 +101,7 @@ class TopologyTestDriver:
             )
             global_stores = self._global.initialize()
         self._collector = CapturingCollector()
-        subtopology = merge_subtopologies(built.subtopologies)
+        subtopology = merge_subtopologies(built)
         self._patterns = subtopology.source_patterns
         self._input_topics = set(subtopology.source_topics)
         cache_bytes = self.config.statestore_cache_max_bytes

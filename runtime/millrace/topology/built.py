@@ -49,6 +49,8 @@ class BuiltTopology:
     subtopologies: tuple[Subtopology, ...]
     global_subtopology: Subtopology | None = None
     """Sources, processors and stores of all global stores; every instance runs it once, over all partitions."""
+    node_names: tuple[str, ...] = ()
+    """Of all nodes, in the order in which they were added: what the whole topology goes by when it runs as one task."""
 
     def subtopology(self, number: int) -> Subtopology:
         """Return the sub-topology of that id.

@@ -36,6 +36,13 @@ final class ExtraProcessors {
             .addProcessor("p2", Processors.Dedup::new, "s2")
             .addStateStore(Stores.keyValueStoreBuilder(Stores.inMemoryKeyValueStore("seen"), S, S).withLoggingDisabled(), "p2")
             .addSink("k2", "out", "p2"));
+        to.papi("papi_interleaved", t -> t.addSource("s1", "in1").addSource("s2", "in2")
+            .addProcessor("counter", Processors.KvCounter::new, "s2")
+            .addStateStore(Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("cnt"), S, L).withCachingEnabled(), "counter")
+            .addSink("k2", "out2", "counter")
+            .addProcessor("punct", Processors.PunctProc::new, "s1").addProcessor("dedup", Processors.Dedup::new, "punct")
+            .addStateStore(Stores.keyValueStoreBuilder(Stores.persistentKeyValueStore("seen"), S, S).withCachingEnabled(), "dedup")
+            .addSink("k1", "out1", "dedup"));
     }
 
     private static void addKeyValues(Topologies to) {
