@@ -2,19 +2,21 @@
 
 A case is a folder: `case.json` (topology, configuration), `input.jsonl` (one operation per line), `expected.jsonl` (every record
 sent to the producer, in order, or the operation that failed) and `stores.jsonl` (final contents of stores, dropped records).
-Bytes are base64; null stays null.
+Bytes are base64; null stays null. All four files must be there: what is missing would compare equal to anything.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CASES = Path(__file__).parent / "data" / "cases"
+RECORDED_CASES = 111
+"""How many folders there are in `CASES`; a recording that vanished must not go unnoticed."""
 
 Header = tuple[str, "bytes | None"]
 
@@ -60,7 +62,7 @@ class Case:
     stores: dict[str, list[dict[str, Any]]]
     """Rows by store."""
     dropped_records: int | None
-    """By all tasks, the global one included."""
+    """By all tasks, the global one included; None where a failure kept the recorder from writing it."""
 
 
 def load(folder: Path) -> Case:
@@ -86,10 +88,35 @@ def load(folder: Path) -> Case:
     )
 
 
+def names(folder: Path) -> list[str]:
+    """Return the names of a folder's cases: every folder in it is one."""
+    return sorted(path.name for path in folder.iterdir() if path.is_dir())
+
+
+def selected(found: Sequence[str], only: Collection[str], *, recorded: int | None = None) -> list[str]:
+    """Return those names that are to be compared.
+
+    Args:
+        found: the names there are.
+        only: those wanted; none means all.
+        recorded: how many there must be.
+
+    Raises:
+        ValueError: that is nothing, not everything that is wanted, or a recording has vanished.
+    """
+    unknown = sorted(set(only) - set(found))
+    if unknown:
+        raise ValueError(f"there is no {', '.join(unknown)}")
+    if recorded is not None and len(found) != recorded:
+        raise ValueError(f"there should be {recorded} recordings, and there are {len(found)}")
+    if not found:
+        raise ValueError("there is nothing to compare")
+    return [name for name in found if not only or name in only]
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    if path.exists():
-        for line in path.read_text().splitlines():
-            yield json.loads(line)
+    for line in path.read_text().splitlines():
+        yield json.loads(line)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -3,8 +3,8 @@
     python -m tests.golden.describe tests/golden/data/describe [--topologies MODULE] [--only NAME…]
 
 For each `<topology>.txt` the text of `describe()`, and for each `<topology>.topics.json` the topics of every sub-topology with
-their configuration, and the co-partitioned groups. Prints each mismatch and last `N passed, N failed`; exits with 1 if any
-failed.
+their configuration, and the co-partitioned groups. Both files must be there. Prints each mismatch and last
+`N passed, N failed`; exits with 1 if any failed, and with 2 if there is nothing to compare.
 """
 # ruff: noqa: T201 (a command-line tool)
 
@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.golden.cases import selected
 from tests.golden.replay import build
 from tests.golden.topologies import load_topologies
 
@@ -25,21 +26,19 @@ from millrace.config import StreamsConfig
 from millrace.topology import BuiltTopology
 
 DESCRIPTIONS = Path(__file__).parent / "data" / "describe"
+RECORDED_DESCRIPTIONS = 87
+"""How many topologies `DESCRIPTIONS` has; a recording that vanished must not go unnoticed."""
 DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 
 
 def compare(folder: Path, name: str, definition: Callable[..., Any]) -> list[str]:
     """Build one topology and return where it differs from the folder's files; nothing means that it passes."""
-    topics_file, text_file = folder / f"{name}.topics.json", folder / f"{name}.txt"
-    expected = json.loads(topics_file.read_text()) if topics_file.exists() else None
-    settings = {} if expected is None else expected["config"]
+    expected = json.loads((folder / f"{name}.topics.json").read_text())
+    settings = expected["config"]
     topology = build(definition, settings)
-    problems = []
-    if text_file.exists():
-        problems += _difference(text_file.read_text(), topology.describe())
-    if expected is not None:
-        got = topics(topology.build(StreamsConfig.of({**DEFAULTS, **settings})), expected)
-        problems += _difference(_pretty(expected), _pretty({**got, "config": settings}))
+    got = topics(topology.build(StreamsConfig.of({**DEFAULTS, **settings})), expected)
+    problems = _difference((folder / f"{name}.txt").read_text(), topology.describe())
+    problems += _difference(_pretty(expected), _pretty({**got, "config": settings}))
     return problems
 
 
@@ -99,10 +98,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="*", default=[], help="names of topologies")
     options = parser.parse_args(arguments)
     definitions = load_topologies(options.topologies)
+    recorded = RECORDED_DESCRIPTIONS if options.folder.resolve() == DESCRIPTIONS else None
+    try:
+        chosen = selected(names(options.folder), options.only, recorded=recorded)
+    except (OSError, ValueError) as error:
+        parser.error(f"{options.folder}: {error}")
     passed = failed = 0
-    for name in names(options.folder):
-        if options.only and name not in options.only:
-            continue
+    for name in chosen:
         try:
             problems = compare(options.folder, name, definitions[name])
         except Exception as error:
