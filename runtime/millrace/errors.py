@@ -124,6 +124,10 @@ class MissingSourceTopicError(StreamsError):
     """An input topic does not exist."""
 
 
+class MissingSinkTopicError(StreamsError):
+    """A topic that is to be written to (that of dead letters) does not exist."""
+
+
 class MissingInternalTopicsError(StreamsError):
     """Internal topics (changelog, repartition) do not exist and may not be created."""
 

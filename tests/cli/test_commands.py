@@ -88,6 +88,14 @@ def test_plan_prints_json(folder):
     assert len(plan["hash"]) == 64
 
 
+def test_plan_shows_where_dead_letters_go(folder):
+    """The dead-letter topic of the manifest is a topic that the application needs."""
+    (folder / "streamsapp.yaml").write_text(MANIFEST + "  processing: {deadLetterTopic: orders-failed}\n")
+    result = millrace("plan", "-f", "streamsapp.yaml", folder=folder)
+    assert result.returncode == 0, result.stderr
+    assert "sends dead letters to orders-failed" in result.stdout
+
+
 def test_manifests_folder_is_searched_for_the_program(folder):
     """A manifest can be used from anywhere: its program is also looked for beside it."""
     result = millrace("plan", "-f", str(folder / "streamsapp.yaml"), folder="/")

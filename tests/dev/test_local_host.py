@@ -153,6 +153,20 @@ def test_missing_topics_are_named_with_the_remedy_or_created(kafka):
     assert said[2:] == [f"Created topic {new}, partitions: 3"]
 
 
+@pytest.mark.broker
+def test_dead_letter_topic_is_an_output(kafka):
+    """It is demanded as the topics are that the topology writes, or created with the inputs' partition count."""
+    orders, totals, failed = (f"{name}-{uuid.uuid4().hex}" for name in ("orders", "totals", "failed"))
+    needs = plan(orders, totals).model_copy(update={"dead_letter_topic": failed})
+    admin = quiet_admin(kafka.bootstrap_servers)
+    said: list[str] = []
+    with pytest.raises(MissingSourceTopicError, match=rf"{failed} \(dead letters\).*--topic {failed}:4"):
+        provide_topics(admin, needs, wanted={orders: 3, totals: 2}, create_missing=False, report=said.append)
+    provide_topics(admin, needs, wanted={orders: 3}, create_missing=True, report=said.append)
+    assert f"Created topic {failed}, partitions: 4" in said
+    assert topic_partitions(admin, [failed]) == {failed: 4}
+
+
 def test_wrong_manifest_is_refused_before_anything_starts(manifest, tmp_path):
     """Nothing is created for a manifest that breaks its schema."""
     manifest.write_text(MANIFEST.replace("image: shop:1", "image: ''"))

@@ -103,6 +103,13 @@ def test_plan_decides_the_topics():
     assert any("app-old-changelog, which this topology does not have" in note for note in actions.notes)
 
 
+def test_dead_letters_stay():
+    """The topic of dead letters is the user's, as outputs are: with a plan it stays, however it is named."""
+    plan = PLAN.model_copy(update={"dead_letter_topic": "app-old-changelog"})
+    assert internal_topics("app", SEEN, plan) == ("app-counts-changelog", "app-w-repartition")
+    assert "app-old-changelog" not in input_topics("app", SEEN, plan)
+
+
 def test_names_decide_without_a_plan():
     """Without one, topics named like the application's go, but none of an application whose name begins like its own."""
     assert internal_topics("app", SEEN, None) == ("app-counts-changelog", "app-old-changelog", "app-w-repartition")

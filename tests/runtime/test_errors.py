@@ -13,6 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
 from tests.runtime.support import (
     NUMBER,
     TEXT,
@@ -31,11 +38,13 @@ from tests.runtime.support import (
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
+    AuthorizationError,
     BrokerUnreachableError,
     ConfigError,
     LockError,
     MisconfiguredInternalTopicError,
     MissingInternalTopicsError,
+    MissingSinkTopicError,
     MissingSourceTopicError,
     ProductionError,
     StateDirectoryError,
@@ -144,6 +153,68 @@ def test_missing_source_topic_is_named(kafka, app, tmp_path):
     """Starting without an input topic fails at once with its name."""
     with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
         KafkaStreams(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)).start()
+
+
+def with_dead_letters(kafka, app, tmp_path, topic):
+    """Return settings that send dead letters to a topic."""
+    return settings(kafka, app, tmp_path) | {"errors.dead.letter.queue.topic.name": topic}
+
+
+def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
+    """It is looked for at the start, not when the first record fails, and the error names the setting."""
+    config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
+    with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
+        KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
+
+
+def test_dead_letter_topic_that_is_there(kafka, topic_factory, app, tmp_path):
+    """With its dead-letter topic an application starts, and sends there what it cannot read."""
+    source, sink, failed = topic_factory("in"), topic_factory("out"), topic_factory("failed")
+    produce(kafka, source, ["short", "12345678"])
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=NUMBER)
+        .add_sink("out", sink, "in", key_serde=TEXT, value_serde=NUMBER)
+    )
+    config = with_dead_letters(kafka, app, tmp_path, failed) | {
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler"
+    }
+    with running(topology, config):
+        wait_until(lambda: read_all(kafka, failed), "the dead letter")
+    assert [value for _, value, _ in read_all(kafka, failed)] == [b"short"]
+
+
+def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path):
+    """Brokers that create topics when they are first written to are given the chance."""
+    kafka = own_kafka(config={"auto.create.topics.enable": "true"})
+    kafka.create_topics("in")
+    kafka.create_topics("out")
+    with running(copy("in", "out"), with_dead_letters(kafka, app, tmp_path, "failed")):
+        assert "failed" in kafka.admin().list_topics(timeout=30).topics
+
+
+def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
+    """Without the right to write there the application does not start, and the error says which right it is."""
+    kafka = own_kafka(
+        config={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+    )
+    admin = kafka.admin()
+    for topic in ("in", "out", "failed", "secret"):
+        kafka.create_topics(topic)
+    for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
+        allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
+        rule = AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
+        )
+        (future,) = admin.create_acls([rule]).values()
+        future.result(30)
+    for topic in ("failed", "secret"):
+        config = with_dead_letters(kafka, app, tmp_path, topic)
+        with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
+            KafkaStreams(copy("in", "out"), config).start()
 
 
 def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):

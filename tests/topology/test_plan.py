@@ -51,6 +51,16 @@ def test_hash_changes_with_what_state_depends_on():
     assert counts(**{"topic.segment.ms": "60000"}).hash == base
 
 
+def test_dead_letter_topic_is_in_the_plan_and_not_in_the_hash():
+    """It is an output that no state depends on: plans from before it was there, and without it, are the same as ever."""
+    base, with_letters = counts(), counts(**{"errors.dead.letter.queue.topic.name": "failed"})
+    assert with_letters.dead_letter_topic == "failed"
+    assert with_letters.hash == base.hash
+    assert json.loads(with_letters.to_json())["deadLetterTopic"] == "failed"
+    assert "deadLetterTopic" not in json.loads(base.to_json())
+    assert TopologyPlan.from_json(with_letters.to_json()) == with_letters
+
+
 def test_topic_settings_go_from_library_to_application_to_store():
     """A store's own settings win over the application's, which win over the library's."""
     plan = counts(Materialized.as_("counts").with_logging_enabled({"segment.ms": "1"}), **{"topic.segment.ms": "2"})

@@ -186,6 +186,19 @@ def test_inputs_without_state_are_free():
     assert len(diff_plans(old, new).reasons) == 3
 
 
+def test_dead_letter_topic_comes_and_goes():
+    """Where dead letters go is told, and needs no reset."""
+    old, new = (plan(counts(), **{"errors.dead.letter.queue.topic.name": name}) for name in ("failed", "rejected"))
+    assert lines(BASE, new, needs_reset=False) == ["dead-letter topic rejected is newly written"]
+    assert lines(new, BASE, needs_reset=False) == ["dead-letter topic rejected is no longer written"]
+    assert lines(old, new, needs_reset=False) == [
+        "dead-letter topic failed is no longer written",
+        "dead-letter topic rejected is newly written",
+    ]
+    for one, other in ((BASE, new), (new, BASE), (old, new)):
+        assert diff_plans(one, other).verdict is Verdict.COMPATIBLE
+
+
 def test_json_for_machines():
     """The JSON has the verdict and each reason, in camelCase."""
     content = json.loads(diff_plans(BASE, plan(counts(store="totals"))).to_json())

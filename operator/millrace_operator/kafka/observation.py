@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from millrace.errors import AuthorizationError
 from millrace.kafka import reset
-from millrace.kafka.admin import all_topic_partitions, broker_count, describe_topics, topic_configs
+from millrace.kafka.admin import DescribedTopic, all_topic_partitions, broker_count, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.kafka.partition_counts import external_source_topics
 from millrace.records import TopicPartition
@@ -51,6 +51,8 @@ def look(
     everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
     inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
     described = describe_topics(admin, internal.keys() | inputs, left()) if internal or inputs else {}
+    letters = _dead_letter_topics(connection, plans, left())
+    described |= {name: topic for name, topic in letters.items() if topic is not None}
     configs = _configs(connection, internal, described.keys() & internal.keys(), left())
     topics = {
         name: Topic(topic.id, topic.partitions, topic.replication_factor, configs.get(name, {}))
@@ -66,7 +68,7 @@ def look(
             TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
         ]
         lag = _lag(connection, partitions, group.committed(), left)
-    asked = frozenset(internal.keys() | inputs)
+    asked = frozenset(internal.keys() | inputs | letters.keys())
     return KafkaState(topics=topics, asked=asked, brokers=brokers, group=_group(found.state, found.members), lag=lag)
 
 
@@ -120,6 +122,21 @@ def _configs(
         name: {key: value for key, value in config.items() if key in _ALWAYS or key in internal[name]}
         for name, config in found.items()
     }
+
+
+def _dead_letter_topics(
+    connection: Connection, plans: Iterable[TopologyPlan], timeout_s: float
+) -> dict[str, DescribedTopic | None]:
+    """Return the plans' topics of dead letters, None for those that do not exist; nothing if they may not be seen."""
+    names = {plan.dead_letter_topic for plan in plans if plan.dead_letter_topic is not None}
+    if not names:
+        return {}
+    try:
+        described = describe_topics(connection.admin, names, timeout_s)
+    except AuthorizationError as error:
+        log.warning("The topic of dead letters is not checked: %s", error)
+        return {}
+    return {name: described.get(name) for name in names}
 
 
 def _lag(

@@ -67,6 +67,7 @@ class Reason(StrEnum):
     TOPICS_BEING_CREATED = "TopicsBeingCreated"
     TOO_FEW_BROKERS = "TooFewBrokers"
     TOPIC_MISCONFIGURED = "TopicMisconfigured"
+    DEAD_LETTER_TOPIC_MISSING = "DeadLetterTopicMissing"
     TOPIC_DIFFERS = "TopicDiffers"
     CHANGELOG_LOST = "ChangelogLost"
     REPARTITION_TOPIC_LOST = "RepartitionTopicLost"
@@ -255,6 +256,12 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "TopicsReady",
         "An internal topic has other partitions or another clean-up policy than the state needs, or cannot be written to.",
         "Do what the message says; a StreamsReset makes the topics anew.",
+    ),
+    Reason.DEAD_LETTER_TOPIC_MISSING: Explanation(
+        "TopicsReady",
+        "The topic of `processing.deadLetterTopic` does not exist. Nothing is held back, as brokers may create it on demand; "
+        "without it pods do not start.",
+        "Create it, or correct its name.",
     ),
     Reason.TOPIC_DIFFERS: Explanation(
         "TopicsReady",

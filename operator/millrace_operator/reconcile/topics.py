@@ -40,7 +40,7 @@ class Finding:
     @property
     def blocks(self) -> bool:
         """Whether nothing may be started before it is mended."""
-        return self.reason is not Reason.TOPIC_DIFFERS
+        return self.reason not in {Reason.TOPIC_DIFFERS, Reason.DEAD_LETTER_TOPIC_MISSING}
 
     @property
     def is_unfit(self) -> bool:
@@ -72,6 +72,7 @@ _ORDER: Final = (
     Reason.PARTITIONS_DISAGREE,
     Reason.INTERNAL_TOPIC_MISSING,
     Reason.TOO_FEW_BROKERS,
+    Reason.DEAD_LETTER_TOPIC_MISSING,
     Reason.TOPIC_DIFFERS,
 )
 
@@ -168,10 +169,22 @@ class _Examination:
         if create and (few := self._too_few_brokers()):
             findings.append(few)
             create = []
+        findings += self._of_dead_letters()
         findings.sort(key=lambda item: _ORDER.index(item.reason))
         topics = Topics(tuple(findings), tuple(create), tasks=sum(self.counts.tasks.values()))
         statuses = tuple(self._status(name, message, remember=topics.ready) for name, message in messages.items())
         return replace(topics, statuses=statuses)
+
+    def _of_dead_letters(self) -> Iterator[Finding]:
+        """Yield what is wrong with the topic of dead letters; the brokers may not have been asked for it, or not answer."""
+        name, asked = self.plan.dead_letter_topic, self.kafka.asked
+        if name is not None and (asked is None or name in asked) and name not in self.kafka.topics:
+            yield Finding(
+                name,
+                Reason.DEAD_LETTER_TOPIC_MISSING,
+                f"Topic {name}, where dead letters go (processing.deadLetterTopic), does not exist. Create it, or correct "
+                "its name.",
+            )
 
     def _status(self, name: str, message: str | None, *, remember: bool) -> InternalTopicStatus:
         topic, known = self.kafka.topics.get(name), self._known(name)

@@ -27,6 +27,7 @@ _HINTS: dict[type[errors.StreamsError], str] = {
     errors.BrokerUnreachableError: "Check the address, or start a Kafka on this machine with `millrace dev kafka`.",
     errors.AuthenticationError: "Check security.protocol and the sasl.* and ssl.* settings against the brokers' listener.",
     errors.MissingSourceTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
+    errors.MissingSinkTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
     errors.ListenerError: "Stop what listens there, or choose another address with --http or health.listener.",
     errors.ActiveGroupError: "Suspend it in Kubernetes, or stop its processes (`millrace dev down`), and try again.",
     errors.LockError: "Stop the other process, or give this one a directory of its own with --state-dir.",

@@ -135,6 +135,8 @@ def _show(plan: TopologyPlan, console: Console) -> None:
         _grow(root.add(f"[bold]sub-topology {subtopology.id}[/]"), subtopology)
     for store in plan.global_stores:
         root.add(f"global store [cyan]{store.name}[/] ({store.kind}) of topic [green]{store.topic}[/]")
+    if plan.dead_letter_topic is not None:
+        root.add(f"sends dead letters to [green]{plan.dead_letter_topic}[/]")
     console.print(root)
 
 

@@ -54,8 +54,8 @@ def ask_for_plan(manifest: Path) -> TopologyPlan:
 
 def outputs_of(plan: TopologyPlan) -> frozenset[str]:
     """Return the user's topics that the application writes, where they are known in advance."""
-    written = frozenset(name for item in plan.subtopologies for name in item.sink_topics)
-    return written - repartition_topics(plan).keys()
+    written = {name for item in plan.subtopologies for name in item.sink_topics} - repartition_topics(plan).keys()
+    return frozenset(written if plan.dead_letter_topic is None else written | {plan.dead_letter_topic})
 
 
 def provide_topics(
@@ -87,16 +87,19 @@ def provide_topics(
     if create_missing:
         missing |= dict.fromkeys(others, partitions)
     else:
-        _demand(others, inputs)
+        _demand(others, inputs, plan.dead_letter_topic)
     if missing:
         create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
     for name, count in missing.items():
         report(f"Created topic {name}, partitions: {count}")
 
 
-def _demand(missing: Sequence[str], inputs: Collection[str]) -> None:
+def _demand(missing: Sequence[str], inputs: Collection[str], dead_letters: str | None) -> None:
     if not missing:
         return
-    named = ", ".join(f"{name} ({'input' if name in inputs else 'output'})" for name in missing)
+    kinds = {
+        name: "input" if name in inputs else "dead letters" if name == dead_letters else "output" for name in missing
+    }
+    named = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
     options = " ".join(f"--topic {name}:{DEFAULT_PARTITIONS}" for name in missing)
     raise MissingSourceTopicError(f"Topics of the application do not exist: {named}. Create them, or add `{options}`")

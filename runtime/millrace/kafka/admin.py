@@ -11,27 +11,34 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
 from millrace.errors import ActiveGroupError
-from millrace.kafka.requests import FORBIDDEN, ask, forbidden, pause, request_timeout
+from millrace.kafka.requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause, request_timeout
 
 __all__ = [
     "DescribedTopic",
     "TopicToCreate",
     "all_topic_partitions",
+    "appears_on_demand",
     "broker_count",
     "create_topics",
     "delete_group",
     "delete_topics",
     "describe_topics",
     "group_names",
+    "may_write",
     "topic_configs",
     "topic_partitions",
     "wait_for_topics",
 ]
 
+_ABSENT: Final[Mapping[int, Any]] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: None,
+    KafkaError._UNKNOWN_TOPIC: None,  # noqa: SLF001 (librdkafka's local codes have no other name)
+}
+_PAUSE_S: Final = 0.1
 _AS_KAFKA_PRINTS_IT: Final = str.maketrans("+/", "-_")
 
 
@@ -70,11 +77,7 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
         )
         return futures
 
-    absent: dict[int, Any] = {
-        KafkaError.UNKNOWN_TOPIC_OR_PART: None,
-        KafkaError._UNKNOWN_TOPIC: None,  # noqa: SLF001 (librdkafka's local codes have no other name)
-    }
-    described = ask("describe topics", request, topics, timeout_s, final=absent)
+    described = ask("describe topics", request, topics, timeout_s, final=_ABSENT)
     return {
         name: DescribedTopic(
             str(topic.topic_id).translate(_AS_KAFKA_PRINTS_IT),
@@ -94,6 +97,50 @@ def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: flo
         StreamsTimeoutError: The brokers did not answer in time.
     """
     return {name: topic.partitions for name, topic in describe_topics(admin, topics, timeout_s).items()}
+
+
+def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool | None:
+    """Return whether this principal may write to a topic; None if there is no such topic, and asking creates none.
+
+    Raises:
+        AuthorizationError: The principal has no right on the topic at all.
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+
+    def request(names: Collection[str]) -> Mapping[str, Any]:
+        futures: Mapping[str, Any] = admin.describe_topics(
+            TopicCollection(list(names)),
+            include_authorized_operations=True,
+            request_timeout=request_timeout(deadline),
+        )
+        return futures
+
+    described = ask("describe topics", request, [topic], timeout_s, final=_ABSENT)[topic]
+    if described is None:
+        return None
+    allowed = described.authorized_operations
+    return allowed is None or AclOperation.WRITE in allowed
+
+
+def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) -> bool:
+    """Return whether a topic is there once it has been asked for as a producer asks: brokers may be set to create it then.
+
+    Raises:
+        StreamsTimeoutError: The brokers did not answer in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            problem = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].error
+        except KafkaException as error:
+            pause(deadline, f"look for topic {topic}", error.args[0])
+            continue
+        if problem is None or problem.code() == KafkaError.LEADER_NOT_AVAILABLE:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE_S)
 
 
 def broker_count(admin: AdminClient, timeout_s: float = 30.0) -> int:

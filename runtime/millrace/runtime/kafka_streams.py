@@ -27,7 +27,7 @@ from millrace.runtime.housekeeping import Housekeeping
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
-from millrace.runtime.preflight import check_served, provision_internal_topics
+from millrace.runtime.preflight import check_dead_letter_topic, check_served, provision_internal_topics
 from millrace.runtime.reads import Reads
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.snapshot import Instance, take_status
@@ -166,6 +166,8 @@ class KafkaStreams:
             AuthenticationError: the brokers refused the credentials.
             MissingSourceTopicError: an input topic does not exist.
             MisconfiguredInternalTopicError: an internal topic has a wrong partition count.
+            MissingSinkTopicError: the topic of dead letters does not exist.
+            AuthorizationError: this principal may not do something that is needed.
         """
         self._require_created("start")
         self._directory.lock()
@@ -178,6 +180,7 @@ class KafkaStreams:
             check_connection(self.config)
             self._admin = open_admin(settings.admin())
             provision_internal_topics(self.topology, self.config, self._admin)
+            check_dead_letter_topic(self.config, self._admin)
             self._start_global_thread(settings, self._admin)
         except BaseException:
             self._stop_health()

@@ -1,7 +1,7 @@
 """What is checked before the first thread starts, so that what is wrong is said at once and in words.
 
 Settings that this version does not serve; brokers and credentials; input topics; internal topics, which are created if
-missing.
+missing; the topic of dead letters, which is needed when something goes wrong and is not to be missing then.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import logging
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import GroupProtocol, StreamsConfig
-from millrace.errors import ConfigError, UnsupportedFeatureError
+from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError, UnsupportedFeatureError
+from millrace.kafka.admin import appears_on_demand, may_write
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.internal_topics import provision
 from millrace.runtime.membership import may_create_topics
 from millrace.topology.built import BuiltTopology
 
-__all__ = ["check_served", "check_settings", "provision_internal_topics"]
+__all__ = ["check_dead_letter_topic", "check_served", "check_settings", "provision_internal_topics"]
 
 _log = logging.getLogger(__name__)
 
@@ -80,3 +81,30 @@ def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, ad
     report = provision(plan, admin, config, create=may_create_topics(plan, config))
     if report.created:
         _log.info("Created internal topics %s", ", ".join(sorted(report.created)))
+
+
+def check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
+    """Check that the topic of dead letters exists, or is made by the brokers on demand, and may be written to.
+
+    Output topics are not looked for at the start: the first record tells. The first dead letter may come after months, and
+    would end an application that was told to go on.
+
+    Raises:
+        MissingSinkTopicError: it does not exist.
+        AuthorizationError: this principal may not write to it.
+    """
+    name = config.errors_dead_letter_queue_topic_name
+    if not name:
+        return
+    setting = f"errors.dead.letter.queue.topic.name={name}"
+    try:
+        writable = may_write(admin, name)
+    except AuthorizationError as error:
+        raise AuthorizationError(f"{setting}: grant this application's user WRITE on the topic. {error}") from error
+    if writable is None and not appears_on_demand(admin, name):
+        raise MissingSinkTopicError(
+            f"{setting}: the topic does not exist. Create it, or correct the setting (in a manifest "
+            "spec.processing.deadLetterTopic)"
+        )
+    if writable is False:
+        raise AuthorizationError(f"{setting}: grant this application's user WRITE on the topic; it may only read it")

@@ -249,7 +249,13 @@ class TopologyBuilder:
         tasks = tuple(self._subtopology(group, config, copartitioned) for group in groups if not group.is_global)
         filled = [group for group in groups if group.is_global]
         of_global_stores = self._global_subtopology(filled, config) if filled else None
-        return BuiltTopology(config.application_id, tasks, of_global_stores, tuple(self.nodes))
+        return BuiltTopology(
+            config.application_id,
+            tasks,
+            of_global_stores,
+            tuple(self.nodes),
+            config.errors_dead_letter_queue_topic_name or None,
+        )
 
     def _subtopology(self, group: NodeGroup, config: StreamsConfig, copartitioned: list[frozenset[str]]) -> Subtopology:
         application_id = config.application_id

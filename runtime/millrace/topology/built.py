@@ -51,6 +51,8 @@ class BuiltTopology:
     """Sources, processors and stores of all global stores; every instance runs it once, over all partitions."""
     node_names: tuple[str, ...] = ()
     """Of all nodes, in the order in which they were added: what the whole topology goes by when it runs as one task."""
+    dead_letter_topic: str | None = None
+    """Where the exception handlers send what they skip or fail on (KIP-1034), by the configuration."""
 
     def subtopology(self, number: int) -> Subtopology:
         """Return the sub-topology of that id.

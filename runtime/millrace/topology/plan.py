@@ -1,7 +1,8 @@
 """The topology plan: all that a cluster, the operator or a reviewer must know of a topology, as JSON.
 
 Provisioning, `millrace plan`, `millrace dev` and the operator work from this alone; none of them imports user code. The
-hash covers what decides whether running state still fits: ids, topics, stores and their formats; not topic configuration.
+hash covers what decides whether running state still fits: ids, topics, stores and their formats; neither topic configuration
+nor where dead letters go.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
 from millrace.topology.built import BuiltTopology, Subtopology
@@ -81,6 +82,14 @@ class TopologyPlan(_PlanModel):
     """SHA-256, hexadecimal, over the canonical JSON of what compatibility of state depends on."""
     subtopologies: tuple[PlannedSubtopology, ...] = ()
     global_stores: tuple[PlannedGlobalStore, ...] = ()
+    dead_letter_topic: str | None = None
+    """An output topic of the user's that every sub-topology may write (`errors.dead.letter.queue.topic.name`)."""
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the dead-letter topic out if there is none: plans without it read as they did before it was known."""
+        absent = {"deadLetterTopic", "dead_letter_topic"} if self.dead_letter_topic is None else set()
+        return {name: value for name, value in serialize(self).items() if name not in absent}
 
     def to_json(self, *, indent: int | None = None) -> str:
         """Return the JSON with camelCase names."""
@@ -101,6 +110,7 @@ def plan_of(topology: BuiltTopology) -> TopologyPlan:
         hash=_hash(topology.application_id, subtopologies, stores),
         subtopologies=subtopologies,
         global_stores=stores,
+        dead_letter_topic=topology.dead_letter_topic,
     )
 
 

@@ -24,6 +24,8 @@ from millrace.topology.plan_diff_state import (
     store_reasons,
 )
 
+_NOTHING_DEPENDS_ON_OUTPUTS = "no state depends on output topics"
+
 __all__ = ["PlanDiff", "Reason", "Verdict", "diff_plans"]
 
 
@@ -90,6 +92,7 @@ def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
             *repartition_topic_reasons(old, new),
             *changelog_config_reasons(old, new),
             *_inputs_and_outputs(old, new),
+            *_dead_letters(old, new),
             *global_store_reasons(old, new),
         ]
     reasons.sort(key=lambda item: not item.needs_reset)
@@ -204,6 +207,15 @@ def _partners(item: PlannedSubtopology, topic: str) -> frozenset[str]:
     return frozenset(name for group in item.copartition_groups if topic in group for name in group)
 
 
+def _dead_letters(old: TopologyPlan, new: TopologyPlan) -> Iterator[Reason]:
+    was, now = old.dead_letter_topic, new.dead_letter_topic
+    if was == now:
+        return
+    for name, change in ((was, "is no longer written"), (now, "is newly written")):
+        if name is not None:
+            yield Reason("dead-letter topic", name, change, _NOTHING_DEPENDS_ON_OUTPUTS, needs_reset=False)
+
+
 def _outputs(
     number: int, old: PlannedSubtopology | None, new: PlannedSubtopology | None, internal: frozenset[str]
 ) -> Iterator[Reason]:
@@ -211,5 +223,5 @@ def _outputs(
     now = set(new.sink_topics if new else ()) - internal
     for names, change in ((was - now, "is no longer written"), (now - was, "is newly written")):
         for name in sorted(names):
-            why = "no state depends on output topics"
-            yield Reason("sink topic", name, f"{change} by sub-topology {number}", why, needs_reset=False)
+            done = f"{change} by sub-topology {number}"
+            yield Reason("sink topic", name, done, _NOTHING_DEPENDS_ON_OUTPUTS, needs_reset=False)

@@ -100,6 +100,14 @@ def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
     assert (after.partitions, after.config["cleanup.policy"]) == (5, "delete")
 
 
+def test_the_dead_letter_topic_is_looked_at(clusters, app, plan, topic_factory):
+    """It is asked for with the inputs, and has no lag."""
+    failed = topic_factory("failed")
+    for letters, there in ((failed, True), ("no-such-letters", False)):
+        state = clusters.observe(app, Credentials(), plan.model_copy(update={"dead_letter_topic": letters}))
+        assert (letters in state.asked, letters in state.topics, state.lag) == (True, there, 0)
+
+
 def test_both_plans_are_looked_at(clusters, app, plan):
     """Topics that only the stable revision has are seen as well."""
     provision(clusters, app, plan)

@@ -121,6 +121,30 @@ def test_topics_that_differ_are_only_told_of(spec, words):
     assert topics.ready
 
 
+def test_a_missing_dead_letter_topic_is_told_of():
+    """Nothing is held back for it: brokers may create it when it is first written to. Once it is there nothing is said."""
+    letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
+    topics = found(the_plan=letters)
+    assert reasons(topics) == [Reason.DEAD_LETTER_TOPIC_MISSING]
+    assert (
+        "Topic words-failed, where dead letters go (processing.deadLetterTopic), does not exist"
+        in topics.findings[0].message
+    )
+    assert topics.ready
+    assert reasons(found(the_plan=letters, topics={"words-failed": Topic("id-9", 1, 3)})) == []
+
+
+def test_a_dead_letter_topic_that_was_not_asked_for():
+    """As long as the brokers have not been asked for it, or may not answer, nothing is said about it."""
+    letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
+    state = KafkaState(
+        topics={INPUT: Topic("input", 4, 3), CHANGELOG: GOOD}, asked=frozenset({INPUT, CHANGELOG}), brokers=3
+    )
+    topics = examine(letters, StreamsAppSpec.model_validate(SMALL), state, {}, frozenset())
+    assert topics is not None
+    assert topics.findings == ()
+
+
 @pytest.mark.parametrize(("kept", "differs"), [("1000", True), ("9000", False), ("-1", False)])
 def test_a_retention_that_is_too_short(kept, differs):
     """A windowed store's changelog must keep records for as long as the store does."""
