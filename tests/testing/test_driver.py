@@ -72,6 +72,24 @@ def test_topics_that_are_read_again_are_looped_back():
     assert [(record.value, record.timestamp) for record in records] == [("2", 7), ("1", 7), ("0", 7)]
 
 
+@pytest.mark.parametrize("inputs", [("in",), ("in", "other")])
+def test_dead_letter_is_there_when_pipe_returns(inputs):
+    """A record that cannot be read is answered at once, also if it is the last and the task has another input."""
+    longs = Serdes.long()
+    topology = Topology().add_source("src", *inputs, value_serde=longs).add_sink("snk", "out", "src", value_serde=longs)
+    topology.add_source("letters", "dlq").add_sink("copy", "copied", "letters")
+    config = {
+        **CONFIG,
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": "dlq",
+    }
+    with TopologyTestDriver(topology, config) as driver:
+        driver.create_input_topic("in", value_serde=Serdes.string()).pipe_input("k", "no long", timestamp=5)
+        assert driver.dropped_records == 1
+        assert driver.create_output_topic("dlq").read_key_values_to_list() == [("k", "no long")]
+        assert driver.create_output_topic("copied").read_key_values_to_list() == [("k", "no long")]
+
+
 def test_wall_clock_moves_only_when_told():
     """Wall-clock punctuators fire on advance_wall_clock_time, once per advance."""
 
