@@ -25,8 +25,8 @@ class Task:
         self.settings = {"application.id": "app", "bootstrap.servers": "x:1"} | (settings or {})
         self.stores: list[Any] = []
 
-    def open(self, builder: Any) -> Any:
-        """Build and open a store."""
+    def open(self, builder: Any, *, shared: bool = False) -> Any:
+        """Build and open a store; a shared one is read by other threads too."""
         store = builder.build()
         topics = {builder.name: f"app-{builder.name}-changelog"} if builder.logging_enabled else {}
         store.init(
@@ -41,6 +41,7 @@ class Task:
                 send_change=self._sender,
                 now_ms=lambda: 0,
                 drop_record=self._drop,
+                shared=shared,
             )
         )
         self.stores.append(store)

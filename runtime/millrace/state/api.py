@@ -96,6 +96,8 @@ class StoreContext:
     drop_record: Callable[[], None] = field(default=lambda: None)
     """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
     restoring: bool = False
+    shared: bool = False
+    """Whether other threads read the store while its own thread writes and commits it, as they read global stores."""
 
     def changelog_partition(self, store_name: str) -> TopicPartition | None:
         """Return the store's changelog partition, or None when it is not logged."""

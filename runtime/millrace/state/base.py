@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from millrace.errors import InvalidStateStoreError
 from millrace.records import TopicPartition
@@ -11,7 +11,7 @@ from millrace.serdes.base import Serde
 from millrace.state.api import FlushListener, LogChange, StoreContext
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import change_sender
-from millrace.state.physical import PhysicalStore
+from millrace.state.physical import PhysicalStore, SharedPhysicalStore
 from millrace.state.serde_binding import changelog_topic, store_serdes
 from millrace.state.value_formats import ValueFormat
 
@@ -58,6 +58,8 @@ class LayeredStore(Generic[P]):
         self._value_bytes: Callable[[str, Any], bytes] = values.serialize
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
+        if context.shared:
+            self._physical = cast("P", SharedPhysicalStore(self._physical))
         self._physical.open(context)
         log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
         self._wire(context, log)

@@ -2,18 +2,24 @@
 
 A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
 readable at once, and that what it keeps after a crash is the state of some `commit`.
+
+A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedPhysicalStore`.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from functools import wraps
+from typing import Any, Protocol, TypeVar
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
 from millrace.state.positions import Position
 
 Rows = Iterator[tuple[bytes, bytes]]
+
+T = TypeVar("T")
 
 
 class PhysicalStore(Protocol):
@@ -62,3 +68,44 @@ class PhysicalKeyValueStore(PhysicalStore, Protocol):
 
     def approximate_num_entries(self) -> int:
         """Return roughly how many rows there are."""
+
+
+class SharedPhysicalStore:
+    """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
+
+    A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
+    read under the lock, which is free between two rows.
+
+    Args:
+        physical: the store, to be used only through this object from now on.
+    """
+
+    def __init__(self, physical: PhysicalStore) -> None:
+        self._shared = physical
+        self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the store; a method comes with the lock around it."""
+        found = getattr(self._shared, name)
+        if not callable(found):
+            return found
+        lock = self._lock
+
+        @wraps(found)
+        def locked(*args: Any, **options: Any) -> Any:
+            with lock:
+                result = found(*args, **options)
+            return _locked_rows(result, lock) if isinstance(result, Iterator) else result
+
+        setattr(self, name, locked)  # asked for once: a look-up is on the path of records
+        return locked
+
+
+def _locked_rows(rows: Iterator[T], lock: threading.RLock) -> Iterator[T]:
+    while True:
+        with lock:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+        yield row
