@@ -37,7 +37,9 @@ def open_task(directory, processor=Fill, **settings):
     config = StreamsConfig.of({**DEFAULTS, **settings})
     built = topology.build(config)
     task = GlobalStateTask(built.global_subtopology, config, state_dir=directory / "global", clock=lambda: 0)
-    return task, task.initialize()
+    task.open_stores()
+    task.initialize()
+    return task, task.stores
 
 
 def record(partition, offset, key, value):
@@ -67,6 +69,61 @@ def test_committed_offset_survives_a_restart(tmp_path):
     assert again.committed_offset(G0) == 1
     assert again.committed_offset(G1) is None
     assert stores["gs"].get("a") == "1"
+    again.close()
+
+
+def open_two(directory, other="other", *, in_memory=False):
+    """Return an initialised global task over topics g and h, which feed the stores gs and `other`."""
+
+    class FillOther(Processor):
+        def process(self, record):
+            self.context.get_state_store(other).put(record.key, record.value)
+
+    def builder(supplier):
+        return Stores.key_value_store_builder(supplier, Serdes.string(), Serdes.string()).with_logging_disabled()
+
+    supplier = Stores.in_memory_key_value_store if in_memory else Stores.persistent_key_value_store
+    topology = Topology().add_global_store(builder(Stores.persistent_key_value_store("gs")), "gsrc", "g", "gproc", Fill)
+    topology.add_global_store(builder(supplier(other)), "hsrc", "h", "hproc", FillOther)
+    topology.add_source("src", "in").add_processor("p", Echo, "src")
+    config = StreamsConfig.of(DEFAULTS)
+    built = topology.build(config)
+    task = GlobalStateTask(built.global_subtopology, config, state_dir=directory / "global", clock=lambda: 0)
+    task.open_stores()
+    task.initialize()
+    return task
+
+
+H0 = TopicPartition("h", 0)
+
+
+def test_each_store_has_the_offsets_of_its_own_topic(tmp_path):
+    """A store that is new, or in memory, is read from the beginning; the others go on where they were."""
+    task = open_two(tmp_path)
+    task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
+    task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
+    task.commit()
+    task.close()
+    for options in ({"other": "renamed"}, {"in_memory": True}):
+        again = open_two(tmp_path, **options)
+        assert (again.committed_offset(G0), again.committed_offset(H0)) == (1, None)
+        again.close()
+    same = open_two(tmp_path)
+    assert (same.committed_offset(G0), same.committed_offset(H0)) == (1, 0)
+    same.close()
+
+
+def test_wiped_store_is_empty_and_leaves_the_others_alone(tmp_path):
+    """Wiping the store of a topic takes its rows and its offsets, and nothing of another store."""
+    task = open_two(tmp_path)
+    task.update(G0, [record(0, 0, "a", "1")])
+    task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
+    task.commit()
+    task.close()
+    again = open_two(tmp_path)
+    again.wipe("h")
+    assert (again.committed_offset(G0), again.committed_offset(H0)) == (0, None)
+    assert (again.stores["gs"].get("a"), again.stores["other"].get("a")) == ("1", None)
     again.close()
 
 

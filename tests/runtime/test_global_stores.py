@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
 
-from millrace.errors import FailedProcessingError, MissingSourceTopicError
+from millrace.dsl import Consumed, Materialized, StreamsBuilder
+from millrace.errors import FailedProcessingError, MissingSourceTopicError, ProcessorStateError
 from millrace.processor.api import Processor
 from millrace.records import Record
 from millrace.runtime import KafkaStreams, State
@@ -126,3 +130,156 @@ def test_processing_handler_may_skip_records_of_global_stores(kafka, topic_facto
         produce(kafka, source, ["a", "b"])
         wait_until(lambda: len(read_all(kafka, sink)) == 2, "both looked up")
     assert {key: value for key, value, _ in read_all(kafka, sink)} == {b"a": b"unknown", b"b": b"good"}
+
+
+def tables(topics, source, sink):
+    """Return a topology with global tables in stores, given as store -> topic; input goes to the sink as it is."""
+    builder = StreamsBuilder()
+    for store, topic in topics.items():
+        materialized = Materialized.as_(store if isinstance(store, str) else store())
+        builder.global_table(topic, materialized, consumed=Consumed.with_(TEXT, TEXT))
+    builder.stream(source, Consumed.with_(TEXT, TEXT)).to(sink)
+    return builder.build()
+
+
+def keys(streams):
+    """Return the keys in each global store, in order."""
+    return {name: [pair.key for pair in store.all()] for name, store in streams._global_thread.stores.items()}
+
+
+def delete_records(kafka, topic, before):
+    """Delete the records of a topic's only partition below an offset."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.delete_records([ClientTopicPartition(topic, 0, before)]).values():
+        future.result(60)
+
+
+def create_again(kafka, topic):
+    """Delete a topic and create it again."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    for future in admin.delete_topics([topic]).values():
+        future.result(60)
+
+    def created():
+        try:
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        except KafkaException:  # it is still being deleted
+            return False
+        return True
+
+    wait_until(created, f"{topic} created again")
+
+
+def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
+    """A store that has no offsets is filled from the beginning, though the store of another table has them."""
+    first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
+    application = f"app-{secrets.token_hex(4)}"
+    config = settings(kafka, application, tmp_path)
+    put(kafka, first, {"a1": "x", "a2": "x"}, partitions=1)
+    put(kafka, second, {"b1": "x"}, partitions=1)
+    with running(tables({"one": first, "two": second}, source, sink), config) as streams:
+        assert keys(streams) == {"one": ["a1", "a2"], "two": ["b1"]}
+    with running(tables({"one": first, "other": second}, source, sink), config) as streams:
+        assert keys(streams) == {"one": ["a1", "a2"], "other": ["b1"]}
+    shutil.rmtree(tmp_path / application / "global" / "rocksdb" / "other")
+    with running(tables({"one": first, "other": second}, source, sink), config) as streams:
+        assert keys(streams) == {"one": ["a1", "a2"], "other": ["b1"]}
+
+
+def test_global_store_on_disk_goes_on_beside_one_in_memory(kafka, topic_factory, tmp_path, caplog):
+    """A store in memory is filled at each start; that of another table is read from where it was."""
+    first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    put(kafka, first, {"a1": "x", "a2": "x"}, partitions=1)
+    put(kafka, second, {"b1": "x"}, partitions=1)
+    in_memory = Stores.in_memory_key_value_store("two")
+    for filled in (3, 1):
+        caplog.clear()
+        with (
+            caplog.at_level("INFO", "millrace.runtime.global_thread"),
+            running(tables({"one": first, lambda: in_memory: second}, source, sink), config) as streams,
+        ):
+            assert keys(streams) == {"one": ["a1", "a2"], "two": ["b1"]}
+        assert f"Filling global stores one, two: {filled} records" in caplog.text
+
+
+def test_store_that_missed_deleted_records_is_filled_again(kafka, topic_factory, tmp_path, caplog):
+    """If records below the next offset to be read are gone, the store is emptied first: among them were deletions, maybe."""
+    names, other, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    topology = tables({"names": names, "other": other}, source, sink)
+    put(kafka, names, {"old": "x"}, partitions=1)
+    put(kafka, other, {"kept": "x"}, partitions=1)
+    with running(topology, config) as streams:
+        assert keys(streams) == {"names": ["old"], "other": ["kept"]}
+    put(kafka, names, {"missed": "x", "new": "x"}, partitions=1)
+    delete_records(kafka, names, 2)
+    delete_records(kafka, other, 1)
+    with running(tables({"names": names, "other": other}, source, sink), config) as streams:
+        assert keys(streams) == {"names": ["new"], "other": ["kept"]}
+    assert f"Records of {names}-0 that were not read yet are deleted: offset 1 is next" in caplog.text
+    assert other not in caplog.text
+
+
+@pytest.mark.parametrize("records", [1, 2, 3], ids=["shorter", "as long", "longer"])
+def test_store_of_a_topic_that_was_created_again_is_filled_again(kafka, topic_factory, tmp_path, caplog, records):
+    """A topic of the same name is another topic, however many records it has: nothing of the old one is left."""
+    names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
+    with running(tables({"names": names}, source, sink), config) as streams:
+        assert keys(streams) == {"names": ["old1", "old2"]}
+    create_again(kafka, names)
+    put(kafka, names, {f"new{number}": "x" for number in range(records)}, partitions=1)
+    expected = {"names": [f"new{number}" for number in range(records)]}
+    with running(tables({"names": names}, source, sink), config) as streams:
+        assert keys(streams) == expected
+    assert f"Topic {names} was deleted and created again: its global store is emptied" in caplog.text
+    caplog.clear()
+    with running(tables({"names": names}, source, sink), config) as streams:
+        assert keys(streams) == expected
+    assert "emptied" not in caplog.text
+
+
+def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, topic_factory, tmp_path):
+    """The instance fails and says why; the store is emptied, so that a restart has what the topic has."""
+    names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
+    streams = KafkaStreams(tables({"names": names}, source, sink), config)
+    streams.start()
+    wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+    consumer = streams._global_thread._consumer
+    poll, behind = consumer.poll, []
+
+    def fall_behind(*args):
+        if not behind:  # in the consumer's own thread
+            behind.append(True)
+            delete_records(kafka, names, 1)
+            consumer._client.seek(ClientTopicPartition(names, 0, 0))
+        return poll(*args)
+
+    consumer.poll = fall_behind
+    assert streams.wait(60)
+    assert streams.state is State.ERROR
+    assert isinstance(streams.error, ProcessorStateError)
+    assert f"{names}-0 does not have the record that its global store was to read next" in str(streams.error)
+    assert "a restart fills it" in str(streams.error)
+    with running(tables({"names": names}, source, sink), config) as again:
+        assert keys(again) == {"names": ["old2"]}
+
+
+def test_open_transaction_does_not_hold_up_the_start(kafka, topic_factory, tmp_path):
+    """Exactly-once reads committed records: what an open transaction has written to the table's topic is not waited for."""
+    names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee="exactly_once_v2")
+    put(kafka, names, {"k1": "x"}, partitions=1)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": secrets.token_hex(4)})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(names, b"x", b"k2")
+    assert producer.flush(60) == 0
+    with running(tables({"names": names}, source, sink), config | {"task.timeout.ms": 20_000}) as streams:
+        assert keys(streams) == {"names": ["k1"]}
+        producer.commit_transaction(60)
+        wait_until(lambda: keys(streams) == {"names": ["k1", "k2"]}, "the transaction's record")

@@ -2,11 +2,15 @@
 
 Every instance runs one. It has no producer, commits nothing to the group, and its stores have no changelog: the topics
 themselves are what they are restored from, always through their processors, so that a store holds the same after a restart.
+
+Each topic feeds one store, which keeps the offsets of that topic: whether a store is complete does not depend on the others.
+Stream threads read the stores while this task writes them, so the stores are opened as shared ones.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,11 +27,14 @@ from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, TopicPartition
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext, close_all
+from millrace.state.rocksdb import explain
 from millrace.topology.built import Subtopology
 
 _log = logging.getLogger(__name__)
 
 GLOBAL_TASK_ID = TaskId(-1, -1)
+_TRASH = ".deleted"
+"""Ends the name, in the global directory, of a store's files that are being deleted."""
 
 
 class GlobalStateTask:
@@ -48,9 +55,9 @@ class GlobalStateTask:
         self.record = RecordContext()
         self.times = TaskTimes(system_time=clock())
         self.counters = TaskCounters()
-        self.stores: Mapping[str, StateStore] = {
-            builder.name: builder.build() for builder in subtopology.store_builders
-        }
+        self._builders = {builder.name: builder for builder in subtopology.store_builders}
+        self._store_of = {topic: store for store, topic in subtopology.changelog_topics.items()}
+        self._stores: dict[str, StateStore] = {}
         self._state_dir = state_dir
         self._clock = clock
         self._failures = ErrorHandling(
@@ -60,24 +67,72 @@ class GlobalStateTask:
         self._queues: dict[TopicPartition, RecordQueue] = {}
 
     def __repr__(self) -> str:
-        return f"<GlobalStateTask of {', '.join(self.stores) or 'no stores'}>"
+        return f"<GlobalStateTask of {', '.join(self._builders) or 'no stores'}>"
 
-    def initialize(self) -> dict[str, StateStore]:
-        """Open the stores and start the processors; return the stores, which tasks are given as `global_stores`."""
-        context = StoreContext(
-            application_id=self.config.application_id,
-            task_id=GLOBAL_TASK_ID,
-            config=self.config,
-            state_dir=self._state_dir,
-            record=self.record,
-            cache=None,
-            changelog_topics={},
-            send_change=_no_changelog,
-            now_ms=self._clock,
-            drop_record=self._drop_record,
+    @property
+    def stores(self) -> Mapping[str, StateStore]:
+        """The stores by name; there are none before `open_stores`."""
+        return self._stores
+
+    def open_stores(self) -> None:
+        """Open the stores, to see which offsets they have.
+
+        Raises:
+            ProcessorStateError: one cannot be opened.
+        """
+        for trash in self._state_dir.glob(f"*{_TRASH}"):
+            shutil.rmtree(trash, ignore_errors=True)
+        for name in self._builders:
+            self._open(name)
+
+    def _open(self, name: str) -> None:
+        store = self._stores[name] = self._builders[name].build()
+        store.init(
+            StoreContext(
+                application_id=self.config.application_id,
+                task_id=GLOBAL_TASK_ID,
+                config=self.config,
+                state_dir=self._state_dir,
+                record=self.record,
+                cache=None,
+                changelog_topics={},
+                send_change=_no_changelog,
+                now_ms=self._clock,
+                drop_record=self._drop_record,
+                shared=True,
+            )
         )
-        for store in self.stores.values():
-            store.init(context)
+
+    def wipe(self, topic: str) -> None:
+        """Empty the store that a topic feeds, so that it is filled from the topic's beginning; before `initialize`.
+
+        Raises:
+            ProcessorStateError: its files cannot be deleted.
+        """
+        name = self._store_of[topic]
+        self._stores[name].close()
+        self.delete_files(topic)
+        self._open(name)
+
+    def delete_files(self, topic: str) -> None:
+        """Delete what the store that a topic feeds has on disk, once it is closed.
+
+        Raises:
+            ProcessorStateError: its files cannot be deleted.
+        """
+        name = self._store_of[topic]
+        for directory in (self._state_dir / "rocksdb" / name, self._state_dir / name):
+            if not directory.exists():
+                continue
+            trash = self._state_dir / f"{name}{_TRASH}"
+            try:  # by way of another name: a crash leaves the store complete, or out of sight
+                directory.rename(trash)
+                shutil.rmtree(trash)
+            except OSError as error:
+                raise explain(error, directory) from error
+
+    def initialize(self) -> None:
+        """Start the processors; the stores are open."""
         self._topology = compile_topology(
             self.subtopology.nodes,
             CompileEnv(
@@ -88,8 +143,8 @@ class GlobalStateTask:
                 times=self.times,
                 collector=None,
                 failures=self._failures,
-                stores=self.stores,
-                global_stores=self.stores,
+                stores=self._stores,
+                global_stores=self._stores,
                 schedule=_no_schedules,
                 drop_record=self._drop_record,
                 request_commit=_nothing,
@@ -98,16 +153,11 @@ class GlobalStateTask:
             ),
         )
         self._topology.init()
-        return dict(self.stores)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the offset of the last record of a partition that is on disk in every store fed by it, or None.
-
-        The stores of one topic are written together; the lowest wins.
-        """
-        offsets = [store.committed_offset(partition) for store in self.stores.values() if store.persistent]
-        known = [offset for offset in offsets if offset is not None]
-        return min(known) if known and all(store.persistent for store in self.stores.values()) else None
+        """Return the offset of the last record of a partition that is on disk in the store fed by it, or None."""
+        store = self._stores[self._store_of[partition.topic]]
+        return store.committed_offset(partition) if store.persistent else None
 
     def update(self, partition: TopicPartition, records: Sequence[ConsumedRecord]) -> None:
         """Process records of one partition, as bytes, in offset order.
@@ -122,12 +172,19 @@ class GlobalStateTask:
         queue.raw.extend(records)
         self.counters.records_processed += queue.drain(len(queue))
 
+    def uncommitted_bytes(self) -> int:
+        """Return the approximate memory held by writes that wait for `commit`."""
+        return sum(store.uncommitted_bytes() for store in self._stores.values())
+
     def commit(self) -> None:
-        """Put the stores on disk with the offsets reached."""
-        offsets = {tp: queue.position - 1 for tp, queue in self._queues.items() if queue.position is not None}
-        for store in self.stores.values():
+        """Put each store on disk with the offsets of its topic."""
+        reached: dict[str, dict[TopicPartition, int]] = {name: {} for name in self._stores}
+        for partition, queue in self._queues.items():
+            if queue.position is not None:
+                reached[self._store_of[partition.topic]][partition] = queue.position - 1
+        for name, store in self._stores.items():
             store.flush()
-            store.commit(offsets)
+            store.commit(reached[name])
 
     def close(self) -> None:
         """Close processors and stores; writes since the last `commit` are gone."""
@@ -136,7 +193,7 @@ class GlobalStateTask:
             if topology is not None:
                 topology.close()
         finally:
-            close_all(self.stores.values())
+            close_all(self._stores.values())
 
     def _queue(self, partition: TopicPartition) -> RecordQueue:
         queue = self._queues.get(partition)

@@ -88,7 +88,8 @@ class KafkaStreams:
         check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
         self._metrics_page = metrics_page
-        persistent = any(builder.persistent for part in self.topology.subtopologies for builder in part.store_builders)
+        parts = [*self.topology.subtopologies, self.topology.global_subtopology]
+        persistent = any(builder.persistent for part in parts if part is not None for builder in part.store_builders)
         self._directory = StateDirectory(self.config, persistent=persistent)
         self._state = State.CREATED
         self._lock = threading.RLock()
@@ -359,6 +360,7 @@ class KafkaStreams:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
             thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
+            thread.look_up_topics()
             thread.start()
             self._global_thread = thread
 

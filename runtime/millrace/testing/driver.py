@@ -99,7 +99,9 @@ class TopologyTestDriver:
             self._global = GlobalStateTask(
                 built.global_subtopology, self.config, state_dir=self._directory / "global", clock=self._clock
             )
-            global_stores = self._global.initialize()
+            self._global.open_stores()
+            self._global.initialize()
+            global_stores = self._global.stores
         self._collector = CapturingCollector()
         subtopology = merge_subtopologies(built)
         self._patterns = subtopology.source_patterns
