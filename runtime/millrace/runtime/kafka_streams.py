@@ -2,16 +2,22 @@
 
 The client owns what its threads share (state directory, admin client) and decides what becomes of a thread that dies. Its
 state is derived from its threads': RUNNING when all of them are, REBALANCING while any is on its way there.
+
+Closing waits for `start` to end, for the stream threads and the thread of the global stores, in this order; whoever runs in one
+of them only begins it. No lock is held while code of the user's runs, so that it may call whatever it likes.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from enum import Enum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from confluent_kafka.admin import AdminClient
 
@@ -42,6 +48,7 @@ from millrace.topology import Topology
 __all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class UncaughtExceptionResponse(Enum):
@@ -99,6 +106,13 @@ class KafkaStreams:
             self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
         )
         self._state_listener: StateListener | None = None
+        self._changes: deque[tuple[State, State]] = deque()
+        self._telling = False
+        """Whether a thread is in the state listener: it tells what changes meanwhile, too."""
+        self._starter: threading.Thread | None = None
+        self._start_over = threading.Event()
+        self._start_over.set()
+        self._close_called: Future[None] = Future()
         self._restore_listener: RestoreListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
         self._context: ThreadContext | None = None
@@ -135,7 +149,10 @@ class KafkaStreams:
     # Settings that must come before start
 
     def set_state_listener(self, listener: StateListener | None) -> None:
-        """Have a function called with (new, old) on every change of state, in whichever thread made it."""
+        """Have a function called with (new, old) on every change of state: in their order, one after the other.
+
+        It runs in a thread that changed the state, and delays it.
+        """
         self._require_created("set a state listener")
         self._state_listener = listener
 
@@ -169,8 +186,21 @@ class KafkaStreams:
             MisconfiguredInternalTopicError: an internal topic has a wrong partition count.
             MissingSinkTopicError: the topic of dead letters does not exist.
             AuthorizationError: this principal may not do something that is needed.
+            StreamsError: it was started before, or `close` was called while it was starting.
         """
-        self._require_created("start")
+        with self._lock:
+            self._require_created("start")
+            if self._starter is not None:
+                raise StreamsError("Cannot start while another thread starts it")
+            self._starter = threading.current_thread()
+            self._start_over.clear()
+        try:
+            self._start()
+        finally:
+            self._starter = None
+            self._start_over.set()
+
+    def _start(self) -> None:
         self._directory.lock()
         try:
             process_id = str(self._directory.process_id)
@@ -178,12 +208,15 @@ class KafkaStreams:
             settings = ClientSettings(self.config, process_id)
             self._start_health(settings)
             self._credentials = settings.watch_credentials()
-            check_connection(self.config)
-            self._admin = open_admin(settings.admin())
-            provision_internal_topics(self.topology, self.config, self._admin)
-            check_dead_letter_topic(self.config, self._admin)
-            self._start_global_thread(settings, self._admin)
+            self._unless_closed(lambda: check_connection(self.config))
+            self._admin = admin = open_admin(settings.admin())
+            self._unless_closed(lambda: provision_internal_topics(self.topology, self.config, admin))
+            self._unless_closed(lambda: check_dead_letter_topic(self.config, admin))
+            self._start_global_thread(settings, admin)
+            self._require_not_closed()
         except BaseException:
+            if self._global_thread is not None:
+                self._global_thread.shutdown()
             self._stop_health()
             self._directory.unlock()
             raise
@@ -192,13 +225,13 @@ class KafkaStreams:
             config=self.config,
             settings=settings,
             directory=self._directory,
-            admin=self._admin,
+            admin=admin,
             new_membership=MembershipFactory(
                 self.topology,
                 self.config,
                 settings,
                 self._directory.process_id,
-                self._admin,
+                admin,
                 Reads(self.topology, self._directory.path if self._directory.persistent else None),
             ),
             on_shutdown_requested=self._on_shutdown_requested,
@@ -210,12 +243,37 @@ class KafkaStreams:
             paused=self._paused,
         )
         self._set_state(State.REBALANCING)
+        if self.error is not None:  # of the global stores, right after they were filled
+            self._on_fatal(self.error)
         self._housekeeping.start()
         self._credentials.start()
-        self._pool.start(self.config.num_stream_threads)
+        self._pool.start(self.config.num_stream_threads)  # also if it was closed by now, which ends them
+
+    def _unless_closed(self, call: Callable[[], T]) -> T:
+        """Make a call of `start` that waits for brokers; `close` ends the wait, and the call comes to nothing."""
+        outcome: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(call())
+            except BaseException as error:  # raised where it is waited for
+                outcome.set_exception(error)
+
+        threading.Thread(target=run, name="millrace-start", daemon=True).start()
+        either: tuple[Future[Any], ...] = (outcome, self._close_called)
+        concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
+        self._require_not_closed()
+        return outcome.result()
+
+    def _require_not_closed(self) -> None:
+        if self._close_called.done():
+            raise StreamsError("The application was closed while it was starting")
 
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
+
+        A `start` that is under way in another thread ends with an error. In a thread of the client's own (in a processor, a
+        punctuator, a handler or a listener that one of its threads calls) closing only begins, as it waits for that thread.
 
         Args:
             timeout_s: how long to wait for the threads; None = until they have ended, 0 = not at all.
@@ -223,7 +281,7 @@ class KafkaStreams:
                 place until their session times out.
 
         Returns:
-            Whether everything has ended.
+            Whether everything has ended; False at once in a thread of the client's own.
         """
         with self._lock:
             if self._state is State.NOT_RUNNING:
@@ -232,9 +290,11 @@ class KafkaStreams:
             if self._state is State.DRAINING and leave_group is None:
                 leave_group = True
             if not begun:
-                self._set_state(State.PENDING_SHUTDOWN)
+                self._move(State.PENDING_SHUTDOWN)
+                self._close_called.set_result(None)
         if not begun:
             self._begin_shutdown(leave_group, State.NOT_RUNNING)
+            self._tell()
         return self.wait(timeout_s)
 
     def drain(self) -> bool:
@@ -251,17 +311,32 @@ class KafkaStreams:
                 return True
             if not self._state.is_running_or_rebalancing:
                 return False
-            self._set_state(State.DRAINING)
+            self._move(State.DRAINING)
             threads = self._pool.threads
         for thread in threads:
             thread.shutdown(leave_group=True)
         threading.Thread(target=self._finish_drain, args=(threads,), name="millrace-drain", daemon=True).start()
+        self._tell()
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the client has ended (closed, or failed); return whether it has."""
+        """Wait until the client has ended (closed, or failed); return whether it has.
+
+        A thread of the client's own does not wait: the client would have to wait for it.
+        """
+        if self._is_own_thread():
+            return self._state.has_ended
         with self._ended:
             return self._ended.wait_for(lambda: self._state.has_ended, timeout_s)
+
+    def _is_own_thread(self) -> bool:
+        """Whether the caller runs in a thread that closing waits for."""
+        if threading.current_thread() is self._starter:
+            return True
+        global_thread = self._global_thread
+        if global_thread is not None and global_thread.is_current:
+            return True
+        return any(thread.is_current for thread in self._pool.threads)
 
     def clean_up(self) -> None:
         """Delete this instance's local state; it is restored from the changelogs at the next start.
@@ -360,9 +435,10 @@ class KafkaStreams:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
             thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
-            thread.look_up_topics()
+            self._unless_closed(thread.look_up_topics)
+            self._global_thread = thread  # from here on, closing stops it
+            self._require_not_closed()
             thread.start()
-            self._global_thread = thread
 
     def _new_thread(self, number: int) -> StreamThread:
         assert self._context is not None
@@ -375,9 +451,10 @@ class KafkaStreams:
             if not self._state.is_running_or_rebalancing:
                 return
             if new in (ThreadState.PARTITIONS_REVOKED, ThreadState.PARTITIONS_ASSIGNED):
-                self._set_state(State.REBALANCING)
+                self._move(State.REBALANCING)
             elif self._pool.all_running:
-                self._set_state(State.RUNNING)
+                self._move(State.RUNNING)
+        self._tell()
 
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         try:
@@ -387,43 +464,54 @@ class KafkaStreams:
             response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
         unexpected = None if isinstance(error, StreamsError) else error  # the others' messages say what to do
         _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
+        replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
         with self._lock:
-            self.error = error
-            if response is UncaughtExceptionResponse.REPLACE_THREAD:
-                self.error = None
+            self.error = None if replaced else error
+            if replaced:
                 self._pool.replace(thread)
-                self._set_state(State.REBALANCING)
+            elif not self._state.is_running_or_rebalancing:
                 return
-            if not self._state.is_running_or_rebalancing:
-                return
-            self._set_state(State.PENDING_ERROR)
-        if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
-            thread.request_shutdown_of_all()
-        self._begin_shutdown(None, State.ERROR)
+            self._move(State.REBALANCING if replaced else State.PENDING_ERROR)
+        if not replaced:
+            if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+                thread.request_shutdown_of_all()
+            self._begin_shutdown(None, State.ERROR)
+        self._tell()
 
     def _on_shutdown_requested(self) -> None:
         self._on_fatal(StreamsError("Another instance has asked for the whole application to stop"))
 
     def _on_fatal(self, error: Exception) -> None:
         with self._lock:
+            if self._state is State.CREATED:  # `start` looks at it in the end
+                self.error = error
             if not self._state.is_running_or_rebalancing:
                 return
             self.error = self.error or error
-            self._set_state(State.PENDING_ERROR)
+            self._move(State.PENDING_ERROR)
         self._begin_shutdown(None, State.ERROR)
+        self._tell()
 
     def _begin_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
         for thread in self._pool.threads:
             thread.shutdown(leave_group=leave_group)
-        threading.Thread(target=self._finish_shutdown, args=(end,), name="millrace-shutdown", daemon=True).start()
+        threading.Thread(
+            target=self._finish_shutdown, args=(leave_group, end), name="millrace-shutdown", daemon=True
+        ).start()
 
     def _finish_drain(self, threads: Sequence[StreamThread]) -> None:
         for thread in threads:
             thread.join()
         self._set_state(State.DRAINED)
 
-    def _finish_shutdown(self, end: State) -> None:
+    def _finish_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
         try:
+            if not self._start_over.is_set():
+                if self._global_thread is not None:
+                    self._global_thread.stop()
+                self._start_over.wait()
+            for thread in self._pool.threads:
+                thread.shutdown(leave_group=leave_group)  # those too that were started meanwhile
             for thread in self._pool.threads:
                 thread.join()
             if self._global_thread is not None:
@@ -457,18 +545,36 @@ class KafkaStreams:
     # State
 
     def _set_state(self, new: State) -> None:
+        self._move(new)
+        self._tell()
+
+    def _move(self, new: State) -> None:
+        """Change the state; whoever holds the lock calls `_tell` once it is free."""
         with self._ended:
             old = self._state
             if old is new or new not in CLIENT_TRANSITIONS[old]:
                 return
             self._state = new
+            self._changes.append((new, old))
             self._ended.notify_all()
         _log.info("%s: %s → %s", self.config.application_id, old.value, new.value)
-        if self._state_listener is not None:
+
+    def _tell(self) -> None:
+        """Tell the listener of changes, without a lock; where another call of it is under way, that thread does."""
+        while True:
+            with self._lock:
+                if self._telling or not self._changes:
+                    return
+                new, old = self._changes.popleft()
+                self._telling = True
             try:
-                self._state_listener(new, old)
+                if self._state_listener is not None:
+                    self._state_listener(new, old)
             except Exception:  # the user's code
                 _log.exception("The state listener failed")
+            finally:
+                with self._lock:
+                    self._telling = False
 
     def _require_created(self, what: str) -> None:
         if self._state is not State.CREATED:

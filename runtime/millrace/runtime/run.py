@@ -60,10 +60,10 @@ def run(
     try:
         try:
             streams = KafkaStreams(topology, config, instrumentation=instrumentation, metrics_page=metrics_page)
-            streams.start()
+            _start(streams, stop, leave_group=leave_group)
         except StreamsError as error:
             return _reported(error, report, "Cannot start", EXIT_NOT_STARTED)
-        if on_started is not None:
+        if on_started is not None and not stop.is_set():
             on_started(streams)
         while not stop.is_set() and not streams.wait(0.2):
             pass
@@ -78,6 +78,26 @@ def run(
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+def _start(streams: KafkaStreams, stop: threading.Event, *, leave_group: bool | None) -> None:
+    """Start an instance, or return as soon as it is told to stop: filling global stores may take long."""
+    over = threading.Event()
+
+    def close_if_told() -> None:
+        while not over.wait(0.1):
+            if stop.is_set():
+                streams.close(0, leave_group=leave_group)
+                return
+
+    threading.Thread(target=close_if_told, name="millrace-signals", daemon=True).start()
+    try:
+        streams.start()
+    except StreamsError:
+        if not stop.is_set():
+            raise
+    finally:
+        over.set()
 
 
 def _reported(error: Exception, report: Callable[[StreamsError], int] | None, what: str, code: int) -> int:

@@ -109,6 +109,11 @@ class StateUpdater:
         return _drain(self._reader.failed)
 
     @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in its thread."""
+        return self._thread is threading.current_thread()
+
+    @property
     def restored_total(self) -> int:
         """Changelog records applied so far."""
         return self._reader.restored_total

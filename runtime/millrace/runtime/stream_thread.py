@@ -143,8 +143,9 @@ class StreamThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in it."""
-        return self._thread is threading.current_thread()
+        """Whether the caller runs in it, or in its state updater, for which it waits when it ends."""
+        updater = None if self._resources is None else self._resources.updater
+        return self._thread is threading.current_thread() or (updater is not None and updater.is_current)
 
     @property
     def is_alive(self) -> bool:

@@ -88,7 +88,7 @@ class ThreadPool:
             thread = max(left, key=lambda one: (not one.is_current, one.number))
             self._to_remove.add(thread)
         thread.shutdown(leave_group=True)
-        if not any(one.is_current for one in left) and not thread.join(timeout_s):
+        if not any(one.is_current for one in self.threads) and not thread.join(timeout_s):
             raise StreamsTimeoutError(
                 f"{thread.name} has not ended within {timeout_s} s; it will once it has committed"
             )
