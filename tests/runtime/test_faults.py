@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import secrets
 import signal
@@ -332,3 +333,14 @@ def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app
         wait_until(lambda: again.state is State.RUNNING, "RUNNING")
     assert starts[0] == (0, 5000)
     assert len(starts) == 1 or 0 < starts[1][0] <= 5000
+
+
+def test_state_is_marked_as_used_while_its_task_runs(kafka, topic_factory, tmp_path):
+    """A crash leaves directories behind that are as old as their last use, though stores write below them only."""
+    source, sink, application = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = settings(kafka, application, tmp_path) | {"state.cleanup.dir.max.age.ms": 4_000}
+    with running(word_count(source, sink), config):
+        path = tmp_path / application / "0_0"
+        long_ago = path.stat().st_mtime - 1_000
+        os.utime(path, (long_ago, long_ago))
+        wait_until(lambda: path.stat().st_mtime > long_ago + 900, "marked as used")

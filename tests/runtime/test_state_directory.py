@@ -239,6 +239,25 @@ def test_old_state_is_wiped_at_start_when_a_maximum_age_is_set(tmp_path):
     assert state.task_path(TaskId(0, 1)).exists()
 
 
+def test_state_that_is_used_is_not_old(tmp_path):
+    """The age of a task's state counts from when it was last used, also if a process ended without giving it back."""
+    state = directory(tmp_path)
+    state.lock()
+    old = time.time() - 100
+    for task_id in (TaskId(0, 0), TaskId(0, 1)):
+        state.own_task(task_id, "thread")
+        state.task_path(task_id).joinpath("file").touch()
+        os.utime(state.task_path(task_id), (old, old))
+    state.disown_task(TaskId(0, 1), "thread")
+    os.utime(state.task_path(TaskId(0, 1)), (old, old))
+    state.touch_owned()
+    state.unlock()  # as the end of the process does
+    again = directory(tmp_path, **{"state.cleanup.dir.max.age.ms": 50_000})
+    again.lock()
+    assert again.tasks_on_disk() == [TaskId(0, 0)]
+    again.unlock()
+
+
 def test_stateless_instances_share_a_machine(tmp_path):
     """Without persistent stores nothing is created or locked."""
     config = StreamsConfig.of({"application.id": "app", "state.dir": tmp_path / "state"})

@@ -1,4 +1,7 @@
-"""What an instance does beside its work: measures how fast it is, shows its status in a file, deletes state that nobody uses."""
+"""What an instance does beside its work: measures how fast it is, shows its status in a file, deletes state that nobody uses.
+
+And it marks the state that is used, as its age counts after a crash.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Housekeeping:
         measure: takes readings of the instance's counters; called every second.
         take_status: looks at the instance.
         status_file: rewritten every second; empty for none.
-        directory: cleaned every `clean_every_s`.
+        directory: cleaned every `clean_every_s`; its tasks are marked as used more often.
         clean_every_s: how often (`state.cleanup.delay.ms`).
     """
 
@@ -73,13 +76,16 @@ class Housekeeping:
                 self._problem = ""
 
     def _run(self) -> None:
-        cleaned = time.monotonic()
+        cleaned = touched = time.monotonic()
         wait_s = 0.0
         while not self._stop.wait(wait_s):
             wait_s = _STATUS_EVERY_S
             try:
                 self._measure()
                 self.write_status()
+                if time.monotonic() - touched >= self._directory.touch_every_s:
+                    touched = time.monotonic()
+                    self._directory.touch_owned()
                 if time.monotonic() - cleaned >= self._clean_every_s:
                     cleaned = time.monotonic()
                     self._directory.clean_idle()

@@ -4,6 +4,9 @@ One process at a time owns `<state.dir>/<application.id>`: it holds a lock on `.
 kind of file lock that Java takes, so the two keep each other out too. Within the process a map says which thread owns which
 task directory. A directory that nobody owns is kept for `state.cleanup.delay.ms`, because the task may come back.
 
+How old a task's state is tells the time of its directory. Stores write below it, which leaves that alone; so it is set when a
+task comes or goes, and once in a while as long as it stays, for what a crash leaves behind (`touch_owned`).
+
 Every failure of the file system becomes a `StateDirectoryError` that says what to do, since it is always a matter of the
 machine (permissions, a full or read-only volume), never of the program.
 """
@@ -36,6 +39,7 @@ GLOBAL_DIRECTORY = "global"
 MINIMUM_FREE_BYTES = 1 << 20
 """A volume with less free space than this counts as full: RocksDB could not even write its manifest."""
 
+_TOUCH_EVERY_S = 60.0
 _MODE = 0o750
 _MODE_GROUP_WRITE = 0o770
 _TASK_NAME = re.compile(r"^\d+_\d+$")
@@ -163,6 +167,7 @@ class StateDirectory:
             try:
                 if self._persistent:
                     path.mkdir(mode=self._mode, exist_ok=True)
+                    os.utime(path)
             except OSError as error:
                 del self._owners[task_id]
                 raise explain(error, path, "create the task directory") from error
@@ -175,6 +180,18 @@ class StateDirectory:
                 del self._owners[task_id]
                 with contextlib.suppress(OSError):  # it only makes the clean-up wait from now on
                     os.utime(self.task_path(task_id))
+
+    def touch_owned(self) -> None:
+        """Note that the tasks with an owner are in use: their state is of now, whatever becomes of the process."""
+        for task_id in list(self._owners):
+            with contextlib.suppress(OSError):  # it was wiped, or keeps nothing on disk
+                os.utime(self.task_path(task_id))
+
+    @property
+    def touch_every_s(self) -> float:
+        """How often to call `touch_owned`: often enough for `state.cleanup.dir.max.age.ms`."""
+        age_ms = self._config.state_cleanup_dir_max_age_ms
+        return _TOUCH_EVERY_S if age_ms < 0 else min(_TOUCH_EVERY_S, age_ms / 4000)
 
     def disown_all(self, owner: str) -> None:
         """Give back every task directory that a thread owns, because the thread has ended."""
