@@ -2,9 +2,11 @@
 
 import gc
 import socket
+import threading
 
 import kafka.errors as kafka_errors
 import pytest
+from tests.runtime.support import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError
@@ -62,3 +64,60 @@ def test_a_server_that_is_too_slow_is_not_told_as_one_of_another_protocol(config
     """It may speak TLS well, once it does."""
     with pytest.raises(BrokerUnreachableError):
         check_connection(config, timeout_s=0.5)
+
+
+@pytest.fixture
+def slow_names(monkeypatch):
+    """The name server answers for slow.example only once this event is set."""
+    answers, look_up = threading.Event(), socket.getaddrinfo
+
+    def slowly(host, *args, **options):
+        if host == "slow.example":
+            answers.wait(120)
+            answers.set()
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+        return look_up(host, *args, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slowly)
+    yield answers
+    answers.set()
+
+
+async def answer():
+    """Do something else on the IO thread."""
+    return "done"
+
+
+def connection_to_slow_name():
+    """Return a connection to a broker whose name is looked up slowly."""
+    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "slow.example:9092"})
+    return Connection(ClientSettings(config, "test").kafka_python())
+
+
+def test_a_slow_name_server_does_not_hold_up_other_work(slow_names):
+    """While a broker's name is looked up, the IO thread goes on: it sends the heartbeats."""
+    connection = connection_to_slow_name()
+    try:
+        connecting = connection.start(connect, connection, 60_000)
+        other = connection.start(answer)
+        wait_until(lambda: other.is_done, "the other work")
+        assert not connecting.is_done
+        slow_names.set()
+        wait_until(lambda: connecting.is_done, "the look-up")
+        assert isinstance(connecting.exception, kafka_errors.KafkaConnectionError)
+        assert "slow.example has no address" in str(connecting.exception)
+    finally:
+        slow_names.set()
+        connection.close()
+
+
+def test_a_name_server_that_does_not_answer_is_given_up(slow_names):
+    """A look-up takes no longer than connecting may take."""
+    connection = connection_to_slow_name()
+    try:
+        with pytest.raises(kafka_errors.KafkaError):
+            connection.run(connect, connection, 200)
+        assert not slow_names.is_set()
+    finally:
+        slow_names.set()
+        connection.close()

@@ -9,7 +9,7 @@ import socket
 import threading
 
 import pytest
-from tests.runtime.support import DEADLINE_S, TEXT, produce, running, settings, wait_until, word_count
+from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, wait_until, word_count
 from tests.runtime.test_global_stores import Look, put
 
 from millrace.config import StreamsConfig
@@ -329,3 +329,42 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
     config = settings(address, f"app-{secrets.token_hex(4)}", tmp_path)
     assert run(word_count("in", "out"), config) == EXIT_OK
     ended.set()
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+@pytest.mark.parametrize("begun", ["before the commit", "in the middle of a commit"])
+def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
+    """Brokers that do not answer are given up long before task.timeout.ms; what was not committed is processed again."""
+    kafka = own_kafka()
+    kafka.create_topics("in", "out")
+    topology, application = word_count("in", "out"), f"app-{secrets.token_hex(4)}"
+    config = settings(kafka, application, tmp_path, processing_guarantee=guarantee, task_timeout_ms=3_600_000)
+    config["session.timeout.ms"] = 6_000  # nobody can leave the group
+    if guarantee == "exactly_once_v2":
+        config["producer.transaction.timeout.ms"] = 600_000
+    streams = KafkaStreams(topology, config | {"commit.interval.ms": 600_000})
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+        produce(kafka, "in", ["a b"] * 10)
+        wait_until(lambda: streams.status().processing.records == 10, "processed")
+        kafka.pause()
+        try:
+            if begun == "in the middle of a commit":
+                task = next(iter(streams.threads[0].tasks.running.values()))
+                prepare, begins = task.prepare_commit, threading.Event()
+                task.prepare_commit = lambda: (begins.set(), prepare())[1]
+                task.commit_requested = True
+                assert begins.wait(DEADLINE_S)
+            streams.close(2)  # of which half is for brokers
+            assert streams.wait(10 * DEADLINE_S)
+        finally:
+            kafka.resume()
+        assert streams.state is State.NOT_RUNNING
+        assert streams.error is None
+    finally:
+        streams.close(DEADLINE_S)
+    with running(topology, config):
+        produce(kafka, "in", ["a b"])
+        again = {11} if guarantee == "exactly_once_v2" else {11, 21}
+        wait_until(lambda: last_counts(kafka, "out").get("b") in again, lambda: f"counted: {last_counts(kafka, 'out')}")

@@ -7,9 +7,11 @@ broker answers one request per connection at a time, and it answers a JoinGroup 
 
 from __future__ import annotations
 
+import concurrent.futures
 import logging
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
@@ -20,23 +22,21 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
+from millrace.errors import StreamsTimeoutError
 from millrace.kafka.secrets import Settings
 
 log = logging.getLogger("millrace.kafka.connection")
 
 _T = TypeVar("_T")
+_LOOK_EVERY_S = 0.5
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """The library's connection manager, except that it closes the sockets of attempts to connect that fail."""
+    """The library's, except that it looks names up in another thread, and closes the sockets of attempts to connect that fail."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
-        try:
-            addresses = socket.getaddrinfo(node.host, node.port, socket.AF_UNSPEC, socket.SOCK_STREAM)
-        except OSError as error:
-            raise kafka_errors.KafkaConnectionError(f"{node.host} has no address: {error}") from error
         problem: Exception = kafka_errors.KafkaConnectionError(f"{node.host} has no address")
-        for family, kind, protocol, _, address in addresses:
+        for family, kind, protocol, _, address in await self._look_up(node.host, node.port, timeout_at):
             link = socket.socket(family, kind, protocol)
             try:
                 return await self._open(link, node.host, address, timeout_at)
@@ -47,6 +47,30 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
                 link.close()
                 raise
         raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
+
+    async def _look_up(self, host: str, port: int, timeout_at: float | None) -> Any:
+        """Return the addresses of a host. A name server may take long, and the IO thread has heartbeats to send meanwhile."""
+        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        done, at_end = socket.socketpair()
+
+        def look_up() -> None:
+            with at_end:  # its end can be waited for as any other input
+                try:
+                    answer.set_result(socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM))
+                except Exception as error:  # raised where it is waited for
+                    answer.set_exception(error)
+
+        with done:
+            threading.Thread(target=look_up, name="millrace-resolver", daemon=True).start()
+            try:
+                await self._net.wait_read(done, timeout_at)
+                return answer.result()
+            except kafka_errors.KafkaTimeoutError:
+                raise kafka_errors.KafkaConnectionError(
+                    f"No name server has told the address of {host} in time"
+                ) from None
+            except (OSError, UnicodeError) as error:
+                raise kafka_errors.KafkaConnectionError(f"{host} has no address: {error}") from error
 
     async def _open(self, link: socket.socket, host: str, address: Any, timeout_at: float | None) -> Any:
         link.setblocking(False)
@@ -106,6 +130,23 @@ class Connection:
     def run(self, function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
         """Run a coroutine function on the IO thread and wait for its result."""
         result: _T = self.net.run(function, *args)
+        return result
+
+    def run_unless(self, given_up: Callable[[], bool], function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
+        """Run a coroutine function as `run` does, but leave it to itself when its result is waited for no more.
+
+        Raises:
+            StreamsTimeoutError: It was given up.
+        """
+        done = threading.Event()
+        future = self.start(function, *args)
+        future.add_both(lambda _: done.set())
+        while not done.wait(_LOOK_EVERY_S):
+            if given_up():
+                raise StreamsTimeoutError("The group's coordinator has not answered, and is waited for no more")
+        if future.exception is not None:
+            raise future.exception
+        result: _T = future.value
         return result
 
     def start(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Future:

@@ -5,12 +5,15 @@ elected) as for what does not. `ask` repeats the former until the deadline and r
 
 librdkafka's admin client keeps asking the leaders, with the leader epochs, that it knows; after an error only a new metadata
 request makes it look again. So whoever asks partitions' leaders goes by `ask_leaders`.
+
+A thread that is to end does not wait until a deadline that may be minutes away: see `give_up_when`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
@@ -23,7 +26,17 @@ from confluent_kafka.admin import AdminClient
 from millrace.errors import AuthorizationError, StreamsError, StreamsTimeoutError
 from millrace.records import TopicPartition
 
-__all__ = ["FORBIDDEN", "REQUEST_TIMEOUT_S", "ask", "ask_leaders", "forbidden", "pause", "request_timeout"]
+__all__ = [
+    "FORBIDDEN",
+    "REQUEST_TIMEOUT_S",
+    "ask",
+    "ask_leaders",
+    "forbidden",
+    "give_up_when",
+    "given_up",
+    "pause",
+    "request_timeout",
+]
 
 log = logging.getLogger("millrace.kafka.admin")
 
@@ -66,6 +79,32 @@ _PASSING: Final = frozenset(
 )
 
 _Item = TypeVar("_Item")
+_patience = threading.local()
+_LOOK_EVERY_S: Final = 0.5
+
+
+def give_up_when(given_up: Callable[[], bool]) -> None:
+    """Have requests of the calling thread fail with a StreamsTimeoutError as soon as this is true, whatever their deadlines."""
+    _patience.given_up = given_up
+
+
+def given_up() -> bool:
+    """Whether the calling thread waits for brokers no more."""
+    check: Callable[[], bool] | None = getattr(_patience, "given_up", None)
+    return check is not None and check()
+
+
+def _result(future: Future[Any], what: str) -> Any:
+    while True:
+        try:
+            return future.result(_LOOK_EVERY_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            if given_up():
+                raise StreamsTimeoutError(
+                    f"Cannot {what}: the thread is to end, and waits for brokers no more"
+                ) from None
 
 
 def ask(
@@ -96,7 +135,7 @@ def ask(
         problem: str | None = None
         for item, future in request(left).items():
             try:
-                answers[item] = future.result()
+                answers[item] = _result(future, f"{what} {item}")
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
                 code = reason.code()
@@ -154,7 +193,7 @@ def pause(deadline: float, what: str, problem: object) -> None:
     Raises:
         StreamsTimeoutError: The deadline (monotonic seconds) has passed; says what was tried, and the last problem.
     """
-    if time.monotonic() >= deadline:
+    if time.monotonic() >= deadline or given_up():
         raise StreamsTimeoutError(f"Cannot {what} in time: {problem}")
     time.sleep(_PAUSE_S)
 

@@ -40,7 +40,7 @@ from millrace.runtime.snapshot import Instance, take_status
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
 from millrace.runtime.status import StreamsStatus
-from millrace.runtime.stream_thread import StreamThread
+from millrace.runtime.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.runtime.thread_pool import ThreadPool
 from millrace.runtime.thread_resources import ThreadContext
 from millrace.topology import Topology
@@ -49,6 +49,8 @@ __all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
+_LOCAL_CLOSE_S = 5.0
+"""How much of the time-out of `close` is left for what needs no broker."""
 
 
 class UncaughtExceptionResponse(Enum):
@@ -272,6 +274,10 @@ class KafkaStreams:
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
 
+        Brokers that do not answer are waited for during 20 seconds in all, or with a time-out until 5 seconds before it (half of
+        it, if it is shorter than 10): then tasks are closed without a commit. Nothing is lost by that: what was processed since
+        the last commit is processed again, and an open transaction is aborted.
+
         A `start` that is under way in another thread ends with an error. In a thread of the client's own (in a processor, a
         punctuator, a handler or a listener that one of its threads calls) closing only begins, as it waits for that thread.
 
@@ -293,7 +299,8 @@ class KafkaStreams:
                 self._move(State.PENDING_SHUTDOWN)
                 self._close_called.set_result(None)
         if not begun:
-            self._begin_shutdown(leave_group, State.NOT_RUNNING)
+            broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+            self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
             self._tell()
         return self.wait(timeout_s)
 
@@ -492,9 +499,9 @@ class KafkaStreams:
         self._begin_shutdown(None, State.ERROR)
         self._tell()
 
-    def _begin_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
+    def _begin_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float = CLOSE_WAIT_S) -> None:  # noqa: FBT001
         for thread in self._pool.threads:
-            thread.shutdown(leave_group=leave_group)
+            thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
         threading.Thread(
             target=self._finish_shutdown, args=(leave_group, end), name="millrace-shutdown", daemon=True
         ).start()

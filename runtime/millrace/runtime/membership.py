@@ -169,7 +169,7 @@ class Membership:
         self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
         self._member.request_rejoin("the application is to stop everywhere")
         deadline = time.monotonic() + self._rebalance_s + _SHUTDOWN_ANSWER_S
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self._progress.given_up:
             for event in self._member.poll(0.1):
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
                     return
@@ -189,7 +189,7 @@ class Membership:
 
     def close(self, *, leave_group: bool | None = None) -> None:
         """End the membership; None: dynamic members leave, static ones keep their place until their session times out."""
-        self._member.close(leave_group=leave_group)
+        self._member.close(leave_group=False if self._progress.given_up else leave_group)
 
 
 class MembershipFactory:

@@ -172,10 +172,14 @@ class StreamsProducer:
         Raises:
             TaskMigratedError: the producer is fenced.
             TransactionAbortedError: it has failed for good, and `abort` replaces it.
+            StreamsTimeoutError: the thread is closing, and has waited for long enough.
         """
         with self._progress.waiting_for("records to be acknowledged"):
-            while self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
-                pass
+            while left := self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
+                if self._progress.given_up:
+                    raise StreamsTimeoutError(
+                        f"The brokers have not acknowledged {left} records, and are waited for no more"
+                    )
 
     def _serve(self, call: Callable[[], int]) -> int:
         try:
@@ -235,6 +239,8 @@ class StreamsProducer:
         if not self.in_transaction:
             return
         self.in_transaction = False
+        if self._progress.given_up:
+            return  # it is closing: a successor ends the transaction, or the broker when it times out
         if self._stuck:
             self.replace()
             return
@@ -309,7 +315,8 @@ class StreamsProducer:
             except (KafkaException, SystemError) as error:
                 failure = _client_error(error)
                 cause: KafkaError = failure.args[0]
-                if cause.retriable() and not cause.txn_requires_abort() and time.monotonic() < deadline:
+                late = time.monotonic() >= deadline or self._progress.given_up
+                if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
                     continue

@@ -3,10 +3,13 @@
 A loop that does not get on is stuck in user code, unless it waits for a broker: every such wait has a limit of its own
 (`task.timeout.ms`), and restarting the process would not end it. So the two are told apart. The thread writes plain attributes
 and others read them, without a lock.
+
+Who ends the thread sets a limit to all that it still waits for, `give_up_in`: closing takes no longer because brokers are away.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +18,7 @@ __all__ = ["LoopProgress"]
 
 
 class LoopProgress:
-    """The progress of one thread's loop; written by that thread only.
+    """The progress of one thread's loop; written by that thread only, except for when it gives up.
 
     >>> progress = LoopProgress()
     >>> with progress.waiting_for("the group"):
@@ -34,6 +37,17 @@ class LoopProgress:
         """What the thread asked a broker for and has no answer to yet; None while it does not wait."""
         self.committed_s: float | None = None
         """When everything processed was committed last, by `time.monotonic`; None = not yet."""
+        self.gives_up_s = math.inf
+        """Until when it waits for brokers, by `time.monotonic`."""
+
+    def give_up_in(self, seconds: float) -> None:
+        """Have the thread wait for brokers no longer than this in all; an earlier limit stays. For any thread."""
+        self.gives_up_s = min(self.gives_up_s, time.monotonic() + seconds)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the thread waits for brokers no more."""
+        return time.monotonic() >= self.gives_up_s
 
     def touch(self) -> None:
         """Note that the loop got on."""

@@ -15,6 +15,8 @@ pause throws away what the client has fetched, a mebibyte at a time.
 
 *What goes wrong* is sorted by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction
 aborted → begin again from the last commit; everything else ends the thread, and the uncaught exception handler decides.
+
+*Closing* commits, and so waits for brokers, for a limited time in all: after that tasks are closed dirty, which loses nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
+from millrace.kafka.requests import give_up_when
 from millrace.records import ConsumedRecord, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge
@@ -52,6 +55,8 @@ _REFRESH_ENDS_S: Final = 1.0
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 """What the tasks of a thread that wait may hold together, in partitions with more than `buffered.records.per.partition`."""
 _RECORD_OVERHEAD_BYTES: Final = 256
+CLOSE_WAIT_S: Final = 20.0
+"""How long a thread that ends waits for brokers in all, unless it is told otherwise."""
 
 
 class StreamThread:
@@ -112,14 +117,16 @@ class StreamThread:
         """Start the thread."""
         self._thread.start()
 
-    def shutdown(self, *, leave_group: bool | None = None) -> None:
+    def shutdown(self, *, leave_group: bool | None = None, broker_wait_s: float = CLOSE_WAIT_S) -> None:
         """Ask the thread to commit, close its tasks and end; returns at once.
 
         Args:
             leave_group: whether to leave the group; None = as asked before, or else dynamic members do and static ones stay.
+            broker_wait_s: how long it may wait for brokers in all, before it gives up what is not committed.
         """
         if leave_group is not None:
             self.leave_group = leave_group
+        self.progress.give_up_in(broker_wait_s)
         self._stop.set()
 
     def resize_cache(self, max_bytes: int) -> None:
@@ -165,6 +172,8 @@ class StreamThread:
     # The thread
 
     def _run(self) -> None:
+        clean = True
+        give_up_when(lambda: self.progress.given_up)
         try:
             self._set_state(ThreadState.STARTING)
             self.progress.touch()
@@ -177,12 +186,16 @@ class StreamThread:
             while not self._stop.is_set():
                 self._guarded_round()
         except Exception as error:  # whatever it is, the uncaught exception handler decides, and everything is closed
-            self.error = error
-            _log.debug("%s failed", self.name, exc_info=True)
-            self._on_death(self, error)
+            clean = False
+            if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
+                _log.warning("%s ends without a commit: %s", self.name, error)
+            else:
+                self.error = error
+                _log.debug("%s failed", self.name, exc_info=True)
+                self._on_death(self, error)
         finally:
             self._set_state(ThreadState.PENDING_SHUTDOWN)
-            self._close()
+            self._close(clean=clean)
             self.progress.ended()
             self._set_state(ThreadState.DEAD)
 
@@ -386,12 +399,13 @@ class StreamThread:
         except RebalanceInProgressError as error:
             _log.info("%s: %s", self.name, error)
 
-    def _close(self) -> None:
+    def _close(self, *, clean: bool) -> None:
         if self._resources is None:
             return
         resources = self._resources
+        self.progress.give_up_in(CLOSE_WAIT_S)
         try:
-            resources.tasks.close(clean=self.error is None)
+            resources.tasks.close(clean=clean)
         except Exception as error:  # the thread ends in any case; what is not committed is done again by its successor
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",

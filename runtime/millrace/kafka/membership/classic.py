@@ -27,6 +27,7 @@ from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets, MigratedCommitError
 from millrace.kafka.membership.standing import MemberState, Standing
 from millrace.kafka.membership.watch import TopicWatch
+from millrace.kafka.requests import given_up
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["GroupMember"]
@@ -232,7 +233,7 @@ class GroupMember:
             return
         identity = self._standing.identity()
         try:
-            self._connection.run(self._offsets.commit, offsets, *identity, timeout_s)
+            self._connection.run_unless(given_up, self._offsets.commit, offsets, *identity, timeout_s)
         except MigratedCommitError as error:
             standing = self._standing
             if error.code == 22 and standing.state is MemberState.JOINING:
