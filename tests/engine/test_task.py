@@ -67,6 +67,8 @@ def test_task_goes_through_its_states(tmp_path):
     task.resume()
     assert task.state is TaskState.RUNNING
     task.suspend()
+    assert task.prepare_commit() == {}
+    task.post_commit({})
     task.close_clean()
     assert task.state is TaskState.CLOSED
     assert not task.stores["counts"].is_open()
@@ -150,6 +152,8 @@ def test_active_becomes_standby_without_closing_stores(tmp_path):
     harness = Harness(counting(), tmp_path)
     task = harness.run()
     task.suspend()
+    assert task.prepare_commit() == {}
+    task.post_commit({})
     task.become_standby()
     assert task.state is TaskState.RESTORING
     assert task.stores["counts"].is_open()

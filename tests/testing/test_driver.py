@@ -209,3 +209,16 @@ def test_topics_of_a_pattern_are_read_from_the_first_record():
         assert driver.create_output_topic("out").read_values_to_list() == ["in-a", "in-b"]
         with pytest.raises(TopologyError, match="does not read topic 'in-c'"):
             driver.create_input_topic("in-c").pipe_input("k", "v")
+
+
+def test_dead_letter_of_the_only_record_is_there():
+    """A record that is dropped sends its dead letter at once, also where several topics are read and nothing follows it."""
+    topology = Topology().add_source("src", "a", "b", value_serde=Serdes.long()).add_sink("snk", "out", "src")
+    config = CONFIG | {
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": "dlq",
+    }
+    with TopologyTestDriver(topology, config) as driver:
+        driver.create_input_topic("a").pipe_input("k", "unreadable")
+        assert driver.create_output_topic("dlq").read_value() == "unreadable"
+        assert not driver.task.commit_needed

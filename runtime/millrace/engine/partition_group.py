@@ -50,6 +50,15 @@ class PartitionGroup:
         """Return the number of records that wait in all partitions."""
         return sum(map(len, self._list))
 
+    def moved(self) -> bool:
+        """Return whether anything was consumed since `committed`."""
+        return any(queue.position != queue.committed_position for queue in self._list)
+
+    def committed(self) -> None:
+        """Note that what was consumed so far is committed."""
+        for queue in self._list:
+            queue.committed_position = queue.position
+
     def set_lag(self, partition: TopicPartition, lag: int | None) -> None:
         """Tell how many records of a partition are on the broker but not fetched; None = not known."""
         self.queues[partition].lag = lag

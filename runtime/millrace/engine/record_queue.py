@@ -43,6 +43,7 @@ class RecordQueue:
         "_read_value",
         "_source",
         "_times",
+        "committed_position",
         "head",
         "idle_deadline_ms",
         "lag",
@@ -67,6 +68,8 @@ class RecordQueue:
         self.partition_time = UNKNOWN_TIMESTAMP
         self.position: int | None = None
         """Offset of the next record to process; None until one was consumed."""
+        self.committed_position: int | None = None
+        """`position` at the last commit."""
         self.lag: int | None = None
         """Records known to be on the broker but not fetched; None = not known."""
         self.idle_deadline_ms: int | None = None

@@ -82,8 +82,8 @@ class StreamTask:
         self.config = config
         self.input_partitions = input_partitions
         self.state = TaskState.CREATED
-        self.commit_needed = False
-        """Something was processed or punctuated since the last commit."""
+        self._worked = False
+        """Something was done since the last commit that positions do not show: `init` of processors, a punctuation, a failure."""
         self.commit_requested = False
         """A processor asked for a commit."""
         self.counters = TaskCounters()
@@ -174,6 +174,7 @@ class StreamTask:
                 self.times.stream_time = max(self.times.stream_time, queue.partition_time)
         self._group = PartitionGroup(queues, self.config.max_task_idle_ms, self.counters)
         self.times.system_time = self._clock()
+        self._worked = True  # a processor's `init` may write to stores, forward, and ask for a commit
         topology.init()
         self._move_to(TaskState.RUNNING)
 
@@ -229,10 +230,9 @@ class StreamTask:
         try:
             done = group.process(now_ms, max_records)
         except BaseException:
-            self.commit_needed = True
+            self._worked = True
             raise
         if done:
-            self.commit_needed = True
             self.counters.records_processed += done
         return done
 
@@ -257,6 +257,11 @@ class StreamTask:
         return self._wall_clock_schedules.next_ms
 
     # Commits
+
+    @property
+    def commit_needed(self) -> bool:
+        """Whether anything was done since the last commit: records were consumed, if only to be dropped, or nodes were called."""
+        return self._worked or (self._group is not None and self._group.moved())
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Write record caches and buffers through, and return the offsets to commit for what was processed.
@@ -309,8 +314,10 @@ class StreamTask:
         for name, store in self.stores.items():
             store.commit(own.get(name, {}))
         self._committed_metadata = dict(self._metadata)
-        self.commit_needed = False
+        self._worked = False
         self.commit_requested = False
+        if self._group is not None:
+            self._group.committed()
         self.counters.commits += 1
 
     def uncommitted_bytes(self) -> int:
@@ -362,7 +369,7 @@ class StreamTask:
                 _log.warning("Task %s: closing failed; it is closed all the same: %s", self.task_id, error)
             except Exception:
                 _log.exception("Task %s: closing failed; it is closed all the same", self.task_id)
-        self.commit_needed = False
+        self._worked = False
         self._move_to(TaskState.CLOSED)
 
     # What hosts look at
@@ -441,7 +448,7 @@ class StreamTask:
             raise self._not_running()
         called = schedules.punctuate(now_ms, self._call_punctuator)
         if called:
-            self.commit_needed = True
+            self._worked = True
             self.counters.punctuations += called
         return called
 

@@ -35,7 +35,7 @@ class Committer:
         """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
         limit = self._resources.config.uncommitted_max_bytes
         return any(
-            task.commit_requested or (task.commit_needed and task.uncommitted_bytes() >= limit) for task in tasks
+            task.commit_needed and (task.commit_requested or task.uncommitted_bytes() >= limit) for task in tasks
         )
 
     def commit(self, tasks: Iterable[StreamTask]) -> int:

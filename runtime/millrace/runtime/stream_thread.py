@@ -31,6 +31,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
     StreamsError,
+    StreamsTimeoutError,
     TaskCorruptedError,
     TaskMigratedError,
     TransactionAbortedError,

@@ -211,13 +211,14 @@ class TopologyTestDriver:
         """Process what is buffered, in the order a task chooses, and what follows from it."""
         task = self._running_task()
         self._capture()
+        more = True
         try:
-            # A record that is dropped may send a dead letter without counting as processed.
-            while task.process(self._now_ms, 1) or self._collector.captured:
+            while more:  # a record that is dropped counts as none processed, but may have sent a dead letter
+                processed = task.process(self._now_ms, 1)
                 task.punctuate_stream_time()
                 if self._auto_commit:
                     self._commit()
-                self._capture()
+                more = self._capture() or processed > 0
         except Exception:
             self._capture()  # what the failed record had already sent
             raise
@@ -402,9 +403,11 @@ class TopologyTestDriver:
         self._offsets[topic] = offset + 1
         return ConsumedRecord(topic, _PARTITION, offset, timestamp, key, value, headers)
 
-    def _capture(self) -> None:
-        """File what was sent, and feed back what goes to topics that are read here."""
+    def _capture(self) -> bool:
+        """File what was sent, and feed back what goes to topics that are read here; return whether anything was sent."""
+        anything = False
         while sent := self._collector.take():
+            anything = True
             if self._produced is not None:
                 self._produced.extend(sent)
             for produced in sent:
@@ -414,6 +417,7 @@ class TopologyTestDriver:
                 if self._reads(topic) or topic in self._global_topics:
                     timestamp = self._now_ms if produced.timestamp is None else produced.timestamp
                     self.enqueue(topic, produced.key, produced.value, timestamp, produced.headers)
+        return anything
 
     def _commit(self) -> None:
         task = self._running_task()
