@@ -223,6 +223,22 @@ def test_processor_can_ask_for_a_commit(tmp_path):
     assert not task.commit_requested
 
 
+def test_commit_asked_for_at_the_start_is_made_once(tmp_path):
+    """A task that asks for a commit in `init` needs one without any input, and none after it."""
+
+    class Asking(Processor):
+        def init(self, context):
+            context.commit()
+
+    task = Harness(pipe(processor=Asking), tmp_path).run()
+    assert task.commit_requested
+    assert task.commit_needed
+    assert task.prepare_commit() == {}
+    task.post_commit({})
+    assert not task.commit_requested
+    assert not task.commit_needed
+
+
 def test_punctuators_see_no_record_and_their_own_time(tmp_path):
     """In a punctuation there is no record metadata, headers are empty and the timestamp is the punctuation's."""
     seen = []
