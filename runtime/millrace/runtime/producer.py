@@ -7,7 +7,9 @@ brokers answer is sorted into the four things a thread can do about it:
 |---|---|---|
 | the group moved on (22, 25, 82), or a newer producer has our id (fenced) | TaskMigratedError | abort, drop its tasks, rejoin |
 | the transaction must be aborted; a record was not delivered in time | TransactionAbortedError | abort, revive tasks |
-| a record was refused | ProductionError | abort, end (by default) |
+| a record was refused, and the handler says FAIL | ProductionError | abort, end |
+| a batch was refused: its records are sent again, one by one | TransactionAbortedError | abort, revive tasks |
+| a record was refused, and the handler lets it go (EOS) | TransactionAbortedError | abort, revive tasks; it is left out |
 | no answer in time | StreamsTimeoutError, after `task.timeout.ms` of trying again | end |
 
 A record that was not delivered in time is not simply sent again: its report has no headers, and others have passed it by.
@@ -46,7 +48,7 @@ from millrace.kafka.secrets import Settings
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.progress import LoopProgress
 
-__all__ = ["MIGRATED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
+__all__ = ["MIGRATED", "PURGED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +75,12 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
 )
 _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
 """What `produce` answers once an earlier record has failed the transaction, or the whole producer, which `abort` replaces."""
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STUCK_S: Final = 3 * _REQUEST_TIMEOUT_S
 _FLUSH_STEP_S: Final = 0.5
+_BATCH_BYTES: Final = 1_000_000
+"""librdkafka's default of `batch.size`."""
 _PAUSE_S: Final = 0.1
 
 
@@ -130,6 +134,10 @@ class StreamsProducer:
         self._settings = settings
         self.in_transaction = False
         self._stuck = False
+        self._batch_limit: int | None = None
+        self._given_up = False
+        self.one_by_one = False
+        """Whether each record is a batch of its own, from the next producer on."""
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
@@ -164,10 +172,14 @@ class StreamsProducer:
         """
         self._serve(lambda: self.client.poll(timeout_s))
 
-    def flush(self) -> None:
-        """Wait until every record is delivered or has failed.
+    def flush(self, interrupted: Callable[[], bool] = lambda: False) -> int:
+        """Wait until every record is delivered or has failed; return how many are not because the wait was interrupted.
 
-        librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends.
+        librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends. It sends nothing more in a
+        transaction that has failed, so it is not worth the wait then.
+
+        Args:
+            interrupted: whether not to wait any longer; asked whenever reports were taken.
 
         Raises:
             TaskMigratedError: the producer is fenced.
@@ -180,6 +192,9 @@ class StreamsProducer:
                     raise StreamsTimeoutError(
                         f"The brokers have not acknowledged {left} records, and are waited for no more"
                     )
+                if interrupted():
+                    return left
+        return 0
 
     def _serve(self, call: Callable[[], int]) -> int:
         try:
@@ -227,6 +242,24 @@ class StreamsProducer:
             ) from error
         self.in_transaction = False
 
+    def give_up(self) -> None:
+        """Have `abort` put another producer in this one's place.
+
+        After a refused record librdkafka has to number its batches differently, and may fail the next transaction for it.
+        """
+        self._given_up = True
+
+    def limit_batches(self, max_bytes: int) -> None:
+        """Make no larger batches than that, from the next producer on."""
+        if self._batch_bytes > max_bytes:
+            _log.warning(
+                "A topic takes batches of %d bytes at most (its max.message.bytes), and they may have %d bytes (batch.size): "
+                "they are made smaller from now on. Set producer.batch.size to spare the abort that this costs",
+                max_bytes,
+                self._batch_bytes,
+            )
+            self._batch_limit = max_bytes
+
     def abort(self) -> None:
         """Abort the transaction if one is open; a producer that cannot is replaced by a new one of the same id.
 
@@ -236,12 +269,12 @@ class StreamsProducer:
         Raises:
             StreamsTimeoutError: no coordinator answered the new one in `task.timeout.ms`.
         """
-        if not self.in_transaction:
+        if not (self.in_transaction or self._given_up):
             return
         self.in_transaction = False
         if self._progress.given_up:
             return  # it is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck:
+        if self._stuck or self._given_up:
             self.replace()
             return
         try:
@@ -258,7 +291,7 @@ class StreamsProducer:
         """
         self.close()
         self.client = self._open()
-        self.in_transaction = self._stuck = False
+        self.in_transaction = self._stuck = self._given_up = False
         self.start()
 
     def close(self) -> None:
@@ -273,6 +306,12 @@ class StreamsProducer:
         settings = self._settings()
         self.transactional = "transactional.id" in settings
         settings.update({"on_delivery": self._on_delivery, "delivery.report.only.error": True})
+        largest = settings.get("batch.size", _BATCH_BYTES), settings.get("message.max.bytes", _BATCH_BYTES)
+        self._batch_bytes = min(map(int, largest))
+        if self._batch_limit is not None and self._batch_limit < self._batch_bytes:
+            settings["batch.size"] = self._batch_bytes = self._batch_limit
+        if self.one_by_one:
+            settings["batch.num.messages"] = 1
         return open_producer(settings)
 
     def _in_time(self, call: Callable[[], None]) -> None:
@@ -303,7 +342,7 @@ class StreamsProducer:
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         # What an abort throws away is reported as purged; the commit of such a transaction fails by itself.
-        if error is not None and error.code() not in _PURGED and self.on_failure is not None:
+        if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
     def _retry(self, doing: str, call: Callable[[], object], within_s: float = math.inf) -> None:

@@ -1,8 +1,19 @@
 """Sends what tasks produce through their thread's producer, and knows up to where the changelogs are written.
 
-`send` waits for nothing. A failed delivery is reported by librdkafka while the thread polls the producer, and raised by the
+`send` waits for nothing. A failed delivery is reported by librdkafka while the thread polls the producer, and dealt with by the
 next `poll` or `flush`; offsets are committed only after `flush`, so a record that the broker refused keeps its input
-offset from being committed. Under EOS the transaction could not commit either.
+offset from being committed.
+
+**Refused records.** A broker refuses whole batches, and librdkafka's report of a record that was in one lacks its headers and
+its timestamp. At-least-once, the production exception handler is asked with what is known if just one record was reported, and
+what it lets go is skipped. Otherwise nobody knows whose fault it is, or the transaction has failed; so everything since the last
+commit is processed again. That is done *carefully*: each record is a batch of its own and has a callback that knows all of it,
+the handler is asked about those that are refused, and under EOS what it lets go is left out, with its dead letters in its place,
+when it comes by once more. It is recognised by topic, partition, key, value and timestamp. Output that differs each time it is
+made cannot be recognised, so after some aborts that met nothing of what was let go the thread ends. Commits may fall before the
+record comes by, so care ends with the commit after it was found, or after a while.
+
+Batches larger than a topic allows would be refused again and again. So they are made smaller for good once that has happened.
 
 **Changelog offsets** come from one ListOffsets request for the changelog partitions written since the last commit, sent
 after `flush` and *before* the offsets are committed (0.8 ms for eight partitions). That end offset minus one is at least the
@@ -12,8 +23,9 @@ only once they own it. After the commit it would not be safe: a new owner may ha
 last record of each partition would say the same, but nothing tells which record is the last while it is sent, and
 reports of successes cannot be had beside `delivery.report.only.error`.
 
-Under EOS the commit then writes one marker behind our records of each of these partitions. It is counted in, so that a restart
-finds nothing to restore.
+Under EOS the commit then writes one marker behind our records of each of these partitions, which is not counted in: a commit is
+complete before every marker is in its log, and a store must never claim an offset that its changelog does not have yet. So a
+restart finds one offset and no record to restore.
 
 Timestamp 0 cannot be sent: librdkafka takes it for "now". It is sent as 1.
 """
@@ -22,14 +34,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.errors import StreamsError, StreamsTimeoutError, TaskMigratedError, TransactionAbortedError
+from millrace.errors import (
+    ProductionError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskMigratedError,
+    TransactionAbortedError,
+)
+from millrace.kafka.admin import topic_configs
 from millrace.kafka.offsets import latest_offsets
 from millrace.processor.handlers import (
     DeadLetterRecord,
@@ -40,17 +59,38 @@ from millrace.processor.handlers import (
 )
 from millrace.records import Headers, TaskId, TopicPartition
 from millrace.runtime.instrumentation import RecordTracer
-from millrace.runtime.producer import StreamsProducer, delivery_error, send_error
+from millrace.runtime.producer import PURGED, StreamsProducer, delivery_error, send_error
 from millrace.state.api import LogChange
 
 __all__ = ["KafkaRecordCollector"]
+
+_Identity = tuple[str, bytes | None, bytes | None, int, int]
+"""Topic, key, value, partition and timestamp of a record, as they are given to the producer."""
 
 _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+_REPORT_S: Final = 0.5
+"""How long to wait for the report of what has failed the transaction, once `produce` says that something has."""
+_CAREFUL_S: Final = 60.0
+"""How long after a refusal to be careful: longer than it takes to get there again."""
+_MAX_IN_VAIN: Final = 10
+"""Aborts in a row that met none of the records that were let go, before the thread ends."""
 _NO_PARTITION: Final = -1
 """librdkafka then partitions with murmur2_random: murmur2 of the key, sticky for null keys."""
+
+
+class _Undelivered:
+    """The report of a record that was not delivered."""
+
+    def __init__(self, error: KafkaError, record: DeadLetterRecord, identity: _Identity | None) -> None:
+        self.error = error
+        self.code = error.code()
+        self.record = record
+        self.identity = identity
+        """None unless it was sent carefully."""
+        self.failure = delivery_error(error, record.topic, record.partition, record.key)
 
 
 class KafkaRecordCollector:
@@ -60,8 +100,7 @@ class KafkaRecordCollector:
         producer: the thread's.
         admin: used for metadata and end offsets.
         config: the application's.
-        handler: asked about each record that could not be delivered (at-least-once only: under EOS the transaction is
-            lost with it); None fails.
+        handler: asked about each record that the broker refused for good; None fails.
         tracer: adds the trace context to headers; None costs nothing.
     """
 
@@ -82,7 +121,17 @@ class KafkaRecordCollector:
         self._request_timeout_s = config.task_timeout_ms / 1000
         self._partition_counts: dict[str, tuple[int, float]] = {}
         self._senders: dict[TopicPartition, tuple[LogChange, list[bool]]] = {}
-        self._failure: StreamsError | None = None
+        self._reports: list[_Undelivered] = []
+        self._careful = False
+        """Whether each record is sent with a callback of its own, because one was refused a moment ago."""
+        self._careful_until = 0.0
+        self._found = False
+        """Whether a refused record was let go since."""
+        self._let_go: dict[_Identity, tuple[DeadLetterRecord, ...]] = {}
+        """What is to be left out, and the dead letters to send in its place."""
+        self._left_out: set[_Identity] = set()
+        """What was left out since the last commit."""
+        self._in_vain = 0
         self.dropped_total = 0
         """Records that the production exception handler let go."""
 
@@ -103,6 +152,9 @@ class KafkaRecordCollector:
             headers = self._tracer.inject(topic, headers)
         where = _NO_PARTITION if partition is None else partition
         stamp = 0 if timestamp is None else timestamp or 1
+        if self._careful:
+            self._send_carefully(topic, key, value, stamp, headers, where)
+            return
         try:
             if headers:
                 producer.client.produce(topic, value, key, where, None, None, stamp, list(headers))
@@ -138,15 +190,19 @@ class KafkaRecordCollector:
 
         Raises:
             ProductionError: a record was refused for good.
+            TransactionAbortedError: what was sent since the last commit must be made again.
             TaskMigratedError: the producer is fenced.
         """
         self._producer.poll()
-        self._raise_failure()
+        self._settle_reports()
 
     def flush(self) -> None:
         """Wait until every record sent so far is acknowledged; see `RecordCollector`."""
-        self._producer.flush()
-        self._raise_failure()
+        while True:
+            left = self._producer.flush(lambda: bool(self._reports))
+            sent = self._settle_reports()
+            if not (left or sent):
+                return
 
     def changelog_offsets(self) -> Mapping[TopicPartition, int]:
         """Return the offset of the last record of each changelog partition written since `committed`; call after `flush`."""
@@ -154,44 +210,155 @@ class KafkaRecordCollector:
         if not written:
             return {}
         ends = latest_offsets(self._admin, written, self._request_timeout_s)
-        marker = 1 if self._producer.transactional else 0
-        return {partition: end - 1 + marker for partition, end in ends.items() if end > 0}
+        return {partition: end - 1 for partition, end in ends.items() if end > 0}
 
     def committed(self) -> None:
         """Note that what was written so far is committed and stored."""
+        self._forget_written()
+        if self._careful:
+            for identity in self._left_out:
+                self._let_go.pop(identity, None)
+            self._left_out.clear()
+            if (self._found and not self._let_go) or time.monotonic() >= self._careful_until:
+                self._end_care()
+
+    def discard(self) -> None:
+        """Forget reports and what was written: the tasks that did it are closed dirty. What was let go stays known."""
+        self._reports.clear()
+        self._left_out.clear()
+        self._forget_written()
+
+    def _forget_written(self) -> None:
         for _, flag in self._senders.values():
             flag[0] = False
 
-    def discard(self) -> None:
-        """Forget failures and what was written: the tasks that did it are closed dirty."""
-        self._failure = None
-        self.committed()
+    # Records that were not delivered
 
     def on_failure(self, error: KafkaError, message: Message) -> None:
-        """Take the report of a record that was not delivered."""
-        failure = delivery_error(error, message.topic(), message.partition(), message.key())
-        if isinstance(failure, TaskMigratedError | TransactionAbortedError) or self._producer.transactional:
-            self._failure = self._failure or failure
-            return
+        """Take the report of a record that was not delivered, to be settled outside of librdkafka's call."""
         record = DeadLetterRecord(
-            message.topic() or "", message.key(), message.value(), message.timestamp()[1], partition=message.partition()
+            message.topic() or "", message.key(), message.value(), None, partition=message.partition()
         )
-        self._ask_handler(error, record, failure)
+        self._reports.append(_Undelivered(error, record, None))
 
-    def _ask_handler(self, error: KafkaError, record: DeadLetterRecord, failure: StreamsError) -> None:
+    def _send_carefully(
+        self, topic: str, key: bytes | None, value: bytes | None, stamp: int, headers: Headers, partition: int
+    ) -> None:
+        """Send a record whose report, should it be refused, is to have all of it; or leave it out if it was let go."""
+        identity = topic, key, value, partition, stamp
+        letters = self._let_go.get(identity)
+        if letters is not None:
+            self._in_vain = 0
+            self._found = True
+            self._left_out.add(identity)
+            self._send_all(letters)
+            return
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is not None and error.code() not in PURGED:
+                record = DeadLetterRecord(topic, key, value, stamp, headers, message.partition())
+                self._reports.append(_Undelivered(error, record, identity))
+
+        try:
+            self._producer.client.produce(topic, value, key, partition, report, None, stamp, list(headers))
+        except (BufferError, KafkaException) as error:
+            self._send_again(error, topic, key, value, stamp, headers, partition, report)
+
+    def _settle_reports(self) -> bool:
+        """Deal with the records that were not delivered; return whether anything was sent.
+
+        Raises:
+            ProductionError: one was refused, and the handler does not let it go.
+            TransactionAbortedError: process again what was not committed.
+            TaskMigratedError: the producer is fenced.
+        """
+        if not self._reports:
+            return False
+        reports, self._reports = self._reports, []
+        for report in reports:
+            if isinstance(report.failure, TaskMigratedError):
+                raise report.failure
+        refused = [report for report in reports if not isinstance(report.failure, TransactionAbortedError)]
+        exact = [report for report in refused if report.identity is not None or len(reports) == 1]
+        if len(exact) == len(reports) and not self._producer.transactional:
+            self._found = True
+            answers = [self._ask_handler(report) for report in refused]
+            return self._send_all(letter for letters in answers for letter in letters or ())
+        if refused:
+            self._be_careful(refused)
+        for report in refused:
+            if report.identity is not None and (letters := self._ask_handler(report)) is not None:
+                self._let_go[report.identity] = letters
+        if any(report.identity in self._let_go for report in refused):
+            self._check_progress()
+        cause = (refused or reports)[0].failure
+        if isinstance(cause, TransactionAbortedError):
+            raise cause
+        raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
+
+    def _be_careful(self, refused: list[_Undelivered]) -> None:
+        """Send each record in a batch of its own, from the abort that follows on."""
+        for topic in {report.record.topic for report in refused if report.code == KafkaError.MSG_SIZE_TOO_LARGE}:
+            self._limit_batches(topic)
+        self._careful = self._producer.one_by_one = True
+        self._careful_until = time.monotonic() + _CAREFUL_S
+        self._found = False
+        self._producer.give_up()
+
+    def _end_care(self) -> None:
+        self._careful = self._producer.one_by_one = False
+        self._let_go.clear()
+        self._in_vain = 0
+        self._producer.replace()
+
+    def _check_progress(self) -> None:
+        self._in_vain += 1
+        if self._in_vain > _MAX_IN_VAIN:
+            topics = ", ".join(sorted({topic for topic, *_ in self._let_go}))
+            raise ProductionError(
+                f"Refused records for {topics} cannot be left out: whenever the records since the last commit are processed "
+                "again, the output is another. Have key, value and timestamp follow from the input alone, or send only "
+                "records that the topic takes"
+            )
+
+    def _limit_batches(self, topic: str) -> None:
+        """Have batches no larger than a topic allows."""
+        try:
+            limit = int(topic_configs(self._admin, [topic], self._request_timeout_s)[topic]["max.message.bytes"])
+        except (StreamsError, KeyError):  # it may not be described: every such batch costs an abort
+            return
+        self._producer.limit_batches(limit)
+
+    def _ask_handler(self, report: _Undelivered) -> tuple[DeadLetterRecord, ...] | None:
+        """Ask about a refused record; return its dead letters if it is let go, None to send it again."""
+        record, failure = report.record, report.failure
         response = HandlerResponse.fail()
         if self._handler is not None:
             context = ErrorContext(None, -1, -1, record.timestamp or -1, record.headers, None, TaskId(-1, -1))
-            response = self._handler.handle_error(context, record, failure)
-        for letter in response.dead_letters:
-            self.send(letter.topic, letter.key, letter.value, letter.timestamp, letter.headers, letter.partition)
-        if response.action is HandlerAction.RETRY and error.retriable():
-            self.send(record.topic, record.key, record.value, record.timestamp, record.headers, record.partition)
-        elif response.action is HandlerAction.RESUME:
+            try:
+                response = self._handler.handle_error(context, record, failure)
+            except Exception as problem:
+                raise ProductionError(
+                    f"{failure}. The production exception handler itself failed: {problem!r}"
+                ) from problem
+        if response.action is HandlerAction.RETRY and report.error.retriable():
+            return None
+        if response.action is HandlerAction.RESUME:
             self.dropped_total += 1
             _log.warning("%s; the production exception handler lets it go", failure)
-        else:
-            self._failure = self._failure or failure
+            return response.dead_letters
+        if not self._producer.transactional:  # a transaction that is aborted takes no dead letters along
+            self._send_all(response.dead_letters)
+        raise failure
+
+    def _send_all(self, letters: Iterable[DeadLetterRecord]) -> bool:
+        sent = False
+        for letter in letters:
+            self.send(letter.topic, letter.key, letter.value, letter.timestamp, letter.headers, letter.partition)
+            sent = True
+        return sent
+
+    # Inside
 
     def _make_sender(self, partition: TopicPartition) -> tuple[LogChange, list[bool]]:
         topic, number = partition
@@ -205,6 +372,9 @@ class KafkaRecordCollector:
                 producer.begin()
             written[0] = True
             stamp = 0 if timestamp is None else timestamp or 1
+            if self._careful:
+                self._send_carefully(topic, key, value, stamp, headers, number)
+                return
             try:
                 if headers:
                     producer.client.produce(topic, value, key, number, None, None, stamp, list(headers))
@@ -224,22 +394,25 @@ class KafkaRecordCollector:
         timestamp: int,
         headers: Headers,
         partition: int,
+        report: Callable[[KafkaError | None, Message], None] | None = None,
     ) -> None:
         if isinstance(error, KafkaException):
             cause: KafkaError = error.args[0]
             if cause.code() not in _REFUSED_AT_ONCE:
-                raise send_error(error, topic, transactional=self._producer.transactional) from error
+                failure = send_error(error, topic, transactional=self._producer.transactional)
+                if isinstance(failure, TransactionAbortedError):
+                    self._await_report()
+                raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
-            self._ask_handler(cause, record, delivery_error(cause, topic, partition, key))
-            self._raise_failure()
+            self._send_all(self._ask_handler(_Undelivered(cause, record, None)) or ())
             return
         deadline = time.monotonic() + _BLOCK_S
         produce: Callable[..., None] = self._producer.client.produce
         while time.monotonic() < deadline:
             self._producer.poll(0.05)
-            self._raise_failure()
+            self._settle_reports()
             try:
-                produce(topic, value, key, partition, None, None, timestamp, list(headers))
+                produce(topic, value, key, partition, report, None, timestamp, list(headers))
             except BufferError:
                 continue
             return
@@ -265,7 +438,9 @@ class KafkaRecordCollector:
             f"Cannot learn how many partitions {topic} has: {problem}. Create it, or check its ACLs"
         )
 
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+    def _await_report(self) -> None:
+        """Raise what has failed the transaction, if that is a record whose report was not taken yet."""
+        deadline = time.monotonic() + _REPORT_S
+        while not self._reports and time.monotonic() < deadline:
+            self._producer.poll(0.05)
+        self._settle_reports()
