@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -49,6 +50,7 @@ class Replica:
         self.frozen = False
         self.problems: list[str] = []
         self.starts = 0
+        self._start_lock = threading.Lock()
         self._status_path = directory / f"{name}.status"
         self.log_path = directory / f"{name}.log"
         self._spec = {
@@ -82,9 +84,12 @@ class Replica:
         return self.works and status["state"] == "RUNNING" and status["lag"]["total"] == 0
 
     def start(self) -> None:
-        """Start the process, if it has ended."""
-        if self.alive:
-            return
+        """Start the process, if it has ended; two faults that overlap may both ask for that."""
+        with self._start_lock:
+            if not self.alive:
+                self._start()
+
+    def _start(self) -> None:
         self.starts += 1
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
