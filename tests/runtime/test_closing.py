@@ -7,6 +7,7 @@ import secrets
 import signal
 import socket
 import threading
+import time
 
 import pytest
 from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, wait_until, word_count
@@ -368,3 +369,13 @@ def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
         produce(kafka, "in", ["a b"])
         again = {11} if guarantee == "exactly_once_v2" else {11, 21}
         wait_until(lambda: last_counts(kafka, "out").get("b") in again, lambda: f"counted: {last_counts(kafka, 'out')}")
+
+
+def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory, tmp_path):
+    """Brokers are waited for until 5 seconds before the time-out, also where that is longer than by default."""
+    streams, _ = instance(kafka, topic_factory, tmp_path)
+    streams.start()
+    wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+    began = time.monotonic()
+    assert streams.close(600)
+    assert streams.threads[0].progress.gives_up_s >= began + 595

@@ -503,7 +503,7 @@ class KafkaStreams:
         for thread in self._pool.threads:
             thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
         threading.Thread(
-            target=self._finish_shutdown, args=(leave_group, end), name="millrace-shutdown", daemon=True
+            target=self._finish_shutdown, args=(leave_group, end, broker_wait_s), name="millrace-shutdown", daemon=True
         ).start()
 
     def _finish_drain(self, threads: Sequence[StreamThread]) -> None:
@@ -511,14 +511,15 @@ class KafkaStreams:
             thread.join()
         self._set_state(State.DRAINED)
 
-    def _finish_shutdown(self, leave_group: bool | None, end: State) -> None:  # noqa: FBT001
+    def _finish_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float) -> None:  # noqa: FBT001
         try:
             if not self._start_over.is_set():
                 if self._global_thread is not None:
                     self._global_thread.stop()
                 self._start_over.wait()
             for thread in self._pool.threads:
-                thread.shutdown(leave_group=leave_group)  # those too that were started meanwhile
+                # those too that were started meanwhile
+                thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
             for thread in self._pool.threads:
                 thread.join()
             if self._global_thread is not None:

@@ -22,6 +22,7 @@ aborted → begin again from the last commit; everything else ends the thread, a
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -404,7 +405,8 @@ class StreamThread:
         if self._resources is None:
             return
         resources = self._resources
-        self.progress.give_up_in(CLOSE_WAIT_S)
+        if math.isinf(self.progress.gives_up_s):  # it ends by itself
+            self.progress.give_up_in(CLOSE_WAIT_S)
         try:
             resources.tasks.close(clean=clean)
         except Exception as error:  # the thread ends in any case; what is not committed is done again by its successor
