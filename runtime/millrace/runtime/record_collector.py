@@ -50,6 +50,7 @@ from millrace.errors import (
 )
 from millrace.kafka.admin import topic_configs
 from millrace.kafka.offsets import latest_offsets
+from millrace.kafka.requests import given_up
 from millrace.processor.handlers import (
     DeadLetterRecord,
     ErrorContext,
@@ -408,7 +409,7 @@ class KafkaRecordCollector:
             return
         deadline = time.monotonic() + _BLOCK_S
         produce: Callable[..., None] = self._producer.client.produce
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not given_up():
             self._producer.poll(0.05)
             self._settle_reports()
             try:
@@ -424,7 +425,7 @@ class KafkaRecordCollector:
     def _ask_partition_count(self, topic: str) -> int:
         deadline = time.monotonic() + _BLOCK_S
         problem = "no answer"
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not given_up():
             try:
                 metadata = self._admin.list_topics(topic, timeout=5.0).topics.get(topic)
             except KafkaException as error:

@@ -20,10 +20,8 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError
-from millrace.kafka.requests import give_up_when
 from millrace.records import TaskId, TopicPartition
 from millrace.runtime.changelog_reader import ChangelogReader
-from millrace.runtime.progress import LoopProgress
 from millrace.runtime.restoration import FailedTask, RestoreListener
 
 __all__ = ["StateUpdater"]
@@ -44,7 +42,6 @@ class StateUpdater:
         config: the application's.
         listener: told how restoration goes.
         paused: set while nothing is to be restored.
-        progress: of the stream thread, which tells when brokers are waited for no more.
     """
 
     def __init__(
@@ -55,9 +52,7 @@ class StateUpdater:
         config: StreamsConfig,
         listener: RestoreListener | None = None,
         paused: threading.Event | None = None,
-        progress: LoopProgress | None = None,
     ) -> None:
-        self._progress = LoopProgress() if progress is None else progress
         self._paused = threading.Event() if paused is None else paused
         self._reader = ChangelogReader(open_consumer, admin, config, listener)
         self._condition = threading.Condition()
@@ -135,7 +130,6 @@ class StateUpdater:
 
     def _run(self) -> None:
         reader = self._reader
-        give_up_when(lambda: self._stopping or self._progress.given_up)
         try:
             while not self._stopping:
                 self._take_actions()

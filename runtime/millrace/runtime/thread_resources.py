@@ -98,7 +98,6 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
         config,
         context.restore_listener,
         context.paused,
-        progress,
     )
     cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
     member = context.new_membership(number, lambda: tasks.offset_sums(), progress)  # noqa: PLW0108 (made below)
