@@ -28,9 +28,10 @@ from tests.runtime.support import (
 
 from millrace import StreamsBuilder
 from millrace.engine.task import StreamTask
-from millrace.errors import StreamsTimeoutError, TransactionAbortedError
+from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
 from millrace.kafka.membership import Assigned, Revoked
 from millrace.processor.api import Processor
+from millrace.records import TaskId
 from millrace.runtime import KafkaStreams, State, changelog_reader
 from millrace.topology import Topology
 
@@ -297,3 +298,147 @@ def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_tim
         assert "counts-changelog-1" in str(streams.error)
     finally:
         streams.close(60)
+
+
+def uncommitted_settings(kafka, app, directory, **others):
+    """Return settings under which nothing is committed by itself while a test lasts, only when tasks leave."""
+    return settings(
+        kafka,
+        app,
+        directory,
+        processing_guarantee="exactly_once_v2",
+        commit_interval_ms=300_000,
+        producer_transaction_timeout_ms=600_000,
+        metadata_max_age_ms=1000,
+        **others,
+    )
+
+
+def by_pattern(prefix, sink, processor=CopyValue):
+    """Return a topology whose one task reads all topics with a prefix."""
+    return (
+        Topology()
+        .add_source("in", pattern=f"{prefix}-.*", key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", processor, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_left(kafka, topic_factory, tmp_path, app):
+    """The last task of a thread leaves when its commit cannot be made: what it sent is aborted, not committed later."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    with running(by_pattern(prefix, sink), uncommitted_settings(kafka, app, tmp_path)) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task of the first topic")
+        member = streams.threads[0].resources.member
+        identity, refused = member.group_metadata, threading.Event()
+
+        def removed():
+            member.group_metadata = identity
+            refused.set()
+            raise TaskMigratedError("the group has removed this member")
+
+        produce(kafka, f"{prefix}-1", ["a", "b"])
+        wait_until(lambda: streams.status().processing.records == 2, "both records are processed")
+        member.group_metadata = removed
+        kafka.create_topics(f"{prefix}-2")
+        assert refused.wait(60), "the task is to be closed, because its input is another"
+        wait_until(lambda: streams.status().processing.records == 4, "both records are processed again")
+    assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+class ForwardAtClose(CopyValue):
+    """Forwards each record as it is, and all of them once more when it is closed."""
+
+    def init(self, context):
+        """Begin with none."""
+        super().init(context)
+        self.held = []
+
+    def process(self, record):
+        """Forward a record, and keep it."""
+        super().process(record)
+        self.held.append(record.with_value(f"held {record.value}"))
+
+    def close(self):
+        """Forward what was kept."""
+        for record in self.held:
+            self.context.forward(record)
+
+
+def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(kafka, topic_factory, tmp_path, app):
+    """It is made of records that were given up, and would be committed together with what is made of them again."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", ForwardAtClose, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+    with running(topology, settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")) as streams:
+        aborted = threading.Event()
+        committer = streams.threads[0].tasks._committer
+        commit = committer.commit
+
+        def fail(tasks):
+            if not any(task.counters.records_processed for task in tasks):
+                return commit(tasks)
+            committer.commit = commit
+            aborted.set()
+            raise TransactionAbortedError("a record was not delivered in time")
+
+        committer.commit = fail
+        produce(kafka, source, ["a"])
+        assert aborted.wait(60)
+        wait_until(lambda: b"a" in {value for _, value, _ in read_all(kafka, sink)}, "the record is processed again")
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"a"]
+
+
+def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka, topic_factory, tmp_path, app):
+    """Its task has been committed, so nothing would ever end a transaction begun then while the thread has nothing to do."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    config = uncommitted_settings(kafka, app, tmp_path)
+    with running(by_pattern(prefix, sink, ForwardAtClose), config) as streams:
+        thread = streams.threads[0]
+        produce(kafka, f"{prefix}-1", ["a"])
+        wait_until(lambda: streams.status().processing.records == 1, "the record is processed")
+        kafka.create_topics(f"{prefix}-2")
+        wait_until(
+            lambda: [len(task.input_partitions) for task in list(thread.tasks.running.values())] == [2], "both topics"
+        )
+        assert not thread.resources.producer.in_transaction
+        produce(kafka, f"{prefix}-2", ["b"])
+        wait_until(lambda: streams.status().processing.records == 2, "the record is processed")
+    assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, topic_factory, tmp_path, app):
+    """Its directory is free although the thread that wiped it never opened it again."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
+        member = streams.threads[0].resources.member
+        poll, later = member.poll, []
+
+        def polled():
+            if later:
+                member.poll = poll
+                return later
+            events = poll()
+            for event in events:
+                if isinstance(event, Revoked):
+                    later.extend(events)
+                    gone = frozenset(TaskId(0, partition.partition) for partition in event.partitions)
+                    raise TaskCorruptedError(gone, "its changelog was truncated")
+            return events
+
+        member.poll = polled
+        streams.add_stream_thread()
+        wait_until(
+            lambda: [len(thread.tasks.running) for thread in streams.threads if thread.tasks] == [1, 1],
+            lambda: f"a task each: {[thread.tasks.task_ids for thread in streams.threads]}",
+        )
+        assert later

@@ -139,7 +139,10 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what `init` acquired. Stores are closed by the task."""
+        """Release what `init` acquired. Stores are closed by the task.
+
+        What is forwarded or stored here comes after the task's last commit, so exactly-once throws it away: use a punctuator.
+        """
 
 
 class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
@@ -156,7 +159,10 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release what `init` acquired. Stores are closed by the task."""
+        """Release what `init` acquired. Stores are closed by the task.
+
+        What is forwarded or stored here comes after the task's last commit, so exactly-once throws it away: use a punctuator.
+        """
 
 
 ProcessorSupplier = Callable[[], Processor[KIn, VIn, KOut, VOut]]

@@ -105,17 +105,19 @@ class TaskManager:
         else:
             self.revoke(partitions)
         lost = self.task_ids - self._target.keys()
-        if lost:
+        if (
+            lost or not self.running
+        ):  # the commit of the last task may have failed: it is closed, and its transaction open
             self._abort_and_close(lost)
 
     def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks dirty, and under exactly-once all that run: their records were in the same transaction."""
         gone = {*task_ids, *(self.running if self._resources.config.exactly_once else ())}
         try:
-            if gone >= self.running.keys():  # else the failure of another task's record must not be forgotten
-                self._committer.abort()
-        finally:
             self._close(gone, dirty=True)
+        finally:
+            if not self.running:  # else the failure of another task's record must not be forgotten
+                self._committer.abort()  # after closing, because a processor may still send something in its `close`
 
     def _inputs(self) -> dict[TaskId, frozenset[TopicPartition]]:
         """Return the input partitions of every task here."""
@@ -157,6 +159,8 @@ class TaskManager:
             _log.info("%s; the next owner of %s processes some records again", error, ", ".join(map(str, sorted(gone))))
         finally:
             self._close(gone, dirty=not clean)
+        if clean:
+            self._committer.abort()  # nothing would end a transaction that a processor has begun in its `close`
 
     def _open_pending(self) -> None:
         """Open the tasks whose directories are free and whose committed offsets are known; hand them to the updater."""
@@ -320,9 +324,15 @@ class TaskManager:
     def _wipe(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks dirty and delete their state."""
         self._close(task_ids, dirty=True)
+        directory = self._resources.directory
         for task_id in task_ids:
-            if self._resources.directory.own_task(task_id, self._thread) is not None:
-                self._resources.directory.wipe_task(task_id)
+            if directory.own_task(task_id, self._thread) is not None:
+                try:
+                    directory.wipe_task(task_id)
+                finally:
+                    directory.disown_task(
+                        task_id, self._thread
+                    )  # before it is opened again it may go to another thread
 
     def close(self, *, clean: bool) -> None:
         """Close every task.
@@ -338,15 +348,14 @@ class TaskManager:
             except Exception as error:  # whatever it is, every store must still be closed
                 failure = error
                 clean = False
-        if not clean:
-            try:
-                self._committer.abort()
-            except StreamsError as error:  # brokers that do not answer; they abort the transaction by themselves, later
-                _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         try:
             self._close(self.task_ids, dirty=not clean)
         except Exception as error:
             failure = failure or error
+        try:
+            self._committer.abort()  # after a commit, too: a processor may have sent something in its `close`
+        except StreamsError as error:  # brokers that do not answer; they abort the transaction by themselves, later
+            _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         if failure is not None:
             raise failure
 
