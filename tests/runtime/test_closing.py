@@ -379,3 +379,33 @@ def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory,
     began = time.monotonic()
     assert streams.close(600)
     assert streams.threads[0].progress.gives_up_s >= began + 595
+
+
+@pytest.mark.parametrize(
+    "response", [UncaughtExceptionResponse.REPLACE_THREAD, UncaughtExceptionResponse.SHUTDOWN_CLIENT]
+)
+def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_path, response):
+    """A thread that fails while the instance ends changes nothing, whatever the handler says of it."""
+    source = topic_factory("in", partitions=2)
+    both = threading.Barrier(2)
+
+    class Fail(Processor):
+        def process(self, record):
+            both.wait(DEADLINE_S)
+            if record.value == "second":
+                wait_until(lambda: streams.state is State.PENDING_ERROR, "the first failure")
+            raise ValueError(record.value)
+
+    topology = Topology().add_source("in", source, key_serde=TEXT, value_serde=TEXT).add_processor("p", Fail, "in")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, num_stream_threads=2)
+    streams = KafkaStreams(topology, config)
+    streams.set_uncaught_exception_handler(
+        lambda error: response if "second" in str(error) else UncaughtExceptionResponse.SHUTDOWN_CLIENT
+    )
+    streams.start()
+    wait_until(lambda: all(thread.tasks and thread.tasks.running for thread in streams.threads), "a task for each")
+    produce(kafka, source, ["first", "second"], partitions=2)
+    assert streams.wait(DEADLINE_S)
+    assert streams.state is State.ERROR
+    assert "ValueError: first" in str(streams.error)
+    assert streams.close(DEADLINE_S)

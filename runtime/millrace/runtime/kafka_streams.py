@@ -473,11 +473,12 @@ class KafkaStreams:
         _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
         replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
         with self._lock:
-            self.error = None if replaced else error
             if replaced:
                 self._pool.replace(thread)
-            elif not self._state.is_running_or_rebalancing:
-                return
+            else:
+                self.error = self.error or error  # what fails while the client ends is not what ended it
+                if not self._state.is_running_or_rebalancing:
+                    return
             self._move(State.REBALANCING if replaced else State.PENDING_ERROR)
         if not replaced:
             if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
