@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import threading
 
 import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
+from tests.runtime.support import DEADLINE_S, TEXT, produce, read_all, running, settings, wait_until
 
 from millrace.dsl import Consumed, Materialized, StreamsBuilder
 from millrace.errors import FailedProcessingError, MissingSourceTopicError, ProcessorStateError
@@ -118,6 +119,40 @@ def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_pa
     assert isinstance(streams.error, FailedProcessingError)
     assert "fill failed on the record at offset 0" in str(streams.error)
     assert "processing.exception.handler.global.enabled=true" in str(streams.error)
+
+
+def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_factory, tmp_path, monkeypatch):
+    """What they still look up is found; a store that is closed would have nothing for it, and that would be committed."""
+    names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
+    config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
+    put(kafka, names, {f"k{n}": "v" for n in range(10)}, partitions=1)
+    streams = KafkaStreams(lookup(names, source, sink), config)
+    look, closed = Look.process, threading.Event()
+
+    def look_after_the_failure(self, record):
+        if record.value == "k0":
+            put(kafka, names, {"k0": "bad"}, partitions=1)
+            wait_until(lambda: streams.state is State.PENDING_ERROR, "the failure of the global stores")
+            closed.wait(2)  # in vain: the time in which they would be closed if nobody waited for this thread
+        look(self, record)
+
+    monkeypatch.setattr(Look, "process", look_after_the_failure)
+    streams.start()
+    task = streams._global_thread._task
+    close = task.close
+    task.close = lambda: (close(), closed.set())
+    produce(kafka, source, [f"k{n}" for n in range(10)])
+    assert streams.wait(DEADLINE_S)
+    assert "fill failed on the record at offset 10" in str(streams.error)
+    assert closed.is_set()
+    assert streams.close(DEADLINE_S)
+    monkeypatch.undo()
+    config |= CONTINUE | {"processing.exception.handler.global.enabled": True}
+    with running(lookup(names, source, sink), config):
+        produce(kafka, source, ["last"])
+        wait_until(lambda: (b"last", b"unknown", 0) in read_all(kafka, sink), "the last record")
+    found = {key: value for key, value, _ in read_all(kafka, sink)}
+    assert found == {b"k%d" % n: b"v" for n in range(10)} | {b"last": b"unknown"}
 
 
 def test_processing_handler_may_skip_records_of_global_stores(kafka, topic_factory, tmp_path):

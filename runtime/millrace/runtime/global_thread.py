@@ -81,6 +81,8 @@ class GlobalStreamThread:
         self._stale: set[str] = set()
         """Topics that lost what was to be read next, so that their stores are no copies of them any more."""
         self._stop = threading.Event()
+        self._unused = threading.Event()
+        """Set when nobody reads the stores any more."""
         self._thread = threading.Thread(target=self._run, name="GlobalStreamThread", daemon=True)
 
     @property
@@ -142,8 +144,9 @@ class GlobalStreamThread:
         self._stop.set()
 
     def shutdown(self) -> None:
-        """Commit, close the stores and end the thread."""
+        """Commit, close the stores, which nobody reads any more, and end the thread."""
         self.stop()
+        self._unused.set()
         if self._thread.ident is not None and not self.is_current:
             self._thread.join()
 
@@ -241,6 +244,8 @@ class GlobalStreamThread:
             _log.exception("The global stores cannot be kept up to date")
             self._on_failure(error)
         finally:
+            # Stream threads finish what they process: in a store that is closed they would find nothing, and commit that.
+            self._unused.wait()
             self._close()
 
     def _close(self) -> None:
