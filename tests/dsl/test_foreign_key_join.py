@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.dsl.foreign_key_topologies import TOPOLOGIES, foreign_key
 from tests.dsl.partitioned_tasks import PartitionedTasks
 from tests.golden.cases import load
-from tests.golden.describe import compare
-from tests.golden.replay import replay
+from tests.golden.describe import compare_text
+from tests.golden.replay import build, replay
 from tests.golden.support import pair
 
 from millrace.config import StreamsConfig
@@ -70,7 +70,7 @@ def test_records_are_those_of_kafka_streams(name):
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_description_is_that_of_kafka_streams(name):
     """Names, sub-topologies and connections are Java's."""
-    problems = compare(DATA / "describe", name, TOPOLOGIES[name])
+    problems = compare_text(DATA / "describe", name, build(TOPOLOGIES[name], {}))
     assert not problems, "\n".join(problems)
 
 

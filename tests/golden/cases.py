@@ -61,6 +61,8 @@ class Case:
     fails_at: int | None
     stores: dict[str, list[dict[str, Any]]]
     """Rows by store."""
+    records_only: bool
+    """Whether only the records were recorded, sorted by topic: neither their order over topics nor what the stores held."""
     dropped_records: int | None
     """By all tasks, the global one included; None where a failure kept the recorder from writing it."""
 
@@ -84,6 +86,7 @@ def load(folder: Path) -> Case:
         sent=tuple(_sent(line) for line in expected if "error" not in line),
         fails_at=next((line["i"] for line in expected if "error" in line), None),
         stores=rows,
+        records_only=described.get("records_only", False),
         dropped_records=sum(dropped) if dropped else None,
     )
 
