@@ -442,3 +442,30 @@ def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, to
             lambda: f"a task each: {[thread.tasks.task_ids for thread in streams.threads]}",
         )
         assert later
+
+
+def test_a_producer_that_can_begin_no_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
+    """That is no fault of the record that was to be sent: the processing exception handler is not asked to drop it."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", CopyValue, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+    config = settings(
+        kafka,
+        app,
+        tmp_path,
+        processing_guarantee="exactly_once_v2",
+        processing_exception_handler="LogAndContinueProcessingExceptionHandler",
+    )
+    with running(topology, config) as streams:
+        produce(kafka, source, ["a"])
+        wait_until(lambda: [value for _, value, _ in read_all(kafka, sink)] == [b"a"], "the first record")
+        producer = streams.threads[0].resources.producer
+        wait_until(lambda: not producer.in_transaction, "it is committed")
+        producer.client.begin_transaction()  # so that it cannot be begun
+        produce(kafka, source, ["b"])
+        wait_until(lambda: streams.status().processing.records >= 2, "the second record")
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"a", b"b"]

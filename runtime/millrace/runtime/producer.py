@@ -156,11 +156,16 @@ class StreamsProducer:
             self._retry("initialise transactions", lambda: self.client.init_transactions(_REQUEST_TIMEOUT_S))
 
     def begin(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction.
+
+        Raises:
+            TaskMigratedError: the producer is fenced.
+            TransactionAbortedError: it cannot begin one, and `abort` replaces it.
+        """
         try:
             self.client.begin_transaction()
         except KafkaException as error:
-            raise translate_error(error, "begin a transaction") from error
+            raise self._unusable(translate_error(error, "begin a transaction")) from error
         self.in_transaction = True
 
     def poll(self, timeout_s: float = 0.0) -> None:
@@ -201,11 +206,14 @@ class StreamsProducer:
             return call()
         except (KafkaException, SystemError) as error:
             failure = translate_error(_client_error(error), "send records")
-            if self.transactional and type(failure) is StreamsError:
-                raise TransactionAbortedError(
-                    f"{failure}. The records since the last commit are processed again"
-                ) from error
-            raise failure from error
+            raise (self._unusable(failure) if self.transactional else failure) from error
+
+    def _unusable(self, failure: StreamsError) -> StreamsError:
+        """Have `abort` replace the producer, though no transaction may be open; a plain error would count as user code's."""
+        self.give_up()
+        if type(failure) is not StreamsError:
+            return failure
+        return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
 
     def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group_metadata: bytes) -> None:
         """Commit the transaction together with input offsets.
