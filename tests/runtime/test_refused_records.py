@@ -7,7 +7,8 @@ import secrets
 import time
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
 
 from millrace.errors import ProductionError
@@ -207,3 +208,38 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
     assert "cannot be left out" in str(streams.error)
     assert not committed(kafka, app, source)
     streams.close()
+
+
+@BOTH
+@pytest.mark.parametrize("code", [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID])
+def test_record_that_a_failed_producer_leaves_behind_is_no_refused_record(
+    kafka, topic_factory, app, tmp_path, guarantee, code
+):
+    """The broker does not know the producer any more: its records are processed again, and no handler may let them go."""
+    source, sink, dead = topic_factory("in"), topic_factory("out"), topic_factory("d")
+    handler = Handler(HandlerResponse.resume, dead)
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    with running(copying(source, sink), config) as streams:
+        producer = streams.threads[0].resources.producer
+        poll, on_failure, reported = producer.poll, producer.on_failure, []
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+        try:
+            consumer.assign([ClientTopicPartition(source, 0, 0)])
+            produce(kafka, source, ["a"])
+            message = wait_until(lambda: consumer.poll(0.1), "a record to report")
+        finally:
+            consumer.close()
+
+        def report(*args):
+            producer.poll = poll
+            reported.append(code)
+            on_failure(KafkaError(code), message)
+            return poll(*args)
+
+        producer.poll = report
+        wait_until(lambda: reported, "the report")
+        produce(kafka, source, ["b"])
+        wait_until(lambda: committed(kafka, app, source) == 2, "both are committed")
+        assert streams.state is State.RUNNING
+    assert handler.seen == []
+    assert set(values(kafka, sink)) == {"a", "b"}

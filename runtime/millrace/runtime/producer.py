@@ -73,6 +73,8 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
     {KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE, KafkaError.REQUEST_TIMED_OUT}  # noqa: SLF001
     | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
+_OUT_OF_STEP: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID})
+"""Codes that say: the broker lost count of the producer's batches, which is the fault of no record."""
 _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
 """What `produce` answers once an earlier record has failed the transaction, or the whole producer, which `abort` replaces."""
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
@@ -381,6 +383,8 @@ def delivery_error(error: KafkaError, topic: str | None, partition: int | None, 
         return TransactionAbortedError(
             f"{text} within delivery.timeout.ms. Records since the last commit are processed again"
         )
+    if error.code() in _OUT_OF_STEP:
+        return TransactionAbortedError(f"{text}. Records since the last commit are processed again")
     if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
         text += ". Raise the topic's max.message.bytes or send smaller records"
     elif error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
