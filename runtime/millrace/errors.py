@@ -11,6 +11,21 @@ class StreamsError(Exception):
     """Something failed that Millrace itself noticed; the root of all its exceptions."""
 
 
+def of_thread(error: BaseException) -> Exception:
+    """Return what ended a thread, as an exception that handlers know.
+
+    Whatever is no `Exception`, as `SystemExit` and `asyncio.CancelledError`, ends a thread of Python's own without a word.
+    """
+    if isinstance(error, Exception):
+        return error
+    found = StreamsError(
+        f"{error!r} was raised in a thread of the application's, which ends as with any other error. To stop the application, "
+        "call close() of its KafkaStreams"
+    )
+    found.__cause__ = error
+    return found
+
+
 # Definition: the program or its configuration is wrong; nothing has run yet.
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
 import secrets
 import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,11 +53,14 @@ from millrace.errors import (
     UnsupportedFeatureError,
 )
 from millrace.kafka.membership import Assigned
+from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
 from millrace.runtime.membership import Membership, may_create_topics
 from millrace.runtime.progress import LoopProgress
+from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.status import write_status
+from millrace.state import Stores
 from millrace.topology import Topology
 from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 
@@ -361,6 +366,68 @@ def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp
         assert run(failing(source, sink), settings(kafka, app, tmp_path)) == 1
     lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
     assert any("Failed: FailedProcessingError" in line and "this word is bad" in line for line in lines)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("where", ["processor", "global processor", "restore listener"])
+def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, app, tmp_path, raised, where):
+    """No error is `sys.exit()` in a thread of Python's own; here the client ends in ERROR, and the record is not lost."""
+    source, names = topic_factory("in"), topic_factory("names")
+    config = settings(kafka, app, tmp_path)
+    seen, failing = [], True
+
+    class Take(Processor):
+        def process(self, record):
+            if failing and record.value == where:
+                raise raised
+            seen.append(record.value)
+
+    class Listen(RestoreListener):
+        def on_restore_start(self, *_):
+            if failing and where == "restore listener":
+                raise raised
+
+    def instance():
+        topology = Topology().add_source("in", source, key_serde=TEXT, value_serde=TEXT).add_processor("p", Take, "in")
+        topology.add_state_store(counts_builder(), "p")
+        store = Stores.key_value_store_builder(Stores.persistent_key_value_store("names"), TEXT, TEXT)
+        topology.add_global_store(
+            store.with_logging_disabled(), "names-source", names, "fill", Take, key_serde=TEXT, value_serde=TEXT
+        )
+        streams = KafkaStreams(topology, config)
+        streams.set_restore_listener(Listen())
+        return streams
+
+    streams = instance()
+    streams.start()
+    if where != "restore listener":
+        wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+    produce(kafka, names if where == "global processor" else source, [where])
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "ERROR")
+        assert repr(raised) in str(streams.error)
+        assert streams.error.__cause__ is raised
+    finally:
+        assert streams.close(60)
+    failing = False
+    again = instance()
+    again.start()
+    wait_until(lambda: where in seen, "the record")
+    assert again.close(60)
+
+
+def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app, tmp_path):
+    """A handler that fails, if only by `sys.exit()`, shuts the client down."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["bad"])
+    streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path))
+    streams.set_uncaught_exception_handler(lambda _: sys.exit(1))
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "ERROR")
+        assert "this word is bad" in str(streams.error)
+    finally:
+        assert streams.close(60)
 
 
 def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
-from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError
+from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError, of_thread
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
 from millrace.runtime.inquiry import Inquiry
@@ -135,10 +135,8 @@ class ChangelogReader:
                     changelog = begin_changelog(task, partition, offsets, end, self._listener)
                     if changelog is not None:
                         restoration.changelogs[partition] = changelog
-            except (
-                Exception
-            ) as error:  # of the brokers, the store or the listener: this task's failure, not the others'
-                self.failed.append(FailedTask(task, error))
+            except BaseException as error:  # of the brokers, the store or the listener: this task's failure only
+                self.failed.append(FailedTask(task, of_thread(error)))
                 continue
             self._tasks[task.task_id] = restoration
             self._active.update(restoration.changelogs)
@@ -203,16 +201,16 @@ class ChangelogReader:
         try:
             for changelog in restoration.changelogs.values():
                 changelog.finish()
-        except Exception as error:  # of the store or the listener: this task's failure, not the others'
+        except BaseException as error:  # of the store or the listener: this task's failure, not the others'
             self._fail(restoration.task.task_id, error)
             return
         self._remove(restoration)
         self.restored.append(restoration.task)
 
-    def _fail(self, task_id: TaskId, error: Exception) -> None:
+    def _fail(self, task_id: TaskId, error: BaseException) -> None:
         task = self.let_go(task_id)
         if task is not None:
-            self.failed.append(FailedTask(task, error))
+            self.failed.append(FailedTask(task, of_thread(error)))
 
     # Records come
 
@@ -271,7 +269,7 @@ class ChangelogReader:
             return
         try:
             changelog.apply(records, self._uncommitted_max_bytes)
-        except Exception as error:  # as above
+        except BaseException as error:  # as above
             self._fail(changelog.task.task_id, error)
         else:
             self.restored_total += len(records)
@@ -310,7 +308,7 @@ class ChangelogReader:
                 if changelog.uncommitted:
                     try:
                         changelog.commit()
-                    except Exception as error:  # as above
+                    except BaseException as error:  # as above
                         self._fail(changelog.task.task_id, error)
         if now - self._last_log >= _LOG_EVERY_S:
             self._last_log = now

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
-from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError
+from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.kafka.admin import DescribedTopic, describe_topics
 from millrace.kafka.clients import ClientSettings, open_consumer
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
@@ -240,9 +240,9 @@ class GlobalStreamThread:
             while not self._stop.is_set():
                 self._poll_once()
             self._task.commit()
-        except Exception as error:  # of the brokers, a store or the user's processor: the client ends with it
+        except BaseException as error:  # of the brokers, a store or the user's processor: the client ends with it
             _log.exception("The global stores cannot be kept up to date")
-            self._on_failure(error)
+            self._on_failure(of_thread(error))
         finally:
             # Stream threads finish what they process: in a store that is closed they would find nothing, and commit that.
             self._unused.wait()

@@ -466,7 +466,7 @@ class KafkaStreams:
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         try:
             response = self._exception_handler(error)
-        except Exception:  # the user's code
+        except BaseException:  # the user's code, and sys.exit() would end this thread alone
             _log.exception("The uncaught exception handler failed: shutting the client down")
             response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
         unexpected = None if isinstance(error, StreamsError) else error  # the others' messages say what to do

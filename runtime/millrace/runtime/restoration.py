@@ -96,7 +96,7 @@ class ChangelogRestoration:
         if self.listener is not None:
             try:
                 self.listener.on_restore_suspended(self.partition, self.store.name, self.restored)
-            except Exception:  # the task is leaving already, perhaps because the listener failed before
+            except BaseException:  # the task is leaving already, perhaps because the listener failed before
                 _log.exception("The restore listener failed")
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.task import StreamTask
-from millrace.errors import StreamsError
+from millrace.errors import StreamsError, of_thread
 from millrace.records import TaskId, TopicPartition
 from millrace.runtime.changelog_reader import ChangelogReader
 from millrace.runtime.restoration import FailedTask, RestoreListener
@@ -141,9 +141,9 @@ class StateUpdater:
                 with self._condition:
                     if not (self._added or self._removals or self._stopping):
                         self._condition.wait(wait_s)
-        except Exception as error:  # what is no single task's failure: that of the consumer, or of Millrace
+        except BaseException as error:  # what is no single task's failure: that of the consumer, or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
-            reader.fail_all(error)
+            reader.fail_all(of_thread(error))
         finally:
             with self._condition:
                 self._stopping = True

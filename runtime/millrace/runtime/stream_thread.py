@@ -36,6 +36,7 @@ from millrace.errors import (
     TaskCorruptedError,
     TaskMigratedError,
     TransactionAbortedError,
+    of_thread,
 )
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
 from millrace.kafka.requests import give_up_when
@@ -187,8 +188,11 @@ class StreamThread:
                 self._resources.member.start()
             while not self._stop.is_set():
                 self._guarded_round()
-        except Exception as error:  # whatever it is, the uncaught exception handler decides, and everything is closed
+        except (
+            BaseException
+        ) as raised:  # whatever it is, the uncaught exception handler decides, and everything is closed
             clean = False
+            error = of_thread(raised)
             if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
                 _log.warning("%s ends without a commit: %s", self.name, error)
             else:
