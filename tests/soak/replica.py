@@ -29,12 +29,14 @@ def main(spec: str) -> int:
     streams = KafkaStreams(build(application), given["config"] | settings(application))
     streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.REPLACE_THREAD)
     streams.start()
+    told = False
     while not streams.wait(0.1):
         try:
             number = signals.get_nowait()
         except Empty:
             continue
         if number == signal.SIGTERM:
+            told = True
             streams.close()
             break
         change = streams.add_stream_thread if number == signal.SIGUSR1 else lambda: streams.remove_stream_thread(0.0)
@@ -42,7 +44,7 @@ def main(spec: str) -> int:
             _log.info("Changed the number of threads: %s", change())
         except Exception as error:  # the time-out of zero included
             _log.info("Changed the number of threads: %s", error)
-    if streams.error is not None:
+    if streams.error is not None or not told:
         _log.error("The instance ended by itself", exc_info=streams.error)
         return 1
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections import defaultdict
@@ -13,9 +14,12 @@ from tests.soak.__main__ import parse, run
 from tests.soak.chaos import plan
 from tests.soak.feeding import Feeder
 from tests.soak.model import compare
+from tests.soak.replica import main
 from tests.soak.replicas import Replica
 from tests.soak.topology import OUTPUTS, build, settings, topic
 
+from millrace.errors import StreamsError
+from millrace.runtime import KafkaStreams
 from millrace.testing import TopologyTestDriver
 
 
@@ -161,6 +165,24 @@ def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
     replica.check()
     assert len(replica.problems) == 1
     assert "one ended by itself with exit code 3" in replica.problems[0]
+
+
+@pytest.mark.parametrize("error", [None, StreamsError("no")], ids=["without an error", "with an error"])
+def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, error):
+    """An end that nobody asked for is a fault, also if the instance cannot tell why."""
+
+    def end(streams):
+        streams.close()
+        streams.error = error
+
+    monkeypatch.setattr(KafkaStreams, "start", end)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+    try:
+        config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1"}
+        assert main(json.dumps({"application": "app", "config": config})) == 1
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def test_seed_repeats_the_plan():
