@@ -51,6 +51,7 @@ class Replica:
         self.problems: list[str] = []
         self.starts = 0
         self._start_lock = threading.Lock()
+        self._stopping = False
         self._status_path = directory / f"{name}.status"
         self.log_path = directory / f"{name}.log"
         self._spec = {
@@ -74,8 +75,8 @@ class Replica:
 
     @property
     def works(self) -> bool:
-        """Whether it has come far enough to take signals, and is neither frozen nor ended."""
-        return self.alive and not self.frozen and self.status().get("pid") == self.process.pid
+        """Whether it has come far enough to take signals, and is neither frozen, told to stop nor ended."""
+        return self.alive and not self.frozen and not self._stopping and self.status().get("pid") == self.process.pid
 
     @property
     def idle(self) -> bool:
@@ -91,6 +92,7 @@ class Replica:
 
     def _start(self) -> None:
         self.starts += 1
+        self._stopping = False
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.soak.replica", json.dumps(self._spec)],
@@ -115,6 +117,7 @@ class Replica:
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End it with SIGTERM; one that does not end in time is a problem, and is killed."""
+        self._stopping = True  # a signal that meets the very end of a Python process would kill it
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
