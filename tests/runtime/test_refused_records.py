@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import time
@@ -243,3 +244,44 @@ def test_record_that_a_failed_producer_leaves_behind_is_no_refused_record(
         assert streams.state is State.RUNNING
     assert handler.seen == []
     assert set(values(kafka, sink)) == {"a", "b"}
+
+
+class Swallow(Processor):
+    """Copies records and ignores what that fails with; after a large one the producer's buffer is full for a moment."""
+
+    def __init__(self, resources):
+        self.resources = resources
+
+    def process(self, record):
+        """Copy."""
+        self.context.forward(record)
+        if len(record.value) > 1000:
+            collector = self.resources().collector
+            while not collector._reports:
+                collector._producer.poll(0.05)
+            client = collector._producer.client
+            produce = client.produce
+
+            def full(*_args):
+                client.produce = produce
+                raise BufferError
+
+            client.produce = full
+            with contextlib.suppress(Exception):
+                self.context.forward(record.with_value("behind"))
+
+
+@BOTH
+def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, tmp_path, app, guarantee):
+    """The report came while the processor forwarded another record; the input is not committed for all that."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "30000"})
+    topology = copying(source, sink, lambda: Swallow(lambda: streams.threads[0].resources))
+    streams = KafkaStreams(topology, settings(kafka, app, tmp_path, processing_guarantee=guarantee))
+    streams.start()
+    try:
+        produce(kafka, source, ["x" * 60_000])
+        assert streams.wait(60)
+        assert isinstance(streams.error, ProductionError)
+        assert committed(kafka, app, source) is None
+    finally:
+        streams.close(60)

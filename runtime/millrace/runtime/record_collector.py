@@ -123,6 +123,8 @@ class KafkaRecordCollector:
         self._partition_counts: dict[str, tuple[int, float]] = {}
         self._senders: dict[TopicPartition, tuple[LogChange, list[bool]]] = {}
         self._reports: list[_Undelivered] = []
+        self._failure: StreamsError | None = None
+        """What is to be raised until `discard`."""
         self._careful = False
         """Whether each record is sent with a callback of its own, because one was refused a moment ago."""
         self._careful_until = 0.0
@@ -226,6 +228,7 @@ class KafkaRecordCollector:
     def discard(self) -> None:
         """Forget reports and what was written: the tasks that did it are closed dirty. What was let go stays known."""
         self._reports.clear()
+        self._failure = None
         self._left_out.clear()
         self._forget_written()
 
@@ -268,14 +271,25 @@ class KafkaRecordCollector:
     def _settle_reports(self) -> bool:
         """Deal with the records that were not delivered; return whether anything was sent.
 
+        What it raises it raises until `discard`, because user code may swallow what its `forward` fails with.
+
         Raises:
             ProductionError: one was refused, and the handler does not let it go.
             TransactionAbortedError: process again what was not committed.
             TaskMigratedError: the producer is fenced.
         """
+        if self._failure is not None:
+            raise self._failure
         if not self._reports:
             return False
         reports, self._reports = self._reports, []
+        try:
+            return self._settle(reports)
+        except StreamsError as error:
+            self._failure = error
+            raise
+
+    def _settle(self, reports: list[_Undelivered]) -> bool:
         for report in reports:
             if isinstance(report.failure, TaskMigratedError):
                 raise report.failure
@@ -405,7 +419,11 @@ class KafkaRecordCollector:
                     self._await_report()
                 raise failure from error
             record = DeadLetterRecord(topic, key, value, timestamp, headers, partition)
-            self._send_all(self._ask_handler(_Undelivered(cause, record, None)) or ())
+            try:
+                self._send_all(self._ask_handler(_Undelivered(cause, record, None)) or ())
+            except StreamsError as refusal:
+                self._failure = refusal
+                raise
             return
         deadline = time.monotonic() + _BLOCK_S
         produce: Callable[..., None] = self._producer.client.produce
