@@ -41,6 +41,7 @@ class Handler:
     def handle_error(self, context, record, exception):
         """Answer as told."""
         self.seen.append((record, exception))
+        assert (context.raw_key, context.raw_value) == (record.key, record.value), "what a dead letter is made of"
         return self.answer([DeadLetterRecord(self.dead, record.key, b"dead", 1)])
 
     def handle_serialization_error(self, context, topic, record, exception):

@@ -349,7 +349,10 @@ class KafkaRecordCollector:
         record, failure = report.record, report.failure
         response = HandlerResponse.fail()
         if self._handler is not None:
-            context = ErrorContext(None, -1, -1, record.timestamp or -1, record.headers, None, TaskId(-1, -1))
+            # The input that led to it is not known here: a dead letter is made of the record itself.
+            context = ErrorContext(
+                *(None, -1, -1, record.timestamp or -1, record.headers, None, TaskId(-1, -1)), record.key, record.value
+            )
             try:
                 response = self._handler.handle_error(context, record, failure)
             except Exception as problem:
