@@ -137,7 +137,7 @@ class StreamsProducer:
         self.in_transaction = False
         self._stuck = False
         self._batch_limit: int | None = None
-        self._given_up = False
+        self._to_be_replaced = False
         self.one_by_one = False
         """Whether each record is a batch of its own, from the next producer on."""
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
@@ -212,7 +212,7 @@ class StreamsProducer:
 
     def _unusable(self, failure: StreamsError) -> StreamsError:
         """Have `abort` replace the producer, though no transaction may be open; a plain error would count as user code's."""
-        self.give_up()
+        self.replace_at_abort()
         if type(failure) is not StreamsError:
             return failure
         return TransactionAbortedError(f"{failure}. The records since the last commit are processed again")
@@ -252,12 +252,12 @@ class StreamsProducer:
             ) from error
         self.in_transaction = False
 
-    def give_up(self) -> None:
+    def replace_at_abort(self) -> None:
         """Have `abort` put another producer in this one's place.
 
         After a refused record librdkafka has to number its batches differently, and may fail the next transaction for it.
         """
-        self._given_up = True
+        self._to_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
         """Make no larger batches than that, from the next producer on."""
@@ -279,12 +279,12 @@ class StreamsProducer:
         Raises:
             StreamsTimeoutError: no coordinator answered the new one in `task.timeout.ms`.
         """
-        if not (self.in_transaction or self._given_up):
+        if not (self.in_transaction or self._to_be_replaced):
             return
         self.in_transaction = False
         if self._progress.given_up:
             return  # it is closing: a successor ends the transaction, or the broker when it times out
-        if self._stuck or self._given_up:
+        if self._stuck or self._to_be_replaced:
             self.replace()
             return
         try:
@@ -301,7 +301,7 @@ class StreamsProducer:
         """
         self.close()
         self.client = self._open()
-        self.in_transaction = self._stuck = self._given_up = False
+        self.in_transaction = self._stuck = self._to_be_replaced = False
         self.start()
 
     def close(self) -> None:

@@ -318,7 +318,7 @@ class KafkaRecordCollector:
         self._careful = self._producer.one_by_one = True
         self._careful_until = time.monotonic() + _CAREFUL_S
         self._found = False
-        self._producer.give_up()
+        self._producer.replace_at_abort()
 
     def _end_care(self) -> None:
         self._careful = self._producer.one_by_one = False

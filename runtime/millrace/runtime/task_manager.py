@@ -105,9 +105,8 @@ class TaskManager:
         else:
             self.revoke(partitions)
         lost = self.task_ids - self._target.keys()
-        if (
-            lost or not self.running
-        ):  # the commit of the last task may have failed: it is closed, and its transaction open
+        # If the commit of the last task has failed, it is closed already, and its transaction is open.
+        if lost or not self.running:
             self._abort_and_close(lost)
 
     def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
@@ -330,9 +329,7 @@ class TaskManager:
                 try:
                     directory.wipe_task(task_id)
                 finally:
-                    directory.disown_task(
-                        task_id, self._thread
-                    )  # before it is opened again it may go to another thread
+                    directory.disown_task(task_id, self._thread)  # the task may go to another thread now
 
     def close(self, *, clean: bool) -> None:
         """Close every task.
