@@ -15,13 +15,27 @@ from typing import Final, Generic, TypeVar
 
 from millrace.errors import StreamsTimeoutError
 
-__all__ = ["Inquiry"]
+__all__ = ["Inquiry", "in_background"]
 
 _TOGETHER_S: Final = 2.0
 """How long items are asked about in one go."""
 
 _Item = TypeVar("_Item", bound=Hashable)
 _Answer = TypeVar("_Answer")
+
+
+def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
+    """Make a call in a daemon thread of its own, and return the future of what it returns or raises."""
+    outcome: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # raised where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +94,7 @@ class Inquiry(Generic[_Item, _Answer]):
         return taken
 
     def _start(self, items: list[_Item], timeout_s: float, deadline: float) -> None:
-        question: _Question[_Answer] = _Question(Future(), deadline)
+        name = f"{threading.current_thread().name}-inquiry"
+        answer = in_background(name, lambda: self._ask(items, timeout_s))
+        question: _Question[_Answer] = _Question(answer, deadline)
         self._questions.update(dict.fromkeys(items, question))
-
-        def run() -> None:
-            try:
-                question.answer.set_result(self._ask(items, timeout_s))
-            except BaseException as error:  # raised where it is waited for
-                question.answer.set_exception(error)
-
-        threading.Thread(target=run, name=f"{threading.current_thread().name}-inquiry", daemon=True).start()

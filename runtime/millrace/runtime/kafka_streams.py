@@ -30,6 +30,7 @@ from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer, Page
 from millrace.runtime.housekeeping import Housekeeping
+from millrace.runtime.inquiry import in_background
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
@@ -253,15 +254,7 @@ class KafkaStreams:
 
     def _unless_closed(self, call: Callable[[], T]) -> T:
         """Make a call of `start` that waits for brokers; `close` ends the wait, and the call comes to nothing."""
-        outcome: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                outcome.set_result(call())
-            except BaseException as error:  # raised where it is waited for
-                outcome.set_exception(error)
-
-        threading.Thread(target=run, name="millrace-start", daemon=True).start()
+        outcome = in_background("millrace-start", call)
         either: tuple[Future[Any], ...] = (outcome, self._close_called)
         concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
         self._require_not_closed()

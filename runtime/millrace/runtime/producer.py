@@ -30,7 +30,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -46,6 +45,7 @@ from millrace.errors import (
 from millrace.kafka.clients import open_producer
 from millrace.kafka.secrets import Settings
 from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.runtime.inquiry import in_background
 from millrace.runtime.progress import LoopProgress
 
 __all__ = ["MIGRATED", "PURGED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
@@ -330,17 +330,7 @@ class StreamsProducer:
         Its cache of group coordinators may hold a broker that has left the cluster's metadata for a moment, as a broker does
         that restarts; `send_offsets_to_transaction` then waits for a connection that is never made, beyond its time-out.
         """
-        outcome: Future[None] = Future()
-
-        def run() -> None:
-            try:
-                call()
-            except BaseException as error:  # raised where it is waited for
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(None)
-
-        threading.Thread(target=run, name=f"{threading.current_thread().name}-offsets", daemon=True).start()
+        outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
             outcome.result(_STUCK_S)
         except TimeoutError:
