@@ -93,6 +93,10 @@ lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two
 e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests on it, take it all down (root, Debian, Go)
 	@$(BIN)/python -m e2e $(E2E_ARGS)
 
+.PHONY: e2e-all
+e2e-all: $(READY) ## As e2e, with the tests that are slow and rarely fail
+	@$(BIN)/python -m e2e --all $(E2E_ARGS)
+
 .PHONY: clean
 clean: ## Remove the environment and every cache in the checkout
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage

@@ -1,8 +1,9 @@
 """`make e2e`: the whole run, its set-up included, with the duration of each part; arguments go to pytest: files, `-k`, ….
 
 One cluster with the operator in it serves all tests. Most of the time they wait for pods, so several files run at a time;
-those that disturb the others (`@pytest.mark.disturbs`) follow one by one. Should the run be killed, the kernel ends the
-cluster with it, and what files are left are removed here.
+those that disturb the others (`@pytest.mark.disturbs`) follow one by one. Those that are slow and rarely fail
+(`@pytest.mark.thorough`) run only with `--all`, as in `make e2e-all`. Should the run be killed, the kernel ends the cluster with
+it, and what files are left are removed here.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from e2e.images.catalogue import provide_images
 _ROOT = Path(__file__).parents[1]
 _TEST_TIMEOUT_S = 1800
 _NO_TESTS = 5
+_ALL = "--all"
 _WORKERS = os.environ.get("E2E_WORKERS", "4")
 
 
@@ -52,10 +54,12 @@ def main(arguments: list[str]) -> int:
 
 def _run_tests(cluster: Cluster, arguments: list[str]) -> int:
     results = []
+    and_quick = "" if _ALL in arguments else " and not thorough"
+    arguments = [argument for argument in arguments if argument != _ALL]
     with phase("The tests"):
-        results.append(_pytest(cluster, "not disturbs", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
+        results.append(_pytest(cluster, f"not disturbs{and_quick}", f"-n{_WORKERS}", "--dist=loadfile", *arguments))
     with phase("The tests that disturb others"):
-        results.append(_pytest(cluster, "disturbs", *arguments))
+        results.append(_pytest(cluster, f"disturbs{and_quick}", *arguments))
     if results == [_NO_TESTS, _NO_TESTS]:
         return _NO_TESTS
     return next((result for result in results if result not in {0, _NO_TESTS}), 0)
