@@ -109,3 +109,20 @@ def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
         task.close_dirty()
     assert orders[0] == orders[1] == orders[2]
     assert len(orders[0]) == len(arrivals)
+
+
+@pytest.mark.parametrize("size", [1, 50, 100_000])
+def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
+    """Where one partition is thousands of records behind, its records are taken in long runs, which end where the other's turn is."""
+    blocks = [("a", 3000), ("b", 1), ("a", 9), ("b", 2500), ("a", 1), ("b", 1), ("a", 700)]
+    timestamp, expected = 0, []
+    for topic, number in blocks:
+        records = [("k", f"{topic}{timestamp + n}", timestamp + n) for n in range(number)]
+        two.add(topic, *records)
+        expected += [value for _, value, _ in records]
+        timestamp += number
+    two.task.set_lag(A, 0)
+    two.task.set_lag(B, 0)
+    while two.task.process(0, size):
+        pass
+    assert two.values() == expected

@@ -22,8 +22,9 @@ from millrace.processor.api import TimestampExtractor
 from millrace.processor.timestamp_extractors import RECORD_TIMESTAMP_EXTRACTORS
 from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordContext, TopicPartition
 
-_RUN = 8
-"""Records taken at a time while other partitions wait: most often their turn comes soon."""
+_SHORTEST_RUN = 8
+_LONGEST_RUN = 1024
+"""Records taken at a time while another partition waits: few where turns alternate, then more while its turn does not come."""
 
 Head = tuple[int, Any, Any, ConsumedRecord]
 """timestamp ms, key, value, the raw record."""
@@ -41,6 +42,7 @@ class RecordQueue:
         "_own_timestamps",
         "_read_key",
         "_read_value",
+        "_run",
         "_source",
         "_times",
         "committed_position",
@@ -85,6 +87,7 @@ class RecordQueue:
         self._times = times
         self._failures = failures
         self._drop = drop_record
+        self._run = _SHORTEST_RUN
 
     def __len__(self) -> int:
         return len(self.raw) + (self.head is not None)
@@ -141,7 +144,7 @@ class RecordQueue:
             raise self._unexpected(error, raw) from error
         self.position = raw.offset + 1
 
-    def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0915 (one loop, unrolled)
+    def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0912, PLR0915 (one loop, unrolled)
         """Process up to that many records, head included; return how many were taken from the queue.
 
         Args:
@@ -154,7 +157,7 @@ class RecordQueue:
             self.process_head()
             done = 1
         waiting = self.raw
-        limit = min(max_records - done, len(waiting) if until is None else _RUN, len(waiting))
+        limit = min(max_records - done, len(waiting) if until is None else self._run, len(waiting))
         if limit <= 0:
             return done
         batch = list(waiting) if limit == len(waiting) else list(islice(waiting, limit))
@@ -184,6 +187,7 @@ class RecordQueue:
                 if until is not None and timestamp >= until:
                     self.head = timestamp, key, value, raw
                     before = batch.index(raw)
+                    self._run = _SHORTEST_RUN
                     self._take(before + 1, offset)
                     return done + before - dropped
                 if timestamp > partition_time:
@@ -205,7 +209,10 @@ class RecordQueue:
         finally:
             self.partition_time = partition_time
         self._take(limit, offset + 1)
-        return done + limit if until is None else done + limit - dropped
+        if until is None:
+            return done + limit
+        self._run = min(2 * self._run, _LONGEST_RUN)
+        return done + limit - dropped
 
     def _take(self, number: int, position: int) -> None:
         """Remove records that are done, and note the offset of the next."""
