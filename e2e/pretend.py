@@ -27,7 +27,7 @@ from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
+from millrace_operator.model import DRAIN, Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 
 INPUT = "input"
@@ -60,18 +60,11 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 
 
 class PretendedKafka(Kafka):
-    """Brokers that have all topics, and a group of all pods that were not told to leave.
-
-    Args:
-        drained: The uids of those that were.
-    """
-
-    def __init__(self, drained: set[str]) -> None:
-        self._drained = drained
+    """Brokers that have all topics, and a group of all pods that were not told to leave."""
 
     def observe(self, desired, objects):
         """Return a stable group of the pods there are."""
-        group = _group(desired, objects, self._drained)
+        group = _group(desired, objects)
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
     def observe_for_reset(self, desired, question):
@@ -88,43 +81,33 @@ class PretendedKafka(Kafka):
         """Nothing is open."""
 
 
-def _group(desired: Desired, objects: Mapping[Key, Any], drained: set[str]) -> Group | None:
+def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
     pods = [
         key.name
         for key, obj in objects.items()
-        if key.kind == "Pod"
-        and key.name.removeprefix(f"{desired.name}-").isdigit()
-        and obj["metadata"]["uid"] not in drained
+        if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
     members = tuple(Member(pod, pod) for pod in sorted(pods))
     return Group("Stable", members=members) if members else None
 
 
 class PretendedInstances(Instances):
-    """Pods that do well, and leave when they are told.
-
-    Args:
-        drained: The uids of those that were told.
-    """
-
-    def __init__(self, drained: set[str]) -> None:
-        super().__init__()
-        self._drained = drained
+    """Pods that do well, and leave when they are told."""
 
     def ask(self, pods):
         """Return for each running pod that it runs all its tasks, or that it has left."""
         return {
             pod["metadata"]["name"]: Instance("DRAINED")
-            if pod["metadata"]["uid"] in self._drained
+            if _is_drained(pod)
             else Instance("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"
         }
 
-    def drain(self, pod):
-        """Remember that it was told."""
-        self._drained.add(pod["metadata"]["uid"])
+
+def _is_drained(pod: Mapping[str, Any]) -> bool:
+    return DRAIN in pod["metadata"].get("annotations", {})
 
 
 class PretendedOutputs(Outputs):
@@ -284,8 +267,7 @@ def main() -> int:
 
 def outside(requests) -> Outside:
     """Return what is pretended."""
-    drained: set[str] = set()
-    return Outside(PretendedKafka(drained), PretendedInstances(drained), PretendedOutputs(requests))
+    return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,9 @@ from millrace.manifest.status import StreamsAppStatus
 FINALIZER: Final = f"{GROUP}/finalizer"
 """What keeps a StreamsApp until its deletion policy is carried out."""
 
+DRAIN: Final = f"{GROUP}/drain"
+"""On a pod, since when it is to hand its tasks over (seconds since the epoch): its instance reads that from a file."""
+
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
 
@@ -213,10 +216,12 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DrainPod:
-    """Tell the instance in a pod to leave the group and hand its tasks over."""
+    """Tell the instance in a pod to leave the group and hand its tasks over, by an annotation of the pod."""
 
     pod: str
     uid: str
+    since: int
+    """When it was told first, in seconds since the epoch."""
 
 
 Action = (

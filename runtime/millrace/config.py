@@ -186,8 +186,6 @@ class StreamsConfig(BaseModel):
     """Millrace's own: file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read again as it changes."""
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
     """Millrace's own: host:port where probes and status are served; off unless set."""
-    health_drain: bool = False
-    """Millrace's own: whether `POST /drain` on that listener makes the instance give up its tasks."""
     health_metrics: bool = False
     """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 

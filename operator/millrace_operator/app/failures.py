@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from millrace.errors import StreamsError, StreamsTimeoutError
-from millrace_operator.cluster.instances import InstanceError
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 
 
@@ -33,7 +32,7 @@ def failure_of(error: Exception) -> TransientError | FailedError:
             return TransientError(str(error))
         case ApiError():
             return FailedError("RefusedByApiServer", str(error))
-        case InstanceError() | NotAllowedToWriteError() | StreamsTimeoutError():
+        case NotAllowedToWriteError() | StreamsTimeoutError():
             return TransientError(str(error))
         case StreamsError():
             return FailedError("RefusedByKafka", str(error))

@@ -113,7 +113,7 @@ class Operator:
             resources=resources,
             children=children,
             instances=outside.instances,
-            hands=Hands(self._requests, resources, children, outside.instances),
+            hands=Hands(self._requests, resources, children),
             outputs=outside.outputs,
             kafka=outside.kafka,
             operator_namespace=settings.pod_namespace,

@@ -9,6 +9,7 @@ from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
 from millrace_operator.children.disruption_budget import disruption_budget
+from millrace_operator.children.environment import DRAIN_FILE
 from millrace_operator.children.labels import APP, COMPONENT, MANAGER, REVISION, labels, selector
 from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.plan_job import plan_job
@@ -23,6 +24,7 @@ from millrace_operator.children.stateful_set import stateful_set
 __all__ = [
     "APP",
     "COMPONENT",
+    "DRAIN_FILE",
     "HTTP_PORT",
     "MANAGER",
     "MANIFEST_KEY",

@@ -9,12 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.manifest.pods import APP_CONTAINER
-from millrace_operator.children import names
+from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.labels import POD_INDEX
 from millrace_operator.children.passed_on import all_as_kept
 
 Variable = dict[str, Any]
+
+DRAIN_FILE = "MILLRACE_DRAIN_FILE"
+"""Names the file that has a pod drained. It is a variable and not an option, because an image with an older Millrace would refuse
+an option that it does not know, and so never start. Such a pod is ended without having been drained, which loses nothing."""
 
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"
 
@@ -26,6 +30,7 @@ def environment(app: AppRevision) -> list[Variable]:
         _field("POD_NAME", "metadata.name"),
         _field("POD_INDEX", f"metadata.labels['{POD_INDEX}']"),
         _field("POD_NODE_NAME", "spec.nodeName"),
+        {"name": DRAIN_FILE, "value": paths.DRAIN_FILE},
         _service_name(app),
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),

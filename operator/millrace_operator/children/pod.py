@@ -82,7 +82,6 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", paths.STATE),
             *("--http", f"0.0.0.0:{HTTP_PORT}"),
-            "--drain-endpoint",
             *("--secrets-dir", str(SECRETS_DIR)),
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],

@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, Kind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import (
+    DRAIN,
     FINALIZER,
     Action,
     Apply,
@@ -33,14 +33,12 @@ class Hands:
         requests: How to reach the API server.
         resources: The cache of StreamsApps.
         children: The cache of their children.
-        instances: How to reach pods.
     """
 
-    def __init__(self, requests: Requests, resources: Cache, children: Cache, instances: Instances) -> None:
+    def __init__(self, requests: Requests, resources: Cache, children: Cache) -> None:
         self._requests = requests
         self._resources = resources
         self._children = children
-        self._instances = instances
 
     def do(self, action: Action, app: Object) -> None:
         """Carry out an action for the app with this resource.
@@ -48,7 +46,6 @@ class Hands:
         Raises:
             ApiError: The API server refused.
             StaleError: The object is another one than the one that was seen.
-            InstanceError: A pod does not do what it is told.
             NotAllowedToWriteError: This operator is not the leader.
             TypeError: The action does not concern Kubernetes.
         """
@@ -61,14 +58,12 @@ class Hands:
                 self._delete(kind_of(key.kind), namespace, key.name, uid, orphan=orphan)
             case ResizeClaim(name, uid, size):
                 body = {"metadata": {"uid": uid}, "spec": {"resources": {"requests": {"storage": size}}}}
-                self._patch_claim(namespace, name, body)
+                self._patch(CLAIMS, namespace, name, body)
             case SetFinalizer(present):
                 self._set_finalizer(app, present=present)
-            case DrainPod(name, uid):
-                pod = self._children.get(PODS, namespace, name)
-                if pod is None or pod["metadata"]["uid"] != uid:
-                    raise StaleError(f"Pod {name} is gone or is another one")
-                self._instances.drain(pod)
+            case DrainPod(name, uid, since):
+                body = {"metadata": {"uid": uid, "annotations": {DRAIN: str(since)}}}
+                self._patch(PODS, namespace, name, body)
             case _:
                 raise TypeError(f"not an action on Kubernetes: {action}")
 
@@ -112,12 +107,12 @@ class Hands:
         if known is not None and known["metadata"]["uid"] == uid:
             self._children.remove(kind, known)
 
-    def _patch_claim(self, namespace: str, name: str, body: Object) -> None:
+    def _patch(self, kind: Kind, namespace: str, name: str, body: Object) -> None:
         try:
-            self._children.put(CLAIMS, self._requests.patch(CLAIMS, namespace, name, body))
+            self._children.put(kind, self._requests.patch(kind, namespace, name, body))
         except ApiError as error:
             if error.not_found or error.conflict:
-                raise StaleError(f"claim {name} is gone or is another one") from error
+                raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
             raise
 
     def _set_finalizer(self, app: Object, *, present: bool) -> None:

@@ -1,4 +1,4 @@
-"""Asks pods how they do, and tells them to drain: the runtime's own HTTP endpoints.
+"""Asks pods how they do: the runtime's own HTTP endpoints.
 
 A pod that does not answer is left out: it may be starting, restoring or gone, which its own state in the API tells. The
 time-outs are short, all pods are asked at once, and answers larger than any real one are cut off: a pod runs its user's code.
@@ -22,10 +22,6 @@ _MOST_AT_ONCE: Final = 32
 _T = TypeVar("_T")
 
 
-class InstanceError(Exception):
-    """A pod did not do what it was asked."""
-
-
 class Instances:
     """Talks to pods; safe to use from several threads.
 
@@ -44,22 +40,6 @@ class Instances:
         addresses = {str(pod["metadata"]["name"]): str(pod["status"]["podIP"]) for pod in pods if is_asked(pod)}
         answers = zip(addresses, self._pool.map(self._ask, addresses.values()), strict=True)
         return {name: answer for name, answer in answers if answer is not None}
-
-    def drain(self, pod: Object) -> None:
-        """Tell a pod's instance to leave its group; a pod without an address has nothing to leave.
-
-        Raises:
-            InstanceError: The pod does not answer or refuses.
-        """
-        name, address = pod["metadata"]["name"], pod.get("status", {}).get("podIP")
-        if not address:
-            return
-        try:
-            response = self._http.request("POST", self._url(address, "drain"), timeout=_TIMEOUT)
-        except urllib3.exceptions.HTTPError as error:
-            raise InstanceError(f"Pod {name} does not answer: {error}") from error
-        if response.status >= 300:
-            raise InstanceError(f"Pod {name} answers {response.status} to drain: {response.data[:200]!r}")
 
     def close(self) -> None:
         """End the threads."""

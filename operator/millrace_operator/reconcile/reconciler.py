@@ -24,7 +24,7 @@ from millrace_operator.reconcile import (
     status,
     storage,
 )
-from millrace_operator.reconcile.annotations import DRAIN, PAUSE
+from millrace_operator.reconcile.annotations import PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.supporting import collect_garbage, keep_supporting
@@ -109,23 +109,21 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
     step = scaling.scale(turn, wanted, may_start=target.may_start)
     app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
     item = stateful_set(app, step.replicas)
-    if step.note is not None:
-        item["metadata"]["annotations"] = {DRAIN: step.note}
     if storage.needs_recreation(turn, item):
         turn.settle("True", Reason.RECREATING_STATEFUL_SET)
         turn.delete("StatefulSet", item["metadata"]["name"], orphan=True)
         return
     history.mark_started(turn, target.revision, step.replicas)
     applied = turn.apply(item)
-    if step.drain is not None:
-        turn.actions.append(step.drain)
-    scaling.restart_drained(turn, step.replicas)
+    if step.leaving is not None:
+        scaling.drain(turn, step.leaving)
+    scaling.restart_drained(turn, step.replicas if step.leaving is None else step.leaving.index)
     storage.delete_claims_beyond(turn, running)
     if not applied or step.replicas != wanted or len(turn.view.pods) != wanted:
         _settle_pods_change(turn, wanted, suspended=turn.spec.state == "suspended")
     if step.replicas < wanted and not target.may_start:
         settle_waiting(turn)
-    if not applied or step.replicas != turn.view.replicas or step.note is not None:
+    if not applied or step.replicas != turn.view.replicas or step.leaving is not None:
         return
     done = rolling.replace_pods(turn, target.revision, step.replicas, may_start=target.may_start)
     if not done:

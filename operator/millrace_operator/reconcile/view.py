@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import COMPONENT, PLAN_KEY, REVISION, names
-from millrace_operator.model import Desired, Key, Object, Observed
+from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, names
+from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
@@ -63,6 +63,10 @@ class Pod:
     trouble: Trouble | None = None
     last_words: str = ""
     """What it said when it crashed last, also if it runs again; empty if it never did."""
+    drains_since: int | None = None
+    """Since when it is to hand its tasks over."""
+    reads_drain: bool = True
+    """Whether it is told so by a file; pods that older operators have made are not."""
 
     @property
     def ready(self) -> bool:
@@ -260,6 +264,8 @@ def _pod(item: Object, index: int) -> Pod:
     metadata = item["metadata"]
     ready_since, unready_since = _readiness(item)
     containers = item.get("status", {}).get("containerStatuses", ())
+    variables = [each for container in item["spec"]["containers"] for each in container.get("env", ())]
+    since = metadata.get("annotations", {}).get(DRAIN, "")
     return Pod(
         name=metadata["name"],
         index=index,
@@ -271,6 +277,8 @@ def _pod(item: Object, index: int) -> Pod:
         ready_since=ready_since,
         unready_since=unready_since,
         trouble=trouble_of(item),
+        drains_since=int(since) if since.isdecimal() else None,
+        reads_drain=any(variable["name"] == DRAIN_FILE for variable in variables),
         last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
 

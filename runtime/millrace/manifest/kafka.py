@@ -38,7 +38,6 @@ OWNED_SETTINGS = {
     "group.id": "spec.applicationId",
     "group.instance.id": "the operator, for each replica",
     "group.protocol": "spec.kafka.groupProtocol",
-    "health.drain": "the operator, for each replica",
     "health.listener": "the operator, for each replica",
     "health.metrics": "spec.observability.metrics.podMonitor",
     "main.consumer.group.id": "spec.applicationId",

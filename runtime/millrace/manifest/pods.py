@@ -17,7 +17,9 @@ from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
-OWN_VOLUMES = frozenset({"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp"})
+OWN_VOLUMES = frozenset(
+    {"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp", "millrace-drain"}
+)
 """Volumes the operator makes: a user's must have other names."""
 OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 """Where the operator mounts them: a user's must be elsewhere."""
@@ -25,6 +27,7 @@ OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
 _OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
+_OWN_ANNOTATIONS = "streams.millrace.dev/"
 _NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
@@ -42,13 +45,22 @@ PodLabels = Annotated[
     ),
 ]
 
+PodAnnotations = Annotated[
+    Annotations,
+    Rule(
+        lambda annotations: not any(key.startswith(_OWN_ANNOTATIONS) for key in annotations),
+        f"self.all(key, !key.startsWith('{_OWN_ANNOTATIONS}'))",
+        f"must not have keys that begin with {_OWN_ANNOTATIONS}, which are the operator's",
+    ),
+]
+
 
 class PodMetadata(ManifestModel):
     """Labels and annotations of the pods."""
 
     labels: PodLabels = Field(default_factory=dict)
     """Labels beside the operator's."""
-    annotations: Annotations = Field(default_factory=dict)
+    annotations: PodAnnotations = Field(default_factory=dict)
     """Annotations."""
 
 

@@ -82,7 +82,7 @@ def test_pods_command_is_understood(tmp_path):
     command = get_command(app).commands[name]
     given = command.make_context(name, arguments).params
     assert given["replica"] == 2
-    assert given["drain_endpoint"] is True
+    assert given["drain_file"] is None
     assert given["secrets_dir"] == SECRETS_DIR
     assert [setting(text) for text in given["config"]] == [("__internal.topics.create__", "false")]
     settings = to_streams_config(load(given["file"]), given["replica"])

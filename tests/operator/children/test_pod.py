@@ -44,6 +44,18 @@ def test_program_finds_what_its_command_names():
     assert mounts[options["--secrets-dir"]] == "secrets"
 
 
+def test_annotation_that_drains_a_pod_is_a_file_in_it():
+    """The program is told of the file by a variable, which images with an older Millrace do not mind, as they would an option."""
+    spec = spec_of(small())
+    file = variables(small())["MILLRACE_DRAIN_FILE"]["value"]
+    (volume,) = (volume for volume in spec["volumes"] if "downwardAPI" in volume)
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"]["fieldPath"] == "metadata.annotations['streams.millrace.dev/drain']"
+    (mount,) = (mount for mount in program(spec)["volumeMounts"] if mount["name"] == volume["name"])
+    assert (f"{mount['mountPath']}/{item['path']}", mount["readOnly"], "subPath" in mount) == (file, True, False)
+    assert [argument for argument in program(spec)["args"] if "drain" in argument] == []
+
+
 def test_every_mount_has_its_volume():
     """A mount names a volume of the pod or the claim template's."""
     for app in (small(), full()):

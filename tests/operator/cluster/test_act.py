@@ -4,9 +4,18 @@ import pytest
 
 from millrace_operator.cluster.act import Hands, StaleError
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
-from millrace_operator.model import FINALIZER, Apply, Delete, DrainPod, Key, ProvisionTopics, ResizeClaim, SetFinalizer
+from millrace_operator.model import (
+    DRAIN,
+    FINALIZER,
+    Apply,
+    Delete,
+    DrainPod,
+    Key,
+    ProvisionTopics,
+    ResizeClaim,
+    SetFinalizer,
+)
 from millrace_operator.resets import PatchApp
 
 LABELS = {"streams.millrace.dev/app": "orders"}
@@ -21,10 +30,8 @@ def caches():
 
 @pytest.fixture
 def hands(requests, caches):
-    """Hands that reach no pods."""
-    instances = Instances(port=1)
-    yield Hands(requests, *caches, instances)
-    instances.close()
+    """Hands on the API server."""
+    return Hands(requests, *caches)
 
 
 @pytest.fixture
@@ -119,11 +126,15 @@ def test_finalizer_of_a_resource_that_is_gone_is_removed(server, hands, caches, 
 
 
 def test_only_the_pod_that_was_seen_is_drained(server, hands, caches, app):
-    """Another pod of the name has other tasks; one without an address has nothing to leave."""
-    obj = child(server, caches, PODS, "orders-0")
-    hands.do(DrainPod("orders-0", obj["metadata"]["uid"]), app)
+    """The pod gets an annotation, and nothing else is changed; another pod of the name has other tasks."""
+    obj = child(server, caches, PODS, "orders-0", status={"podIP": "127.0.0.1"})
+    hands.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
+    served = server.objects[PODS.path("shop", "orders-0")]
+    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
+    assert caches[1].get(PODS, "shop", "orders-0")["metadata"]["annotations"] == {DRAIN: "1700000000"}
     with pytest.raises(StaleError):
-        hands.do(DrainPod("orders-0", "another"), app)
+        hands.do(DrainPod("orders-0", "another", 1700000001), app)
+    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
 
 
 def test_reset_changes_annotations_and_status_of_its_app(server, hands, caches, app):

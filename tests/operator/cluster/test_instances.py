@@ -9,7 +9,7 @@ import pytest
 import urllib3
 
 from millrace.runtime.status import LagStatus, RestorationStatus, StreamsStatus, TaskCounts, TaskStatus
-from millrace_operator.cluster.instances import InstanceError, Instances, instance
+from millrace_operator.cluster.instances import Instances, instance
 
 
 class Pod:
@@ -28,7 +28,7 @@ class Pod:
                 self.end_headers()
                 self.wfile.write(text.encode())
 
-            do_GET = do_POST = _serve  # noqa: N815 - the base class's names
+            do_GET = _serve  # noqa: N815 - the base class's name
 
             def log_message(self, *arguments):
                 pass
@@ -130,14 +130,3 @@ def test_answer_of_an_older_runtime_is_understood():
     """What it does not tell is not known."""
     told = instance({"state": "RUNNING"})
     assert (told.state, told.active, told.lag, told.busy_ratio) == ("RUNNING", 0, None, None)
-
-
-def test_pod_is_told_to_drain(pod, instances):
-    """By POST; a refusal is an error."""
-    pod.answers["/drain"] = (202, "")
-    instances.drain(seen())
-    assert pod.asked == [("POST", "/drain")]
-    pod.answers["/drain"] = (500, "no")
-    with pytest.raises(InstanceError, match="orders-0 answers 500"):
-        instances.drain(seen())
-    instances.drain(seen(address=""))

@@ -36,7 +36,7 @@ def test_a_pod_is_drained_before_it_goes(world):
         if isinstance(action, model.DrainPod)
         or (isinstance(action, model.Apply) and action.object["kind"] == "StatefulSet")
     ]
-    assert [step for step, _ in itertools.groupby(steps)] == [3, f"{APP}-2", 2, f"{APP}-1", 1]
+    assert [step for step, _ in itertools.groupby(steps)] == [f"{APP}-2", 2, f"{APP}-1", 1]
     assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
     assert world.members == {f"{APP}-0"}
     assert world.turn().actions == ()
@@ -57,13 +57,64 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
     assert world.members == {f"{APP}-0"}
 
 
-def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world):
-    """Scaling back out while a pod drains replaces the drained pod."""
+def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
+    """A pod that an older operator has made has no file to read that from: SIGTERM ends it, and its membership is removed."""
+    world.change(replicas=2, drain={"terminationGracePeriodSeconds": 600})
+    world.run(300)
+    world.log.clear()
+    for pod in world.pods():
+        (container,) = pod["spec"]["containers"]
+        container["env"] = [each for each in container["env"] if each["name"] != "MILLRACE_DRAIN_FILE"]
+    world.change(replicas=1)
+    world.run(30)
+    assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
+    assert world.done(model.DrainPod) == []
+    assert world.members == {f"{APP}-0"}
+
+
+def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
+    """It waits for the others to take its tasks, drained as it is, and the annotation tells since when."""
     world.change(replicas=2)
     world.turn()
-    assert world.drained
+    drained = world.drained.copy()
+    world.rebalancing = True
+    for _ in range(5):
+        world.now += 2
+        world.turn()
+    (told,) = world.done(model.DrainPod)
+    assert {told.uid} == drained == world.drained
+    (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
+    assert pod["metadata"]["annotations"][model.DRAIN] == str(told.since)
+    assert "deletionTimestamp" not in pod["metadata"]
+    world.rebalancing = False
+    world.run()
+    assert len(world.pods()) == 2
+
+
+def test_time_to_drain_is_counted_from_the_first_word(world):
+    """An operator that is started anew in between, or an annotation that somebody else has put there, does not prolong it."""
+    world.change(replicas=2, drain={"terminationGracePeriodSeconds": 30})
+    world.run(300)
+    world.deaf = True
+    (pod,) = (pod for pod in world.pods() if pod["metadata"]["name"] == f"{APP}-1")
+    pod["metadata"].setdefault("annotations", {})[model.DRAIN] = "true"
+    world.log.clear()
+    world.change(replicas=1)
+    world.run(60)
+    assert len(world.done(model.DrainPod)) == 1
+    assert len(world.pods()) == 1
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
+    """Scaling back out while a pod drains replaces it, also if it has not heard yet that it is to drain."""
+    world.deaf = deaf
+    world.change(replicas=2)
+    world.turn()
+    [told] = world.done(model.DrainPod)
     world.change(replicas=3)
     world.run()
+    assert told.uid not in {pod["metadata"]["uid"] for pod in world.pods()}
     assert len(world.pods()) == 3
     assert all(map(is_ready, world.pods()))
     assert len(world.members) == 3

@@ -122,6 +122,7 @@ class World:
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
     group_exists: bool = False
+    rebalancing: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
     restarts: int = 3
@@ -131,7 +132,7 @@ class World:
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
     deaf: bool = False
-    """Whether instances do not hear that they are to drain."""
+    """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
     boot_seconds: float = 0
     """How long a pod takes until it is ready."""
     restoring: dict[str, int] = field(default_factory=dict)
@@ -220,7 +221,8 @@ class World:
                 for name in sorted(self.members)
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
-            group = Group("Stable" if members else "Empty", members=members)
+            state = "PreparingRebalance" if self.rebalancing else "Stable"
+            group = Group(state if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
     def renew_certificates(self) -> None:
@@ -398,7 +400,10 @@ class World:
 
     def _drain_pod(self, action: model.DrainPod) -> None:
         pod = self.objects.get(Key("Pod", action.pod))
-        if pod is not None and pod["metadata"]["uid"] == action.uid and self._is_up(pod) and not self.deaf:
+        if pod is None or pod["metadata"]["uid"] != action.uid:
+            return
+        pod["metadata"].setdefault("annotations", {})[model.DRAIN] = str(action.since)
+        if self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(action.pod)
             set_ready(pod, False, self.timestamp())
