@@ -81,7 +81,7 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("-f", paths.MANIFEST),
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", paths.STATE),
-            *("--http", f"0.0.0.0:{HTTP_PORT}"),
+            *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
             *("--secrets-dir", str(SECRETS_DIR)),
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],

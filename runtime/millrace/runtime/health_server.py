@@ -46,7 +46,8 @@ class HealthServer:
     """Answers probes about one instance.
 
     Args:
-        listener: where to listen, HOST:PORT; no host means all addresses, port 0 any that is free.
+        listener: where to listen, HOST:PORT; no host means all addresses, of IPv4 and of IPv6 where the machine has it; port
+            0 means any that is free.
         take_status: gives a snapshot, without waiting; called in any thread.
         max_poll_interval_ms: how long one round of a stream thread may take.
         metrics: gives the page of its metrics, in any thread; None = there is none.
@@ -91,7 +92,8 @@ class HealthServer:
         threading.Thread(
             target=self._server.serve_forever, args=(_STOP_POLL_S,), name="millrace-health", daemon=True
         ).start()
-        _log.info("Probes and status are served on http://%s:%d", self._server.server_name, self._server.server_port)
+        name = f"[{self._server.server_name}]" if ":" in self._server.server_name else self._server.server_name
+        _log.info("Probes and status are served on http://%s:%d", name, self._server.server_port)
 
     def close(self) -> None:
         """Stop listening."""
@@ -119,13 +121,17 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], pages: Mapping[str, Callable[[], _Answer]]) -> None:
-        if ":" in address[0]:
+        everywhere = not address[0] and socket.has_dualstack_ipv6()
+        if everywhere or ":" in address[0]:
             self.address_family = socket.AF_INET6
+        self._both = everywhere
         self.pages = pages
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, which may take long and is not needed."""
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
 

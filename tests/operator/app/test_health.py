@@ -1,6 +1,7 @@
 """Probes and metrics over HTTP."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 
@@ -30,9 +31,9 @@ def get(problems, metrics):
     """Asks the server."""
     server = HealthServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
 
-    def get(path):
+    def get(path, host="127.0.0.1"):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://{host}:{server.port}{path}", timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -49,6 +50,23 @@ def test_probe_fails_with_its_reasons(get, problems):
     status, text = get("/healthz")
     assert (status, json.loads(text)["reasons"]) == (503, ["the watches have stopped"])
     assert get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_either_kind_of_address_is_answered(get, host):
+    """A pod has an address of IPv4, of IPv6, or of both: its probes and Prometheus come by whichever the cluster has."""
+    assert get("/healthz", host)[0] == 200
+
+
+def test_machine_without_ipv6_is_served(monkeypatch, metrics):
+    """Where the kernel has IPv6 turned off, the server listens by IPv4."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    server = HealthServer(0, live=list, ready=list, registry=metrics.registry)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60) as response:
+        assert response.status == 200
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("::1", server.port), 60)
+    server.close()
 
 
 def test_metrics_have_their_names(get, metrics):
