@@ -36,6 +36,7 @@ _USELESS_TO_REPEAT: Final = {
 def plan_job(app: AppRevision) -> dict[str, Any]:
     """Return the Job that prints a revision's plan as JSON."""
     of_plan = labels(app.name, "plan", app.revision)
+    annotations = app.spec.pod_template.metadata.annotations
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -49,7 +50,11 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
             "backoffLimit": 1,
             "podFailurePolicy": {"rules": [_DISRUPTED, _USELESS_TO_REPEAT]},
             "template": {
-                "metadata": {"labels": {**app.spec.pod_template.metadata.labels, **of_plan}},
+                "metadata": {
+                    # such as those that keep a service mesh from adding a sidecar, with which a Job may never end
+                    **({"annotations": annotations} if annotations else {}),
+                    "labels": {**app.spec.pod_template.metadata.labels, **of_plan},
+                },
                 "spec": {
                     **common_pod_fields(app),
                     "containers": [_program(app)],
