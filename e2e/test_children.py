@@ -141,7 +141,7 @@ SPECS: dict[str, dict[str, Any]] = {
     "quiet": SMALL
     | {
         "podDisruptionBudget": {"enabled": False},
-        "networkPolicy": {"enabled": True},
+        "networkPolicy": {"enabled": False},
         "storage": {"storageClassName": "none"},
     },
 }

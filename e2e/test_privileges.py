@@ -17,7 +17,7 @@ def test_pods_can_do_no_more_than_they_must(cluster: Cluster, operator: Release,
 
     The policy for pods, which this cluster does not enforce, lets in the operator where it runs; its labels alone are not enough.
     """
-    app: Application = word_count(words, networkPolicy={"enabled": True})
+    app: Application = word_count(words)
     labels = json.loads(cluster.kubectl("get", "namespace", app.namespace, "--output=json"))["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "restricted"
     app.apply()
@@ -29,8 +29,8 @@ def test_pods_can_do_no_more_than_they_must(cluster: Cluster, operator: Release,
     assert seen["status"]["Seccomp"] == "2"
     assert int(seen["status"]["CapEff"], 16) == int(seen["status"]["CapBnd"], 16) == 0
     assert "0" not in seen["status"]["Uid"].split()
-    [rule] = app.object("networkpolicy")["spec"]["ingress"]
-    _, peer = rule["from"]
+    _, rule = app.object("networkpolicy")["spec"]["ingress"]
+    [peer] = rule["from"]
     assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": operator.namespace}}
     admitted = ",".join(f"{label}={value}" for label, value in peer["podSelector"]["matchLabels"].items())
     assert cluster.kubectl("get", "pods", "-n", operator.namespace, "-l", admitted, "-o", "name").startswith("pod/")

@@ -78,6 +78,7 @@ FULL: dict[str, Any] = {
     "networkPolicy": {
         "enabled": True,
         "ingressFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 7070, "protocol": "TCP"}]}],
         "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 9093, "protocol": "TCP"}]}],
     },
     "serviceAccountName": "orders-identity",

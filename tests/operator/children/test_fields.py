@@ -33,6 +33,7 @@ IN_CHILDREN: dict[str, Any] = {
     "podDisruptionBudget.maxUnavailable": "25%",
     "networkPolicy.enabled": False,
     "networkPolicy.ingressFrom": [],
+    "networkPolicy.ingress": [],
     "networkPolicy.egress": [],
     "serviceAccountName": None,
     "podTemplate.metadata.labels": {},
