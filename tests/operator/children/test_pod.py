@@ -91,7 +91,7 @@ def test_probes_ask_the_port_that_is_served(probe, path):
     (port,) = container["ports"]
     assert request["path"] == path
     assert request["port"] == port["name"]
-    assert arguments(small())["--http"] == f"0.0.0.0:{port['containerPort']}"
+    assert arguments(small())["--http"] == f":{port['containerPort']}"
 
 
 def test_starting_may_take_minutes():
