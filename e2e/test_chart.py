@@ -17,7 +17,14 @@ from e2e.manifests import CHART, KUSTOMIZE, ROOT, RenderError, render
 RELEASE, NAMESPACE = "stream", "platform"
 NAME = f"{RELEASE}-millrace-operator"
 DIGEST = "sha256:" + "a" * 64
-CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+CLUSTER_SCOPED = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 """Kinds that Kubernetes itself does not have."""
 
@@ -261,7 +268,7 @@ def test_all_namespaces_are_served_by_default() -> None:
     items = objects({})
     assert [*rules(items, "Role")] == [f"{NAMESPACE}/{NAME}-leader"]
     (cluster_role,) = [found for name, found in rules(items, "ClusterRole").items() if name == f"/{NAMESPACE}:{NAME}"]
-    assert {"streamsapps", "namespaces"} <= {resource for rule in cluster_role for resource in rule["resources"]}
+    assert {"streamsapps", "secrets"} <= {resource for rule in cluster_role for resource in rule["resources"]}
     assert {"name": "MILLRACE_OPERATOR_NAMESPACES", "value": ""} in next(pods(items))["containers"][0]["env"]
 
 
