@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
 from millrace.manifest import StreamsApp, check, replica_name, to_streams_config
 from millrace.manifest.fields import duration_ms, quantity_value
 
@@ -241,3 +242,57 @@ def test_durations_add_up(hours, minutes, seconds, millis):
     """The parts of a duration add up, whatever they are."""
     text = f"{hours}h{minutes}m{seconds}s{millis}ms"
     assert duration_ms(text) == ((hours * 60 + minutes) * 60 + seconds) * 1000 + millis
+
+
+STRIMZI = {
+    "bootstrapServers": ["k:1"],
+    "tls": {"caSecretRef": {"name": "cluster-ca-cert"}, "clientCertSecretRef": {"name": "my-user"}},
+    "auth": {"type": "scram-sha-512", "secretRef": {"name": "my-user"}},
+}
+
+
+def mounted(directory: Path, *files: str) -> Path:
+    """Make files of secrets as they are in a pod, and return where they are."""
+    for file in files:
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    return directory
+
+
+CA = "tls-ca/ca.crt"
+TLS_PAIR = ("tls-client/tls.crt", "tls-client/tls.key")
+USER_PAIR = ("tls-client/user.crt", "tls-client/user.key")
+
+
+def test_secrets_of_a_kafka_user_are_found_as_strimzi_writes_them(tmp_path):
+    """Certificate and key are `user.crt` and `user.key`; the user is who the login entry says, else the Secret's name."""
+    secrets = mounted(tmp_path, CA, *USER_PAIR, "auth/password")
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["ssl.certificate.location"] == f"{tmp_path}/tls-client/user.crt"
+    assert settings["ssl.key.location"] == f"{tmp_path}/tls-client/user.key"
+    assert settings["sasl.username"] == "my-user"
+    assert settings["sasl.password"] == f"${{directory:{tmp_path}/auth:password}}"
+    mounted(tmp_path, "auth/sasl.jaas.config")
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["sasl.jaas.config"] == f"${{directory:{tmp_path}/auth:sasl.jaas.config}}"
+    assert "sasl.username" not in settings
+    mounted(tmp_path, "auth/username", *TLS_PAIR)
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["sasl.username"] == f"${{directory:{tmp_path}/auth:username}}"
+    assert "sasl.jaas.config" not in settings
+    assert settings["ssl.certificate.location"] == f"{tmp_path}/tls-client/tls.crt"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ((CA, "auth/password"), "has neither the keys tls.crt and tls.key nor user.crt and user.key"),
+        ((CA, *USER_PAIR), "Secret my-user of spec.kafka.auth.secretRef has no key password: add it"),
+        ((*USER_PAIR, "auth/password"), "Secret cluster-ca-cert of spec.kafka.tls.caSecretRef has no key ca.crt"),
+    ],
+)
+def test_what_a_mounted_secret_lacks_is_told(tmp_path, files, told):
+    """A pod says at its start which key of which Secret is missing."""
+    with pytest.raises(ConfigError, match=told):
+        to_streams_config(app(kafka=STRIMZI), secrets_dir=mounted(tmp_path, *files))

@@ -132,10 +132,8 @@ class Tls(ManifestModel):
     ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
     """The Secret with the certificate authority of the brokers, in PEM: key `ca.crt`."""
     client_cert_secret_ref: Annotated[SecretReference, of_keys("tls.crt", "tls.key")] | None = None
-    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`."""
-
-
-Credentials = Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")]
+    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`, or `user.crt` and `user.key` as
+    Strimzi writes them for a `KafkaUser`."""
 
 
 class Auth(ManifestModel):
@@ -147,7 +145,8 @@ class Auth(ManifestModel):
         Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")] | None
     ) = None
     """The Secret with the credentials: keys `username` and `password`; for `oauthbearer` `clientId`, `clientSecret` and
-    `tokenEndpoint`. Not for `mtls`."""
+    `tokenEndpoint`. Not for `mtls`. With SCRAM, a Secret without `username` may be that of a Strimzi `KafkaUser`: the user is
+    then who its `sasl.jaas.config` says, else of the Secret's own name."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

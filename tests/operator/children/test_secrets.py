@@ -63,6 +63,18 @@ def test_missing_secret_keeps_the_pod_from_starting():
     assert {source["secret"]["optional"] for source in projected(full())["sources"]} == {False}
 
 
+def test_keys_of_which_either_may_be_there_do_not_keep_the_pod_from_starting():
+    """A Secret of Strimzi's or cert-manager's is projected as far as it goes; what must be there stays a condition."""
+    spec = with_auth(type="scram-sha-512", secretRef={"name": "orders-user"})
+    spec["kafka"]["tls"] = {"clientCertSecretRef": {"name": "orders-cert"}}
+    sources = [source["secret"] for source in projected(revision_of(spec))["sources"]]
+    found = {(source["name"], source["optional"]): {item["path"] for item in source["items"]} for source in sources}
+    assert found[("orders-user", False)] == {"auth/password"}
+    assert found[("orders-user", True)] == {"auth/username", "auth/sasl.jaas.config"}
+    pairs = {"tls-client/tls.crt", "tls-client/tls.key", "tls-client/user.crt", "tls-client/user.key"}
+    assert found[("orders-cert", True)] == pairs
+
+
 def test_secrets_are_for_the_programs_group_only():
     """Files are readable for owner and group, and for nobody else."""
     assert projected(full())["defaultMode"] == 0o440
