@@ -7,8 +7,8 @@ so that a Secret serves both or none. Secrets that other operators write serve a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 from millrace.manifest.kafka import Auth, Kafka, Tls
@@ -24,7 +24,7 @@ CA, CERTIFICATE, KEY = "ssl.ca", "ssl.certificate", "ssl.key"
 _JAAS: Final = "sasl.jaas.config"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class NamedSecret:
     """A Secret that a manifest names."""
 
@@ -36,7 +36,7 @@ class NamedSecret:
     """How it is named."""
     forms: tuple[tuple[str, ...], ...]
     """Keys that are expected; those of one form must all be there."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The setting that each key becomes."""
     optional: tuple[str, ...] = ()
     """Keys that are used if they are there."""
