@@ -171,6 +171,12 @@ def test_models_and_api_server_judge_alike(resources: Resources):
     assert taken > 50
 
 
+@pytest.mark.parametrize("name", wrong.OTHER_WAYS)
+def test_other_ways_to_brokers_are_accepted(name: str, resources: Resources) -> None:
+    """Fields that exclude those of the fullest manifest are taken in manifests of their own."""
+    assert refusal_of(wrong.good(name)["StreamsApp"], resources) == ""
+
+
 @pytest.mark.parametrize("name", ["minimal", "everything"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_good_manifest_is_taken_and_means_the_same(kind: str, name: str, resources: Resources):

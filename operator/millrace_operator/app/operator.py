@@ -69,9 +69,10 @@ class Outside:
     outputs: Outputs
 
     @classmethod
-    def real(cls, requests: Requests) -> Self:
+    def real(cls, requests: Requests, settings: Settings) -> Self:
         """Return brokers, pods and logs as they are."""
-        return cls(KafkaHands(requests, KafkaClusters()), Instances(), Outputs(requests))
+        clusters = KafkaClusters(cloud_identity=settings.cloud_identity)
+        return cls(KafkaHands(requests, clusters), Instances(), Outputs(requests))
 
 
 class Operator:
@@ -106,7 +107,7 @@ class Operator:
             identity=settings.pod_name,
             seconds=settings.lease_seconds,
         )
-        outside = (outside_of or Outside.real)(self._requests)
+        outside = outside_of(self._requests) if outside_of is not None else Outside.real(self._requests, settings)
         resources, children = Cache(), Cache()
         self._cluster = Cluster(
             requests=self._requests,

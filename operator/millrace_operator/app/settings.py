@@ -13,6 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
+_SERVERS: Final = re.compile(r"[A-Za-z0-9.*-]*[A-Za-z0-9][A-Za-z0-9.*-]*:[0-9]+")
+"""Some of the host must be said: `*:9098` would be every broker of anybody's."""
+
 
 class SettingsError(Exception):
     """The environment says something that the operator cannot follow."""
@@ -24,6 +27,14 @@ def _names(value: Any) -> Any:
         if not _NAMESPACE.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a namespace; separate several by commas")
     return names
+
+
+def _servers(value: Any) -> Any:
+    patterns = tuple(item.strip() for item in value.split(",") if item.strip()) if isinstance(value, str) else value
+    for pattern in patterns:
+        if not _SERVERS.fullmatch(pattern):
+            raise ValueError(f"{pattern!r} is not host:port, with `*` for any characters; separate several by commas")
+    return patterns
 
 
 class Settings(BaseModel):
@@ -57,6 +68,9 @@ class Settings(BaseModel):
     """Name of the Lease that one of several operators holds."""
     lease_seconds: Annotated[float, Field(ge=3, le=600)] = 15
     """How long the Lease is held without being renewed."""
+    cloud_identity: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ()
+    """Bootstrap servers (host:port, `*` for any characters, separated by commas) to which the operator may show the identity that
+    its own pod has in AWS or Azure, for applications that reach them with theirs; empty for none."""
     crash_after_actions: Annotated[int, Field(ge=1)] | None = None
     """For tests only: the process ends at once after so many actions; writing a status is one."""
 

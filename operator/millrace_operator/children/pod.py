@@ -13,13 +13,13 @@ from millrace.manifest.pods import APP_CONTAINER
 from millrace.manifest.settings import SECRETS_DIR
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.environment import environment
+from millrace_operator.children.environment import environment, environment_sources
 from millrace_operator.children.labels import labels
 from millrace_operator.children.passed_on import all_as_kept
 from millrace_operator.children.ports import HTTP_PORT, HTTP_PORT_NAME
 from millrace_operator.children.probes import probes
 from millrace_operator.children.resources import program_resources
-from millrace_operator.children.scheduling import placement, spread
+from millrace_operator.children.scheduling import names_and_addresses, placement, spread
 from millrace_operator.children.security import container_security_context, pod_security_context, secured
 from millrace_operator.children.volumes import pod_mounts, pod_volumes
 
@@ -39,6 +39,7 @@ def pod_template(app: AppRevision) -> dict[str, Any]:
         "spec": {
             **common_pod_fields(app),
             **spread(app),
+            **names_and_addresses(app),
             "containers": [_program(app), *sidecars],
             **({"initContainers": initial} if initial else {}),
             "terminationGracePeriodSeconds": app.spec.drain.termination_grace_period_seconds,
@@ -74,6 +75,7 @@ def common_container_fields(app: AppRevision) -> dict[str, Any]:
 
 
 def _program(app: AppRevision) -> dict[str, Any]:
+    sources = environment_sources(app)
     return {
         **common_container_fields(app),
         "args": [
@@ -86,6 +88,7 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],
         "env": environment(app),
+        **({"envFrom": sources} if sources else {}),
         "ports": [{"containerPort": HTTP_PORT, "name": HTTP_PORT_NAME, "protocol": "TCP"}],
         **probes(),
         "resources": program_resources(app),

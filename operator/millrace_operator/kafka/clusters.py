@@ -51,12 +51,14 @@ class KafkaClusters:
 
     Args:
         connections: Those to the clusters; its own ones if not given.
+        cloud_identity: Patterns of the bootstrap servers to which the operator may show the identity of its own pod.
 
     Example: `clusters.observe(app, Credentials.of(app.spec, secrets), plan, stable_plan)`
     """
 
-    def __init__(self, connections: Connections | None = None) -> None:
+    def __init__(self, connections: Connections | None = None, cloud_identity: Sequence[str] = ()) -> None:
         self._connections = connections or Connections()
+        self._cloud_identity = tuple(cloud_identity)
 
     def observe(
         self,
@@ -74,7 +76,9 @@ class KafkaClusters:
         if credentials.problem is not None:
             return KafkaState(error=credentials.problem, reason="SecretMissing")
         try:
-            return self._look(app, client_config(app, credentials), [plan for plan in plans if plan is not None])
+            return self._look(
+                app, client_config(app, credentials, self._cloud_identity), [plan for plan in plans if plan is not None]
+            )
         except StreamsError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             return KafkaState(error=_explained(app, error, reason), reason=reason)
@@ -104,7 +108,7 @@ class KafkaClusters:
         """
         if credentials.problem is not None:
             raise ConfigError(credentials.problem)
-        config = client_config(app, credentials)
+        config = client_config(app, credentials, self._cloud_identity)
         with self._connections.lease(_uid(app), config) as connection:
             group = connection.groups.of_group(config.application_id, LOOK_TIMEOUT_S)
             try:
@@ -121,7 +125,7 @@ class KafkaClusters:
         """
         if credentials.problem is not None:
             raise ConfigError(credentials.problem)
-        config = client_config(app, credentials)
+        config = client_config(app, credentials, self._cloud_identity)
         with self._connections.lease(_uid(app), config, patient=True) as connection:
             try:
                 carry_out(connection, config, action)

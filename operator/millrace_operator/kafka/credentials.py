@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from millrace.kafka.secrets import Settings
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.secrets import CA, CERTIFICATE, KEY, NamedSecret, secrets_of_brokers
+from millrace.manifest.binding import BindingError, settings_of_binding
+from millrace.manifest.secrets import BINDING, PEM, NamedSecret, secrets_of_brokers
 
 SecretData = Mapping[str, bytes]
 """What a Secret holds: the bytes of each key, decoded from the API's base64."""
@@ -66,11 +67,15 @@ def _settings(secret: NamedSecret, data: SecretData | None) -> dict[str, str]:
     """
     name = secret.reference.name
     if data is None:
+        if secret.folder == BINDING:
+            raise _LackingError(f"Secret {name} of {secret.field} does not exist: create it, or name another")
         first = [secret.reference.key(key) for key in secret.forms[0]]
         noun = "keys" if len(first) > 1 else "key"
         raise _LackingError(
             f"Secret {name} of {secret.field} does not exist: create it with the {noun} {' and '.join(first)}"
         )
+    if secret.folder == BINDING:
+        return _of_binding(secret, data)
     there = {key for key in secret.keys if data.get(secret.reference.key(key))}
     problem = secret.problem(there)
     if problem is not None:
@@ -80,10 +85,19 @@ def _settings(secret: NamedSecret, data: SecretData | None) -> dict[str, str]:
     settings = {} if user is None else {"sasl.username": user}
     for key in used:
         setting = secret.settings[key]
-        if setting in {CA, CERTIFICATE, KEY}:
+        if setting in PEM:
             setting = f"{setting}.pem"
         settings[setting] = _text(secret, data, secret.reference.key(key))
     return settings
+
+
+def _of_binding(secret: NamedSecret, data: SecretData) -> dict[str, str]:
+    there = {key: _text(secret, data, key) for key in secret.keys if data.get(key)}
+    try:
+        settings, keys = settings_of_binding(there)
+    except BindingError as error:
+        raise _LackingError(f"Secret {secret.reference.name} of {secret.field} {error}") from None
+    return settings | {f"{name}.pem" if name in PEM else name: there[key] for name, key in keys.items()}
 
 
 def _text(secret: NamedSecret, data: SecretData, key: str) -> str:

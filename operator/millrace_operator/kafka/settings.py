@@ -7,37 +7,39 @@ application's. So only what is listed here is taken over, and what would be need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.clients import ClientSettings
 from millrace.manifest import StreamsApp, StreamsAppSpec
-from millrace.manifest.kafka import is_security_setting
+from millrace.manifest.kafka import IDENTITIES, is_security_setting
+from millrace.manifest.settings import mechanism
 from millrace_operator.kafka.credentials import Credentials
 
 CLIENT_ID: Final = "millrace-operator"
 REQUEST_TIMEOUT_MS: Final = 3_500
 """How long the operator waits for one answer; what it asks is asked again at the next pass."""
 
-_MECHANISMS: Final = {
-    "scram-sha-512": "SCRAM-SHA-512",
-    "scram-sha-256": "SCRAM-SHA-256",
-    "plain": "PLAIN",
-    "oauthbearer": "OAUTHBEARER",
-}
 _TAKEN: Final = frozenset({"security.protocol", "ssl.endpoint.identification.algorithm"})
 _IGNORED: Final = frozenset({"ssl.cipher.suites"})
 
 
-def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
+def client_config(app: StreamsApp, credentials: Credentials, cloud_identity: Sequence[str] = ()) -> StreamsConfig:
     """Return the settings of the operator's clients of an application's brokers.
+
+    Args:
+        app: The application.
+        credentials: Its own.
+        cloud_identity: Patterns of the bootstrap servers to which the operator may show the identity of its own pod.
 
     Raises:
         ConfigError: The manifest reaches its brokers in a way that the operator cannot go.
     """
     spec = app.spec
+    _check_identity(spec, cloud_identity)
     settings: dict[str, Any] = {
         "application.id": spec.application_id,
         "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers),
@@ -45,7 +47,7 @@ def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
         "admin.request.timeout.ms": REQUEST_TIMEOUT_MS,
         "admin.reconnect.backoff.max.ms": 1_000,
         **_taken(spec),
-        **dict(_security(spec)),
+        **dict(mechanism(spec.kafka)),
         **credentials.settings,
     }
     protocol = str(settings.get("security.protocol", "PLAINTEXT")).upper()
@@ -66,6 +68,21 @@ def client_settings(config: StreamsConfig) -> ClientSettings:
     return ClientSettings(config, "operator", resolve_references=False)
 
 
+def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None:
+    """Check that the operator may use its own identity, where an application has none that could be handed to it."""
+    auth = spec.kafka.auth
+    if auth is None or auth.type not in IDENTITIES:
+        return
+    servers = spec.kafka.bootstrap_servers
+    strange = [server for server in servers if not any(fnmatchcase(server, pattern) for pattern in cloud_identity)]
+    if strange:
+        raise ConfigError(
+            f"spec.kafka.auth.type {auth.type} is an identity of the pods, which the operator does not have, and it may not show "
+            f"its own to {', '.join(strange)}: list the bootstrap servers in MILLRACE_OPERATOR_CLOUD_IDENTITY, and give the "
+            "operator's ServiceAccount an identity that these brokers know"
+        )
+
+
 def _taken(spec: StreamsAppSpec) -> dict[str, Any]:
     ours = sorted(filter(_is_ours, spec.kafka.config), key=lambda key: key.startswith("admin."))
     if foreign := [key for key in ours if key.removeprefix("admin.") not in _TAKEN | _IGNORED]:
@@ -79,14 +96,3 @@ def _taken(spec: StreamsAppSpec) -> dict[str, Any]:
 
 def _is_ours(key: str) -> bool:
     return is_security_setting(key) and key.startswith(("admin.", "security.", "sasl.", "ssl."))
-
-
-def _security(spec: StreamsAppSpec) -> Iterator[tuple[str, str]]:
-    tls, auth = spec.kafka.tls, spec.kafka.auth
-    sasl = auth is not None and auth.type != "mtls"
-    if tls is not None or sasl:
-        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if tls is None else 'SSL'}"
-    if auth is not None and sasl:
-        yield "sasl.mechanism", _MECHANISMS[auth.type]
-    if auth is not None and auth.type == "oauthbearer":
-        yield "sasl.oauthbearer.method", "oidc"

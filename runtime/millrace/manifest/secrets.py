@@ -11,14 +11,16 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
+from millrace.manifest.binding import KEYS, SERVERS
 from millrace.manifest.kafka import Auth, Kafka, Tls
 from millrace.manifest.references import SecretReference
 from millrace.manifest.streamsapp import StreamsAppSpec
 
 AUTH, TLS_CA, TLS_CLIENT, SCHEMA_REGISTRY, OTLP = "auth", "tls-ca", "tls-client", "schema-registry", "otlp"
+OAUTH_CA, BINDING = "oauth-ca", "binding"
 """The folders of Secrets in a pod."""
 
-CA, CERTIFICATE, KEY = "ssl.ca", "ssl.certificate", "ssl.key"
+PEM: Final = frozenset({"ssl.ca", "ssl.certificate", "ssl.key", "https.ca"})
 """Settings that clients take as files (`.location`) or as text (`.pem`)."""
 
 _JAAS: Final = "sasl.jaas.config"
@@ -91,8 +93,16 @@ class NamedSecret:
 
 def secrets_of_brokers(kafka: Kafka) -> Iterator[NamedSecret]:
     """Yield the Secrets that are needed to reach the brokers."""
+    if kafka.binding_secret_ref is not None:
+        reference = SecretReference(name=kafka.binding_secret_ref.name)
+        forms = tuple((key,) for key in SERVERS)
+        yield NamedSecret("spec.kafka.bindingSecretRef", BINDING, reference, forms, optional=KEYS[len(SERVERS) :])
     if kafka.auth is not None and kafka.auth.secret_ref is not None:
         yield _of_auth(kafka.auth, kafka.auth.secret_ref)
+    if kafka.auth is not None and kafka.auth.token_endpoint_ca_secret_ref is not None:
+        where = "spec.kafka.auth.tokenEndpointCaSecretRef"
+        authority = {"ca.crt": "https.ca"}
+        yield NamedSecret(where, OAUTH_CA, kafka.auth.token_endpoint_ca_secret_ref, (("ca.crt",),), authority)
     if kafka.tls is not None:
         yield from _of_tls(kafka.tls)
 
@@ -127,10 +137,12 @@ def _of_auth(auth: Auth, reference: SecretReference) -> NamedSecret:
 
 def _of_tls(tls: Tls) -> Iterator[NamedSecret]:
     if tls.ca_secret_ref is not None:
-        yield NamedSecret("spec.kafka.tls.caSecretRef", TLS_CA, tls.ca_secret_ref, (("ca.crt",),), {"ca.crt": CA})
+        yield NamedSecret("spec.kafka.tls.caSecretRef", TLS_CA, tls.ca_secret_ref, (("ca.crt",),), {"ca.crt": "ssl.ca"})
     if tls.client_cert_secret_ref is not None:
         reference = tls.client_cert_secret_ref
         forms = (("tls.crt", "tls.key"), ("user.crt", "user.key"))
-        settings = {name: kind for form in forms for name, kind in zip(form, (CERTIFICATE, KEY), strict=True)}
+        settings = {
+            name: kind for form in forms for name, kind in zip(form, ("ssl.certificate", "ssl.key"), strict=True)
+        }
         where = "spec.kafka.tls.clientCertSecretRef"
         yield NamedSecret(where, TLS_CLIENT, reference, forms[:1] if reference.keys else forms, settings)

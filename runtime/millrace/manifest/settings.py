@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from millrace.errors import ConfigError
+from millrace.manifest.binding import BindingError, settings_of_binding
 from millrace.manifest.fields import duration_ms
 from millrace.manifest.internal_topics import InternalTopics
-from millrace.manifest.kafka import Kafka, is_security_setting
+from millrace.manifest.kafka import IDENTITIES, Kafka, is_security_setting
 from millrace.manifest.processing import ErrorPolicy, Standby
 from millrace.manifest.secrets import (
-    CA,
-    CERTIFICATE,
-    KEY,
+    BINDING,
     OTLP,
+    PEM,
     SCHEMA_REGISTRY,
     NamedSecret,
     secrets_of_brokers,
@@ -31,12 +31,6 @@ from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each, with a file for each key."""
 
-_MECHANISMS = {
-    "scram-sha-512": "SCRAM-SHA-512",
-    "scram-sha-256": "SCRAM-SHA-256",
-    "plain": "PLAIN",
-    "oauthbearer": "OAUTHBEARER",
-}
 _HANDLERS = {
     "deserialization": ("deserialization.exception.handler", "LogAndContinueExceptionHandler"),
     "processing": ("processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
@@ -78,11 +72,13 @@ def to_streams_config(
     settings: dict[str, Any] = {
         **config,
         "application.id": spec.application_id,
-        "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers),
         "num.stream.threads": spec.threads,
         "processing.guarantee": spec.processing.guarantee.value,
         **dict(_where_not_usual(spec)),
     }
+    servers = spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+    if servers:
+        settings["bootstrap.servers"] = ",".join(servers)
     if bootstrap_servers is None:
         settings |= dict(_replication(spec.internal_topics))
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
@@ -148,19 +144,37 @@ def _replication(topics: InternalTopics) -> Iterator[tuple[str, int]]:
 
 
 def _security(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
-    sasl = kafka.auth is not None and kafka.auth.type != "mtls"
-    if kafka.tls is not None or sasl:
-        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if kafka.tls is None else 'SSL'}"
-    if kafka.auth is not None and sasl:
-        yield "sasl.mechanism", _MECHANISMS[kafka.auth.type]
-        if kafka.auth.type == "oauthbearer":
-            yield "sasl.oauthbearer.method", "oidc"
+    yield from mechanism(kafka)
     for secret in secrets_of_brokers(kafka):
         yield from _of_secret(secret, secrets)
 
 
+def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
+    """Yield the settings that say how the brokers are reached, without those that come from Secrets."""
+    tls, auth = kafka.tls, kafka.auth
+    sasl = auth is not None and auth.type != "mtls"
+    if tls is not None or sasl:
+        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if tls is None else 'SSL'}"
+    if auth is None or not sasl:
+        return
+    if auth.type not in {"oauthbearer", *IDENTITIES}:
+        yield "sasl.mechanism", auth.type.upper()
+        return
+    yield "sasl.mechanism", "OAUTHBEARER"
+    yield "sasl.oauthbearer.method", "oidc" if auth.type == "oauthbearer" else auth.type
+    if auth.scope is not None:
+        yield "sasl.oauthbearer.scope", auth.scope
+    if auth.extensions:
+        yield "sasl.oauthbearer.extensions", ",".join(f"{key}={value}" for key, value in auth.extensions.items())
+    if auth.region is not None:
+        yield "sasl.oauthbearer.aws.region", auth.region
+
+
 def _of_secret(secret: NamedSecret, secrets: Path) -> Iterator[tuple[str, str]]:
     directory = secrets / secret.folder
+    if secret.folder == BINDING:
+        yield from _of_binding(secret, directory) if secrets.is_dir() else ()
+        return
     there = _files(directory) if secrets.is_dir() else None
     problem = None if there is None else secret.problem(there)
     if problem is not None:
@@ -168,13 +182,28 @@ def _of_secret(secret: NamedSecret, secrets: Path) -> Iterator[tuple[str, str]]:
     used = secret.used(there)
     for key in used:
         setting = secret.settings[key]
-        if setting in {CA, CERTIFICATE, KEY}:
+        if setting in PEM:
             yield f"{setting}.location", str(directory / key)
         else:
             yield setting, _reference(directory, key)
     user = None if there is None else secret.named_user(used)
     if user is not None:
         yield "sasl.username", user
+
+
+def _of_binding(secret: NamedSecret, directory: Path) -> Iterator[tuple[str, str]]:
+    there = {name: (directory / name).read_text(encoding="utf-8").strip() for name in _files(directory)}
+    try:
+        settings, keys = settings_of_binding(there)
+    except BindingError as error:
+        name = secret.reference.name
+        raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
+    yield from settings.items()
+    for setting, key in keys.items():
+        if setting in PEM:
+            yield f"{setting}.location", str(directory / key)
+        else:
+            yield setting, _reference(directory, key)
 
 
 def _files(directory: Path) -> set[str]:

@@ -9,7 +9,7 @@ import yaml
 from tests.operator.children.apps import FULL, full, program, revision_of, small
 
 from millrace.manifest.pods import APP_CONTAINER, OWN_PATHS, OWN_VOLUMES
-from millrace_operator.children import HTTP_PORT, headless_service, pod_template
+from millrace_operator.children import HTTP_PORT, headless_service, plan_job, pod_template
 
 
 def spec_of(app):
@@ -138,6 +138,17 @@ def test_users_affinity_and_spread_replace_the_defaults():
     (constraint,) = spec["topologySpreadConstraints"]
     assert constraint.items() >= wanted["topologySpreadConstraints"][0].items()
     assert constraint["labelSelector"] == spec_of(small())["topologySpreadConstraints"][0]["labelSelector"]
+
+
+def test_sandbox_scheduler_and_names_are_the_users():
+    """Where pods run goes for the plan Job too; how they find others does not, as it talks to nobody."""
+    pods, planning = pod_template(full())["spec"], plan_job(full())["spec"]["template"]["spec"]
+    for spec in (pods, planning):
+        assert (spec["runtimeClassName"], spec["schedulerName"]) == ("sandboxed", "packing")
+    assert pods["dnsPolicy"] == "None"
+    assert pods["dnsConfig"]["options"] == [{"name": "ndots", "value": "2"}, {"name": "edns0"}]
+    assert pods["hostAliases"] == [{"ip": "10.0.0.7", "hostnames": ["kafka-0.kafka", "kafka"]}]
+    assert not {"dnsPolicy", "dnsConfig", "hostAliases"} & planning.keys()
 
 
 def test_a_constraints_own_selector_is_kept():

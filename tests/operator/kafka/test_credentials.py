@@ -3,7 +3,9 @@
 import pytest
 from tests.operator.kafka.support import streams_app
 
+from millrace.manifest.kafka import Kafka
 from millrace_operator.kafka import Credentials, needed_secrets
+from millrace_operator.kafka.settings import client_config, client_settings
 
 CANARY = b"c4n4ry-s3cret"
 SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
@@ -120,3 +122,47 @@ def test_a_missing_certificate_is_told_with_the_keys_that_would_do(data, told):
     tls = {"clientCertSecretRef": {"name": "user"}}
     problem = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": data}).problem
     assert problem.startswith(f"Secret user of spec.kafka.tls.clientCertSecretRef {told}")
+
+
+BINDING = {
+    "type": b"kafka",
+    "bootstrapServers": b"a:9093,b:9093\n",
+    "securityProtocol": b"SASL_SSL",
+    "saslMechanism": b"SCRAM-SHA-512",
+    "username": b"me",
+    "password": CANARY,
+    "ca.crt": b"CA",
+}
+
+
+def bound():
+    """Return an application whose brokers stand in a Secret."""
+    app = streams_app()
+    kafka = Kafka.model_validate({"bindingSecretRef": {"name": "binding"}})
+    return app.model_copy(update={"spec": app.spec.model_copy(update={"kafka": kafka})})
+
+
+def test_a_binding_leads_to_the_brokers():
+    """The operator reads the same Secret as the pods, and goes where it says."""
+    app = bound()
+    assert needed_secrets(app.spec) == ("binding",)
+    credentials = Credentials.of(app.spec, {"binding": BINDING})
+    settings = client_settings(client_config(app, credentials)).admin()
+    assert settings["bootstrap.servers"] == "a:9093,b:9093"
+    assert settings["security.protocol"] == "SASL_SSL"
+    assert (settings["sasl.mechanism"], settings["sasl.username"]) == ("SCRAM-SHA-512", "me")
+    assert (settings["sasl.password"], settings["ssl.ca.pem"]) == (CANARY.decode(), "CA")
+    assert CANARY.decode() not in repr(credentials)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "Secret binding of spec.kafka.bindingSecretRef does not exist"),
+        ({**BINDING, "securityProtocol": b"x"}, "has 'x' under the key securityProtocol, which must be one of"),
+        ({"password": CANARY}, "has no key bootstrap-servers"),
+    ],
+)
+def test_what_a_binding_lacks_is_told(data, told):
+    """A Secret that is missing, or says too little, is told with its name."""
+    assert told in Credentials.of(bound().spec, {"binding": data}).problem

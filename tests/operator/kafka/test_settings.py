@@ -90,3 +90,41 @@ def test_values_of_secrets_are_never_references(tmp_path):
     settings = client_settings(client_config(app, credentials))
     assert settings.admin()["sasl.password"] == reference
     assert settings.kafka_python()["sasl_plain_password"] == reference
+
+
+MSK = {"tls": {}, "auth": {"type": "aws-msk-iam", "region": "eu-central-1"}}
+SERVERS = "b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098,b-2.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098"
+
+
+@pytest.mark.parametrize(
+    "allowed", [(), ("b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",), ("*.shop.x1.c2.kafka.*.com:9092",)]
+)
+def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
+    """An identity of the pods is none of the operator's; all brokers must be among those that may see its own."""
+    with pytest.raises(ConfigError, match=r"may not show its own to b-.*MILLRACE_OPERATOR_CLOUD_IDENTITY"):
+        client_config(streams_app(SERVERS, kafka=MSK), Credentials(), allowed)
+
+
+@pytest.mark.parametrize("auth", [MSK["auth"], {"type": "entra-id"}])
+def test_the_operators_identity_is_shown_where_allowed(auth):
+    """With all bootstrap servers allowed, the operator gets tokens as pods do, with the identity of its own pod."""
+    app = streams_app(SERVERS, kafka={"tls": {}, "auth": auth})
+    config = client_config(app, Credentials(), ("*.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",))
+    assert client_settings(config).security("admin.").oauth.method == auth["type"]
+
+
+def test_tokens_are_fetched_as_the_manifest_says():
+    """Scope, extensions and the authority of the endpoint reach the operator's clients, in memory."""
+    auth = {
+        "type": "oauthbearer",
+        "secretRef": {"name": "login"},
+        "scope": "kafka",
+        "extensions": {"logicalCluster": "lkc-1"},
+        "tokenEndpointCaSecretRef": {"name": "ca"},
+    }
+    app = streams_app(kafka={"auth": auth})
+    login = {"clientId": b"id", "clientSecret": b"s", "tokenEndpoint": b"https://login.example/token"}
+    config = client_config(app, Credentials.of(app.spec, {"login": login, "ca": {"ca.crt": b"CA"}}))
+    oauth = client_settings(config).security("admin.").oauth
+    assert (oauth.client_id, oauth.client_secret, oauth.token_endpoint) == ("id", "s", "https://login.example/token")
+    assert (oauth.scope, oauth.extensions, oauth.ca_pem) == ("kafka", {"logicalCluster": "lkc-1"}, "CA")
