@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
 from millrace_operator.app.refs import Ref
@@ -76,6 +76,7 @@ class Passes:
             The seconds after which to make another; None if the application is gone.
 
         Raises:
+            AnswerAwaitedError: The pass is to be made when the brokers have answered.
             TransientError: Something did not answer, or was not ready.
             FailedError: Something is wrong; the resource's status says what.
         """
@@ -89,6 +90,8 @@ class Passes:
         except StaleError as error:
             log.info("%s: %s; looking again", ref, error)
             return STALE_SECONDS
+        except AnswerAwaitedError:
+            raise
         except Exception as error:
             failure = failure_of(error)
             mine = isinstance(error, NotAllowedToWriteError)
@@ -117,10 +120,12 @@ class Passes:
     def _decide(self, ref: Ref, desired: Desired) -> Decision:
         cluster = self.cluster
         objects = cluster.children.of_app(ref.namespace, ref.name)
+        servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
+        kafka = self.brokers.state(ref, lambda: cluster.kafka.observe(desired, objects), desired.generation, servers)
         observed = Observed(
             now=time.time(),
             objects=objects,
-            kafka=self.brokers.state(ref, lambda: self.cluster.kafka.observe(desired, objects), desired.generation),
+            kafka=kafka,
             instances=cluster.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
             outputs=cluster.outputs.of(ref.namespace, objects),
             storage_class_expandable=cluster.expandable(objects),

@@ -25,7 +25,7 @@ def settle_brokers(turn: Turn) -> None:
     reason = _KAFKA_REASONS.get(kafka.reason, Reason.UNREACHABLE)
     if reason is Reason.BROKERS_NOT_ASKED:
         turn.settle_unknown(reason, kafka.error)
-        turn.look_after(2)
+        turn.look_after(15)  # the answer brings a turn by itself
     else:
         turn.settle("False", reason, kafka.error)
         turn.look_after(15)

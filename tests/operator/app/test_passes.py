@@ -1,5 +1,6 @@
 """Passes over applications, against an API server over HTTP: what a decision comes to, and what failures do."""
 
+import threading
 from contextlib import closing
 
 import pytest
@@ -7,7 +8,7 @@ from tests.operator.app.support import PassWorld
 
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.manifest import StreamsAppStatus
-from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
 from millrace_operator.app.refs import Ref
@@ -54,7 +55,8 @@ class World(PassWorld):
     """An API server with one app, and what makes passes over it."""
 
     def __init__(self, server, requests):
-        super().__init__(server, requests, Kafka(), Brokers(lambda _: None))
+        self.answered = threading.Event()
+        super().__init__(server, requests, Kafka(), Brokers(lambda _: self.answered.set()))
         self.decisions = []
         self.observed = []
         self.actions_counted = 0
@@ -81,9 +83,14 @@ class World(PassWorld):
         self.actions_counted += 1
 
     def run(self, *decisions, failures=0):
-        """Make a pass that comes to this decision."""
+        """Make a pass that comes to this decision; put off, it is made when the brokers have answered."""
         self.decisions = list(decisions)
-        return self.passes.run(REF, failures)
+        while True:
+            self.answered.clear()
+            try:
+                return self.passes.run(REF, failures)
+            except AnswerAwaitedError:
+                assert self.answered.wait(60)
 
     @property
     def writes(self):
