@@ -57,7 +57,7 @@ class KafkaClusters:
     """
 
     def __init__(self, connections: Connections | None = None, cloud_identity: Sequence[str] = ()) -> None:
-        self._connections = connections or Connections()
+        self._connections = Connections() if connections is None else connections
         self._cloud_identity = tuple(cloud_identity)
 
     def observe(
