@@ -29,6 +29,7 @@ def environment(app: AppRevision) -> list[Variable]:
     users = {variable["name"]: variable for variable in all_as_kept(app.spec.pod_template.env)}
     variables = [
         _field("POD_NAME", "metadata.name"),
+        _field("POD_UID", "metadata.uid"),
         _field("POD_INDEX", f"metadata.labels['{POD_INDEX}']"),
         _field("POD_NODE_NAME", "spec.nodeName"),
         {"name": DRAIN_FILE, "value": paths.DRAIN_FILE},
