@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from millrace.kafka.requests import give_up_when
 from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
@@ -206,11 +207,16 @@ class Passes:
 
 
 def act_on_kafka(cluster: Cluster, brokers: Brokers, app: Desired, action: Any) -> None:
-    """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then."""
+    """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
+
+    It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.
+    """
     cluster.requests.check_may_write()
+    give_up_when(lambda: not cluster.requests.may_write)
     try:
         cluster.kafka.act(app, action)
     finally:
+        give_up_when(lambda: False)
         brokers.changed(Ref(APPS.kind, app.namespace, app.name))
 
 

@@ -78,13 +78,18 @@ class Requests:
         self._gate = gate
         self._count = count
 
+    @property
+    def may_write(self) -> bool:
+        """Whether this operator may change things, also those that are not in the API server."""
+        return self._gate() >= _SHORTEST_WRITE_SECONDS
+
     def check_may_write(self) -> None:
         """Check that this operator may change things, also those that are not in the API server.
 
         Raises:
             NotAllowedToWriteError: It does not hold the lease.
         """
-        if self._gate() < _SHORTEST_WRITE_SECONDS:
+        if not self.may_write:
             raise NotAllowedToWriteError("this operator does not hold the lease")
 
     def get(self, kind: Kind, namespace: str | None, name: str, subresource: str | None = None, **query: str) -> Any:

@@ -1,12 +1,14 @@
 """Passes over applications, against an API server over HTTP: what a decision comes to, and what failures do."""
 
 import threading
+import time
 from contextlib import closing
 
 import pytest
 from tests.operator.app.support import PassWorld
 
 from millrace.errors import AuthorizationError, StreamsTimeoutError
+from millrace.kafka.requests import pause
 from millrace.manifest import StreamsAppStatus
 from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.failures import FailedError, TransientError
@@ -204,6 +206,27 @@ def test_without_the_lease_nothing_is_done_on_kafka_either(world):
         world.run(Decision((DeleteTopics(("t",)),)), failures=99)
     assert world.kafka.done == []
     assert world.writes == []
+
+
+def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
+    """It asks brokers again and again; once another operator may have begun it asks no more. The next action may."""
+
+    def delete(desired, action):
+        pause(time.monotonic() + 3600, "delete t", "the brokers still have it")
+        world.kafka.done.append(action)
+
+    def outlast(desired, action):
+        world.requests.may_write_seconds = 0.0
+        delete(desired, action)
+
+    monkeypatch.setattr(world.kafka, "act", outlast)
+    with pytest.raises(TransientError, match="delete t"):
+        world.run(Decision((DeleteTopics(("t",)),)))
+    assert world.kafka.done == []
+    world.requests.may_write_seconds = 10.0
+    monkeypatch.setattr(world.kafka, "act", delete)
+    world.run(Decision((DeleteTopics(("t",)),)))
+    assert len(world.kafka.done) == 1
 
 
 def test_rest_of_the_actions_is_left_when_one_fails(world):

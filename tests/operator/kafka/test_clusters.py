@@ -10,10 +10,11 @@ from tests.kafka.support import Group
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev.kafka import SaslPlain
-from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError
+from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.requests import give_up_when
 from millrace.records import TopicPartition
 from millrace_operator.kafka import Credentials, KafkaClusters
 from millrace_operator.kafka.settings import client_config
@@ -134,6 +135,17 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
         provision(clusters, app, plan, replication_factor=2)
     with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
         provision(clusters, app, count_plan("no-such-topic", plan.application_id))
+    assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
+
+
+def test_nothing_is_begun_too_late(clusters, app, plan):
+    """To connect takes time: whoever may act no more when that is done does not act."""
+    give_up_when(lambda: True)
+    try:
+        with pytest.raises(StreamsTimeoutError, match=plan.application_id):
+            provision(clusters, app, plan)
+    finally:
+        give_up_when(lambda: False)
     assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
 
 
