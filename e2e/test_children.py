@@ -222,7 +222,7 @@ def namespace_of(name: str) -> str:
 def children_of(name: str) -> list[dict[str, Any]]:
     """Return the children of a spec, as reconciliation applies them."""
     app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
-    return [stamped(child) for child in rendered(app, SPECS[name])]
+    return [stamped(child, "uid-of-app") for child in rendered(app, SPECS[name])]
 
 
 def differences(wanted: Any, kept: Any, path: str = "") -> Iterator[str]:
@@ -307,7 +307,7 @@ def test_what_is_no_longer_wanted_is_taken_off(api, name):
     for child in children_of(name):
         labelled = copy.deepcopy(child)
         labelled["metadata"]["labels"]["example.com/old"] = "yes"
-        kept = api.apply(stamped(labelled))
+        kept = api.apply(stamped(labelled, "uid-of-app"))
         assert needs_apply(child, kept)
         assert "example.com/old" not in api.apply(child)["metadata"]["labels"]
 

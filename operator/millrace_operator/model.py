@@ -149,13 +149,17 @@ class Observed:
     """Whether the cluster knows `PodMonitor`."""
     operator_namespace: str = "default"
     """Where the operator runs."""
+    taken: Mapping[Key, str] = field(default_factory=dict)
+    """Names that objects of somebody else have, as earlier passes have found, and what is known of these objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create an object or bring it to what is wanted, by server-side apply."""
+    """Create an object, or bring the very one that was seen to what is wanted; what is somebody else's is left alone."""
 
     object: Object
+    uid: str | None = None
+    """The uid of the object that was seen; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,16 @@ class Delete:
     uid: str
     orphan: bool = False
     """Leave its dependents (a StatefulSet's pods) as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take the application's uid, and a reference to it, off the very object that was seen: another may have it."""
+
+    key: Key
+    uid: str
+    retained: bool = False
+    """Whether it is kept for the next application of the name to be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +241,7 @@ class DrainPod:
 Action = (
     Apply
     | Delete
+    | Release
     | ResizeClaim
     | SetFinalizer
     | ProvisionTopics

@@ -18,23 +18,26 @@ from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.stalled import stalled_status
-from millrace_operator.cluster.act import StaleError
+from millrace_operator.cluster.act import NameTakenError, StaleError
 from millrace_operator.cluster.kinds import APPS, PODS
 from millrace_operator.cluster.observe import desired_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
 from millrace_operator.model import (
     Action,
+    Apply,
     Decision,
     DeleteGroup,
     DeleteTopics,
     Desired,
     Event,
+    Key,
     Object,
     Observed,
     ProvisionTopics,
     RemoveMembers,
 )
+from millrace_operator.reconcile.ownership import key_of
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +68,8 @@ class Passes:
     resync_seconds: float
     after_action: Callable[[], None] = lambda: None
     _acted: dict[Ref, int] = field(default_factory=dict)
+    _taken: dict[Ref, dict[Key, str]] = field(default_factory=dict)
+    """What other people's objects under the names of children are, as passes have found."""
 
     def run(self, ref: Ref, failures: int) -> float | None:
         """Make a pass.
@@ -104,11 +109,14 @@ class Passes:
 
     def _pass(self, ref: Ref, app: Object, desired: Desired) -> float:
         decision, seen = self._decide(ref, desired), app
+        acted = False
         if decision.actions:
             app = self._confirm(app)
         for action in decision.actions:
             log.info("%s: %s", ref, described(action))
-            self._do(desired, app, action)
+            if not self._do_unless_taken(ref, desired, app, action):
+                continue
+            acted = True
             self.after_action()
             app = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
         gone = self.cluster.resources.get(APPS, ref.namespace, ref.name) is None
@@ -116,7 +124,7 @@ class Passes:
             self.after_action()
         for event in decision.events:
             self.cluster.recorder.record(app, event)
-        return self._again(ref, decision)
+        return self._again(ref, decision, acted=acted)
 
     def _decide(self, ref: Ref, desired: Desired) -> Decision:
         cluster = self.cluster
@@ -132,6 +140,7 @@ class Passes:
             storage_class_expandable=cluster.expandable(objects),
             pod_monitors=cluster.pod_monitors,
             operator_namespace=cluster.operator_namespace,
+            taken=dict(self._taken.get(ref, {})),
         )
         try:
             return self.reconcile(desired, observed)
@@ -154,6 +163,24 @@ class Passes:
             self.cluster.resources.put(APPS, now)
             raise StaleError("the resource has changed")
         return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
+
+    def _do_unless_taken(self, ref: Ref, desired: Desired, app: Object, action: Action) -> bool:
+        """Carry out an action and return True, or False if the decision knew that it is about an object of somebody else.
+
+        Raises:
+            StaleError: The decision did not know.
+        """
+        taken = self._taken.setdefault(ref, {})
+        try:
+            self._do(desired, app, action)
+        except NameTakenError as error:
+            if taken.get(error.key) == str(error):
+                return False
+            taken[error.key] = str(error)
+            raise StaleError(str(error)) from error
+        if isinstance(action, Apply):
+            taken.pop(key_of(action.object), None)
+        return True
 
     def _do(self, desired: Desired, app: Object, action: Action) -> None:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
@@ -179,13 +206,13 @@ class Passes:
                 raise StaleError("the resource is gone") from error
             raise
 
-    def _again(self, ref: Ref, decision: Decision) -> float:
+    def _again(self, ref: Ref, decision: Decision, *, acted: bool) -> float:
         """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
-        if not decision.actions:
+        if not acted:
             self._acted.pop(ref, None)
             return self.resync_seconds if decision.again_after is None else decision.again_after
-        acted = self._acted[ref] = self._acted.get(ref, 0) + 1
-        soon = min(_FIRST_AGAIN_SECONDS * 2.0 ** min(acted - 1, 20), _MOST_AGAIN_SECONDS)
+        times = self._acted[ref] = self._acted.get(ref, 0) + 1
+        soon = min(_FIRST_AGAIN_SECONDS * 2.0 ** min(times - 1, 20), _MOST_AGAIN_SECONDS)
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
     def _tell(self, ref: Ref, failure: FailedError) -> None:
@@ -202,6 +229,7 @@ class Passes:
 
     def _forget(self, ref: Ref) -> None:
         self._acted.pop(ref, None)
+        self._taken.pop(ref, None)
         self.brokers.forget(ref)
         self.cluster.kafka.forget(ref)
 

@@ -1,7 +1,7 @@
 """Deletion: what `deletionPolicy` says, in an order that a crash cannot spoil, and with an end also when Kafka is away.
 
 Pods go first, so that nothing writes any more; then the group's members, topics and offsets; then claims; and last the
-ConfigMaps, which tell what topics there are, and the finalizer. What a policy retains is named by no action here. After a bounded
+ConfigMaps, which tell what topics there are, and the finalizer. Where state stays, what tells of it stays too. After a bounded
 time the brokers, and pods that a lost node holds, are not waited for any longer: a Warning tells what was left behind.
 """
 
@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from millrace_operator.children import names
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
+from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.reconcile.turn import NOT_ASKED, Turn
@@ -36,6 +37,7 @@ def delete(turn: Turn) -> None:
         turn.events.append(
             Event("Orphaned", "The application runs on without its StreamsApp (deletionPolicy: Orphan).")
         )
+        retained.hand_over(turn)
         _let_go(turn)
         return
     if not _pods_are_gone(turn) or not _kafka_is_done(turn) or not _children_are_gone(turn):
@@ -172,8 +174,10 @@ def _topics_to_delete(turn: Turn) -> tuple[str, ...]:
 
 def _children_are_gone(turn: Turn) -> bool:
     deletes_claims = policy_of(turn) == "Purge" or _claims_go_with_the_app(turn)
+    deletes_topics = turn.desired.spec is not None and _deletes_topics(turn)
+    kept = frozenset() if deletes_claims and deletes_topics else retained.retain(turn, topics=not deletes_topics)
     kinds = (*_FIRST, *(("PersistentVolumeClaim",) if deletes_claims else ()), *_LAST)
-    left = [key for kind in kinds for key in sorted(turn.view.objects) if key.kind == kind]
+    left = [key for kind in kinds for key in sorted(turn.view.objects) if key.kind == kind and key not in kept]
     for key in left:
         turn.delete(key.kind, key.name)
     return all(is_terminating(turn.view.objects[key]) for key in left)

@@ -44,6 +44,7 @@ class Reason(StrEnum):
 
     NOT_STALLED = "NotStalled"
     INVALID_SPEC = "InvalidSpec"
+    NAME_TAKEN = "NameTaken"
     PLAN_FAILED = "PlanFailed"
     PLAN_IMAGE_UNAVAILABLE = "PlanImageUnavailable"
     TOPOLOGY_HELD_BACK = "TopologyHeldBack"
@@ -177,6 +178,12 @@ REASONS: Final[Mapping[str, Explanation]] = {
     Reason.NOT_STALLED: Explanation("Stalled", "Nothing keeps the operator from going on.", ""),
     Reason.INVALID_SPEC: Explanation(
         "Stalled", "The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE
+    ),
+    Reason.NAME_TAKEN: Explanation(
+        "Stalled",
+        "An object that is not this StreamsApp's has a name that one of its children is to have. It is neither changed nor "
+        "deleted, and all that does not need the name goes on.",
+        "Delete or hand over the object as the message says, or give the StreamsApp another name.",
     ),
     Reason.PLAN_FAILED: Explanation(
         "Stalled",

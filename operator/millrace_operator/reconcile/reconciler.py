@@ -8,10 +8,10 @@ and any turn may be lost, repeated or cut short.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from millrace.manifest.status import LifecycleState
-from millrace_operator.children import AppRevision, stateful_set
+from millrace_operator.children import AppRevision, owner_reference, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import (
     autoscaling,
@@ -19,6 +19,7 @@ from millrace_operator.reconcile import (
     health,
     history,
     renewing,
+    retained,
     rolling,
     scaling,
     status,
@@ -98,6 +99,8 @@ def _run(turn: Turn) -> None:
     health.settle_scaling(turn, busy=_busy(turn))
     autoscaling.recommend(turn, running)
     _settle_failed_start(turn, target)
+    _settle_taken(turn)
+    retained.forget(turn)
     turn.lifecycle = _lifecycle(turn, suspended=suspended)
 
 
@@ -107,14 +110,15 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         settle_waiting(turn)
         return
     step = scaling.scale(turn, wanted, may_start=target.may_start)
-    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
-    item = stateful_set(app, step.replicas)
+    item = _stateful_set(turn, target, step)
     if storage.needs_recreation(turn, item):
         turn.settle("True", Reason.RECREATING_STATEFUL_SET)
         turn.delete("StatefulSet", item["metadata"]["name"], orphan=True)
         return
     history.mark_started(turn, target.revision, step.replicas)
     applied = turn.apply(item)
+    if turn.is_taken("StatefulSet", item["metadata"]["name"]):
+        return
     if step.leaving is not None:
         scaling.drain(turn, step.leaving)
     scaling.restart_drained(turn, step.replicas if step.leaving is None else step.leaving.index)
@@ -134,6 +138,14 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         and rolling.has_settled(turn, target.revision, wanted)
     ):
         turn.stable = target.revision
+
+
+def _stateful_set(turn: Turn, target: Target, step: scaling.Scale) -> dict[str, Any]:
+    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
+    item = stateful_set(app, step.replicas)
+    if turn.spec.deletion_policy != "Orphan":
+        item["metadata"]["ownerReferences"] = [owner_reference(app.name, turn.desired.uid)]
+    return item
 
 
 def _settle_pods_change(turn: Turn, wanted: int, *, suspended: bool) -> None:
@@ -185,6 +197,18 @@ def _settle_failed_start(turn: Turn, target: Target | None) -> None:
         return
     reason = Reason.START_FAILED if turn.stable is None else Reason.UPGRADE_FAILED
     turn.settle("True", reason, f"{failure.message} Change the spec or the program.")
+
+
+def _settle_taken(turn: Turn) -> None:
+    """Settle Stalled for names that somebody else's objects have, beside what else keeps the operator from going on."""
+    if not turn.taken:
+        return
+    message = "\n".join(sorted(turn.taken))
+    known = turn.verdicts.get("Stalled")
+    if known is None or known.status == "False":
+        turn.settle("True", Reason.NAME_TAKEN, message)
+    else:
+        turn.settle("True", known.reason, f"{known.message}\n{message}")
 
 
 _LIFECYCLES: Final[Mapping[Reason, LifecycleState]] = {

@@ -11,9 +11,9 @@ from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import AppRevision, revision_config_map
+from millrace_operator.children import AppRevision, names, revision_config_map
 from millrace_operator.model import Event, ProvisionTopics
-from millrace_operator.reconcile import history, planning, rolling, topics
+from millrace_operator.reconcile import history, planning, retained, rolling, topics
 from millrace_operator.reconcile.annotations import ACCEPT_LOSS, FAILED
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
@@ -44,6 +44,10 @@ def choose(turn: Turn) -> Target | None:
     running = _running(turn, wanted)
     failure = _failure(turn, wanted)
     _keep_revision(turn, wanted, failure)
+    if turn.is_taken("ConfigMap", names.revision_config_map(turn.desired.name, wanted)):
+        turn.settle("Unknown", Reason.PLAN_PENDING)
+        kept = _kept(turn, running, decided=True)  # pods of the wanted revision would be given somebody else's manifest
+        return None if kept in {None, wanted} else _with_topics(turn, kept)
     if failure is not None and turn.stable is not None and turn.stable != wanted:
         _settle_rolled_back(turn, wanted, failure)
         turn.settle("Unknown", Reason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again.")
@@ -144,7 +148,7 @@ def _is_compatible(turn: Turn, wanted: str, plan: TopologyPlan) -> bool:
         )
         return True
     remedy = "Take the change back, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
-    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}")
+    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}{retained.remedy(turn)}")
     return False
 
 
@@ -189,7 +193,7 @@ def _may_run_on(turn: Turn, running: str | None) -> bool:
 
 
 def _found(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> Topics | None:
-    known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
+    known = retained.topic_ids(turn)
     accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
     return topics.examine(plan, spec, turn.observed.kafka, known, accepted)
 

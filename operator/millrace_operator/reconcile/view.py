@@ -15,10 +15,13 @@ from pydantic import ValidationError
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, names
 from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
+from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHING: Final = "CrashLoopBackOff"
+_NOT_APPLIED: Final = frozenset({"Pod", "PersistentVolumeClaim"})
+"""The kinds of children that a StatefulSet's controller makes, which know no uid of the application."""
 _MOST_PLANS: Final = 1024
 """How many plans are kept as they were read, of all applications together."""
 
@@ -89,7 +92,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All children of one application."""
+    """All children of one application, and nothing that only has its labels."""
 
     app: str
     objects: Mapping[Key, Object]
@@ -151,9 +154,13 @@ class View:
         """Return the ConfigMap with a revision's manifest."""
         return None if revision is None else self.get("ConfigMap", names.revision_config_map(self.app, revision))
 
+    def plan_config_map(self, revision: str | None) -> Object | None:
+        """Return the ConfigMap with a revision's plan."""
+        return None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+
     def plan_text(self, revision: str | None) -> str | None:
         """Return the JSON of a revision's plan."""
-        found = None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+        found = self.plan_config_map(revision)
         return None if found is None or is_terminating(found) else found.get("data", {}).get(PLAN_KEY)
 
     def plan(self, revision: str | None) -> TopologyPlan | None:
@@ -188,12 +195,26 @@ def view_of(desired: Desired, observed: Observed) -> View:
         re.compile(rf"{re.escape(app)}-(\d+)"),
         re.compile(rf"{re.escape(names.claim(app, 0)[:-1])}(\d+)"),
     )
+    own = {
+        key: item
+        for key, item in observed.objects.items()
+        if key.kind not in _NOT_APPLIED and is_own(key, item, app, desired.uid)
+    }
+    set_key = Key("StatefulSet", names.stateful_set(app))
+    others = None if set_key in own else observed.objects.get(set_key)
+    others_uid = None if others is None else others["metadata"]["uid"]
     for key, item in observed.objects.items():
-        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name)):
-            pods[int(match[1])] = _pod(item, int(match[1]))
+        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "plan":
+            own[key] = item
+        elif (
+            key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name))
+        ):
+            known_as_others = set_key not in own and key in observed.taken
+            if not known_as_others and is_own_pod(item, app, own.get(set_key), others_uid):
+                own[key], pods[int(match[1])] = item, _pod(item, int(match[1]))
         elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
-            claims[int(match[1])] = _claim(item, int(match[1]))
-    return View(app, observed.objects, pods, claims)
+            own[key], claims[int(match[1])] = item, _claim(item, int(match[1]))
+    return View(app, own, pods, claims)
 
 
 @functools.lru_cache(maxsize=_MOST_PLANS)

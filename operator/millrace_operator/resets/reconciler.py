@@ -24,7 +24,7 @@ from millrace.manifest.streamsreset import ResetResult
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka import SetOffsets
 from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed
-from millrace_operator.reconcile import history
+from millrace_operator.reconcile import history, retained
 from millrace_operator.reconcile.annotations import ACCEPT_LOSS, PAUSE
 from millrace_operator.reconcile.status import timestamp
 from millrace_operator.reconcile.view import View, view_of
@@ -231,6 +231,7 @@ class _Pass:
             if remembered := _remembered(app):
                 todo.append(PatchApp(app.uid, status=remembered))
             todo += history.forgotten(app, self.view)
+            todo += retained.forgotten(self.view)
         told = "Offsets are set, topics and volumes deleted."
         status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
         return ResetDecision(tuple(todo), status, (), _SOON_S)

@@ -14,8 +14,9 @@ from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
 from millrace_operator.app.refs import Ref
-from millrace_operator.cluster.kinds import APPS
-from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, SetFinalizer
+from millrace_operator.children import labels, names
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS
+from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, Key, SetFinalizer
 from millrace_operator.resets import PatchApp
 
 REF = Ref("StreamsApp", "shop", "orders")
@@ -23,8 +24,9 @@ PATH = APPS.path("shop", "orders")
 MAP = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
-    "metadata": {"name": "m", "namespace": "shop", "labels": {"streams.millrace.dev/app": "orders"}},
+    "metadata": {"name": names.retained_config_map("orders"), "namespace": "shop", "labels": labels("orders")},
 }
+MAP_NAME = MAP["metadata"]["name"]
 SPEC = {
     "applicationId": "orders-v1",
     "image": "registry.example/orders:1",
@@ -131,7 +133,7 @@ def test_pass_knows_where_the_operator_runs(world):
 def test_actions_come_before_status_and_events(world):
     """So a status never tells of what was not done; and each action is counted, the status among them."""
     world.run(Decision((SetFinalizer(True), Apply(MAP)), StreamsAppStatus(replicas=1), (Event("Made", "It is."),)))
-    assert [path.rpartition("/")[2] for _, path in world.writes] == ["orders", "m", "status", "events"]
+    assert [path.rpartition("/")[2] for _, path in world.writes] == ["orders", "configmaps", "status", "events"]
     assert world.actions_counted == 3
 
 
@@ -139,7 +141,7 @@ def test_pass_sees_what_the_pass_before_has_done(world):
     """Though no watch has told of it."""
     world.run(Decision((Apply(MAP),)))
     world.run(Decision())
-    assert [key.name for key in world.observed[1].objects] == ["m"]
+    assert [key.name for key in world.observed[1].objects] == [MAP_NAME]
 
 
 def test_pass_that_acts_is_followed_by_another_soon_and_then_later(world):
@@ -234,7 +236,7 @@ def test_rest_of_the_actions_is_left_when_one_fails(world):
     world.kafka.error = AuthorizationError("Not allowed to delete t")
     with pytest.raises(FailedError):
         world.run(Decision((DeleteTopics(("t",)), Apply(MAP)), StreamsAppStatus(replicas=9)))
-    assert not any(path.endswith("/m") for _, path in world.writes)
+    assert not any(path.endswith("/configmaps") for _, path in world.writes)
     assert "replicas" not in world.server.objects[PATH]["status"]
 
 
@@ -273,7 +275,7 @@ def test_refusal_by_the_api_server_is_told(world):
     served = world.server._answer
 
     def refusing(method, url, body, content_type):
-        if method == "PATCH" and "/configmaps/" in url:
+        if method == "POST" and "/configmaps" in url:
             return 403, {"reason": "Forbidden", "message": "exceeded quota: small"}
         return served(method, url, body, content_type)
 
@@ -299,5 +301,25 @@ def test_log_names_actions_without_what_they_write(world, caplog):
     """Manifests do not belong into logs."""
     caplog.set_level("INFO")
     world.run(Decision((Apply({**MAP, "data": {"plan.json": "long"}}),)))
-    assert "Apply ConfigMap m" in caplog.text
+    assert f"Apply ConfigMap {MAP_NAME}" in caplog.text
     assert "long" not in caplog.text
+
+
+def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world):
+    """The decision that did not know ends its pass; the one that knows has all else done, and its status written."""
+    path = CONFIG_MAPS.path("shop", MAP_NAME)
+    theirs = world.server.put(path, {"kind": "ConfigMap", "metadata": {"name": MAP_NAME, "namespace": "shop"}})
+    both = (Apply(MAP), Apply({**MAP, "kind": "Service"}))
+    assert world.run(Decision(both, StreamsAppStatus(replicas=1))) == STALE_SECONDS
+    assert "status" not in world.server.objects[PATH]
+    assert world.run(Decision(both, StreamsAppStatus(replicas=1))) == 0.05
+    told = world.observed[1].taken[Key("ConfigMap", MAP_NAME)]
+    assert told.startswith(f"ConfigMap {MAP_NAME} exists and is not of this StreamsApp")
+    assert world.server.objects[PATH]["status"]["replicas"] == 1
+    assert [key.kind for key in world.cluster.children.of_app("shop", "orders")] == ["Service"]
+    assert world.run(Decision((Apply(MAP),), StreamsAppStatus(replicas=1))) == 30.0, "nothing was done"
+    assert world.server.objects[path] == theirs
+    del world.server.objects[path]
+    world.run(Decision((Apply(MAP),), StreamsAppStatus(replicas=1)))
+    world.run(Decision())
+    assert world.observed[-1].taken == {}

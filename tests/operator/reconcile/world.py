@@ -24,7 +24,8 @@ from millrace.topology.plan import (
 )
 from millrace_operator import model
 from millrace_operator.app.stalled import stalled_status
-from millrace_operator.children import COMPONENT, REVISION
+from millrace_operator.children import APP as APP_LABEL
+from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION
 from millrace_operator.model import (
     FINALIZER,
     Decision,
@@ -38,6 +39,7 @@ from millrace_operator.model import (
     Topic,
 )
 from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.ownership import described, is_own
 from millrace_operator.reconcile.view import seconds
 
 APP = "words"
@@ -103,6 +105,14 @@ class Program:
     becomes_ready: bool = True
 
 
+class TakenError(Exception):
+    """Somebody else's object has the name."""
+
+    def __init__(self, key: Key, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class RefusedError(Exception):
     """The API server refuses a write, which ends the pass; it never does if what was seen is how things are."""
 
@@ -143,6 +153,9 @@ class World:
     status: StreamsAppStatus | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
+    uid: str = "app-1"
+    found_taken: dict[Key, str] = field(default_factory=dict)
+    """What the hands have found under names that children are to have."""
     exists: bool = True
     deleted_at: float | None = None
     generation: int = 1
@@ -181,6 +194,14 @@ class World:
             if not self.finalizers:
                 self.exists = False
 
+    def recreate(self, **fields: Any) -> None:
+        """Create the resource again after it has gone: another one of the same name."""
+        assert not self.exists
+        self.exists, self.deleted_at, self.status, self.finalizers = True, None, None, ()
+        self.uid = f"app-{int(self.uid.rpartition('-')[2]) + 1}"
+        self.found_taken.clear()
+        self.change(**fields)
+
     # What the operator sees
 
     def desired(self) -> Desired:
@@ -188,7 +209,7 @@ class World:
         return Desired(
             namespace=NAMESPACE,
             name=APP,
-            uid="app",
+            uid=self.uid,
             generation=self.generation,
             spec=StreamsAppSpec.model_validate(self.manifest),
             manifest=self.manifest,
@@ -204,11 +225,12 @@ class World:
         pods = [pod for pod in self.pods() if self._is_up(pod)]
         return Observed(
             now=self.now,
-            objects=pickle.loads(pickle.dumps(self.objects)),
+            objects={key: item for key, item in pickle.loads(pickle.dumps(self.objects)).items() if _is_watched(item)},
             kafka=self._kafka(),
             instances={pod["metadata"]["name"]: self._instance(pod) for pod in pods},
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
             storage_class_expandable=self.expandable,
+            taken=dict(self.found_taken),
         )
 
     def _kafka(self) -> KafkaState:
@@ -261,7 +283,12 @@ class World:
             if self.refused and isinstance(action, model.DeleteTopics):
                 self.status = stalled_status(self.desired(), "RefusedByKafka", "Topics may not be deleted.")
                 return decision
-            self.do(action)
+            try:
+                self.do(action)
+            except TakenError as error:
+                if error.key not in self.found_taken:
+                    self.found_taken[error.key] = str(error)
+                    return decision
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
         if actions is None and self.exists:
             if decision.status is not None and decision.status != self.status:
@@ -305,6 +332,7 @@ class World:
             model.SetFinalizer: self._set_finalizer,
             model.Apply: self._apply,
             model.Delete: self._delete_object,
+            model.Release: self._release,
             model.ResizeClaim: self._resize_claim,
             model.ProvisionTopics: self._provision_topics,
             model.DeleteTopics: self._delete_topics,
@@ -323,9 +351,14 @@ class World:
         wanted = copy.deepcopy(dict(action.object))
         key = Key(wanted["kind"], wanted["metadata"]["name"])
         seen = self.objects.get(key)
-        if seen is None:
+        if action.uid is None and seen is None:
             self.create(wanted)
+            self.found_taken.pop(key, None)
             return
+        if action.uid is None and not is_own(key, seen, APP, self.uid):
+            raise TakenError(key, described(seen, APP))
+        if seen is None or (action.uid is not None and seen["metadata"]["uid"] != action.uid):
+            raise RefusedError(f"{key.name} is gone or is another one")
         if seen["metadata"].get("deletionTimestamp"):
             return
         if key.kind == "StatefulSet":
@@ -335,9 +368,18 @@ class World:
         if key.kind == "ConfigMap" and wanted["data"] != seen["data"]:
             raise RefusedError(f"{key.name} is immutable")
         metadata = {**seen["metadata"], **wanted["metadata"]}
+        metadata["ownerReferences"] = wanted["metadata"].get("ownerReferences", [])
         if wanted.get("spec") != seen.get("spec"):
             metadata["generation"] += 1
         self.objects[key] = {**seen, **wanted, "metadata": metadata}
+
+    def _release(self, action: model.Release) -> None:
+        metadata = self.objects[action.key]["metadata"]
+        assert metadata["uid"] == action.uid
+        metadata["labels"].pop(APP_UID, None)
+        metadata["labels"] |= {RETAINED: "true"} if action.retained else {}
+        owners = metadata.get("ownerReferences", [])
+        metadata["ownerReferences"] = [owner for owner in owners if owner["uid"] != self.uid]
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         """Create an object, with what the API server adds."""
@@ -362,6 +404,9 @@ class World:
         if action.key.kind == "StatefulSet" and not action.orphan:
             for pod in self.pods():
                 pod["metadata"].setdefault("deletionTimestamp", self.timestamp())
+        if action.key.kind == "StatefulSet" and action.orphan:
+            for pod in self.pods():
+                pod["metadata"]["ownerReferences"] = []
         if action.key.kind == "Job":
             self.objects.pop(Key("Pod", f"{action.key.name}-x"), None)
 
@@ -425,7 +470,7 @@ class World:
     def jobs(self) -> None:
         for key in [key for key in self.objects if key.kind == "Job"]:
             job = self.objects[key]
-            if job["status"].get("conditions"):
+            if job["status"].get("conditions") or "template" not in job["spec"]:
                 continue
             template = job["spec"]["template"]
             image = template["spec"]["containers"][0]["image"]
@@ -453,7 +498,7 @@ class World:
 
     def scale_pods(self) -> None:
         found = self.objects.get(Key("StatefulSet", APP))
-        if found is None:
+        if found is None or "template" not in found["spec"]:
             return
         found["status"]["observedGeneration"] = found["metadata"]["generation"]
         replicas = found["spec"]["replicas"]
@@ -470,6 +515,8 @@ class World:
                 template = copy.deepcopy(found["spec"]["template"])
                 pod = {"kind": "Pod", **template}
                 pod["metadata"]["name"] = f"{APP}-{index}"
+                owner = {"kind": "StatefulSet", "name": APP, "uid": found["metadata"]["uid"], "controller": True}
+                pod["metadata"]["ownerReferences"] = [owner]
                 self.create(pod)
                 self.ran.append(pod["spec"]["containers"][0]["image"])
 
@@ -541,6 +588,12 @@ class World:
     def done(self, kind: type[model.Action]) -> list[Any]:
         """Return the actions of a kind that were carried out."""
         return [action for action in self.log if isinstance(action, kind)]
+
+
+def _is_watched(item: Mapping[str, Any]) -> bool:
+    """Return whether an object has the labels by which the operator's watches select."""
+    labels = item["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/managed-by") == MANAGER and labels.get(APP_LABEL) == APP
 
 
 def waiting(reason: str) -> dict[str, Any]:

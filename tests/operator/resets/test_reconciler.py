@@ -46,6 +46,16 @@ def test_a_reset_deletes_all_that_holds_state():
     assert [event.reason for event in this.events] == ["ResetBegun", "ResetSucceeded"]
 
 
+def test_a_reset_forgets_what_an_earlier_application_has_left():
+    """The ids of its topics go with the topics; a reset that keeps the topics keeps the ids."""
+    this = world(earlier=True)
+    this.run()
+    assert not this.earlier
+    this = world(earlier=True, delete_internal_topics=False)
+    this.run()
+    assert this.earlier
+
+
 def test_the_plan_is_told_before_anything_is_done():
     """The first pass does nothing but write down what is to be done."""
     this = world()

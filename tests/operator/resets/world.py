@@ -10,7 +10,7 @@ from millrace.kafka import reset
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.records import TopicPartition
-from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map
+from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map, retained_config_map
 from millrace_operator.kafka import SetOffsets
 from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Key
 from millrace_operator.reconcile.annotations import STARTED
@@ -57,6 +57,8 @@ class World:
     planned: bool = True
     started: set = field(default_factory=lambda: {"new", "old"})
     """Revisions of which pods have run."""
+    earlier: bool = False
+    """Whether an earlier application of the name has left the ids of its topics."""
     before: tuple = ()
     reset_status: object = None
     events: list = field(default_factory=list)
@@ -83,9 +85,14 @@ class World:
             for revision, store in (("new", "c"), ("old", "old")):
                 plan = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
                 item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
+                item["metadata"]["uid"] = f"m-{revision}"
                 if revision in self.started:
                     item["metadata"]["annotations"] = {STARTED: "1690000000"}
                 objects[Key("ConfigMap", item["metadata"]["name"])] = item
+        if self.earlier:
+            item = retained_config_map("default", "app", "{}")
+            item["metadata"]["uid"] = "m-retained"
+            objects[Key("ConfigMap", item["metadata"]["name"])] = item
         for name, uid in self.claims.items():
             metadata = {"name": name, "uid": uid, "labels": labels("app")}
             if name in self.terminating:
@@ -159,6 +166,9 @@ class World:
                 assert self.lost() == set(), "topics are deleted only when their loss is accepted"
                 for name in topics:
                     self.topics.pop(name, None)
+            case Delete(Key("ConfigMap"), uid):
+                assert uid == "m-retained"
+                self.earlier = False
             case Delete(key, uid):
                 assert self.claims.get(key.name, uid) == uid
                 if key.name in self.claims:
