@@ -130,6 +130,20 @@ class Instance:
     rebalances: int = 0
 
 
+RenewalTurn = Literal["Never", "Waits", "Now"]
+"""Whether an application's pods may be renewed by the operator's template: never by itself, not yet, or now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """That pods of the right revision are to be made by the operator's own template, and how far that has come."""
+
+    left: int
+    """How many pods another template has made."""
+    coming: bool
+    """Whether a pod that was renewed does not run yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a pass has seen."""
@@ -151,6 +165,8 @@ class Observed:
     """Where the operator runs."""
     taken: Mapping[Key, str] = field(default_factory=dict)
     """Names that objects of somebody else have, as earlier passes have found, and what is known of these objects."""
+    renewal: RenewalTurn = "Never"
+    """Whether it is this application's turn to have its pods renewed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,3 +291,5 @@ class Decision:
     events: Sequence[Event] = ()
     again_after: float | None = None
     """Seconds after which to look again though nothing was reported; None for the resync interval."""
+    renewal: Renewal | None = None
+    """What the application needs a turn for, or still does with the one it has; None if for nothing."""

@@ -33,6 +33,7 @@ ABOUT: Final[dict[ConditionType, str]] = {
     "ScalingAllowed": "`True` when nothing speaks against another number of replicas; `False` also holds autoscaling back.",
     "StorageHealthy": "`True` when volumes are as wanted and have room.",
     "RolledBack": "`True` when the wanted revision failed and the one before was brought back.",
+    "PodsCurrent": "`True` when all pods of the wanted revision are as this version of the operator builds them.",
     "ReconciliationPaused": "`True` while an annotation keeps the operator from changing anything.",
 }
 """What it means that a condition is `True`."""

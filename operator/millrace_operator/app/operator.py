@@ -33,6 +33,7 @@ from millrace_operator.app.metrics import Metrics
 from millrace_operator.app.passes import Passes, Reconcile
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
+from millrace_operator.app.renewals import Renewals
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.app.settings import Settings
 from millrace_operator.app.workers import Workers
@@ -122,12 +123,14 @@ class Operator:
             expandable=Expandable(self._requests).of,
         )
         self._brokers = Brokers(self._queue.add)
+        self._renewals = Renewals(settings.template_rolls, self._queue.add)
         self._passes = Passes(
             cluster=self._cluster,
             reconcile=reconcile,
             brokers=self._brokers,
             resync_seconds=settings.resync_seconds,
             after_action=crash_after(settings.crash_after_actions),
+            renewals=self._renewals,
         )
         resets = ResetPasses(self._cluster, self._brokers, self._passes.after_action)
         self._workers = Workers(
@@ -231,6 +234,7 @@ class Operator:
         if self._workers.started:
             self._relist_due.set()
         else:
+            self._renewals.resume(self._cluster.resources.of_kind(APPS))
             self._workers.start()
         for kind in (APPS, RESETS):
             for obj in self._cluster.resources.of_kind(kind):

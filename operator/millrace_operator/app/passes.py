@@ -17,6 +17,7 @@ from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
 from millrace_operator.app.refs import Ref
+from millrace_operator.app.renewals import Renewals
 from millrace_operator.app.stalled import stalled_status
 from millrace_operator.cluster.act import NameTakenError, StaleError
 from millrace_operator.cluster.kinds import APPS, PODS
@@ -60,6 +61,7 @@ class Passes:
         brokers: What is known of brokers.
         resync_seconds: When to look again if a decision does not say.
         after_action: Called after each action; writing a status is one.
+        renewals: Whose turn it is to have its pods renewed; by default nobody's ever.
     """
 
     cluster: Cluster
@@ -67,6 +69,7 @@ class Passes:
     brokers: Brokers
     resync_seconds: float
     after_action: Callable[[], None] = lambda: None
+    renewals: Renewals = field(default_factory=lambda: Renewals(0, lambda _: None))
     _acted: dict[Ref, int] = field(default_factory=dict)
     _taken: dict[Ref, dict[Key, str]] = field(default_factory=dict)
     """What other people's objects under the names of children are, as passes have found."""
@@ -110,6 +113,7 @@ class Passes:
     def _pass(self, ref: Ref, app: Object, desired: Desired) -> float:
         decision, seen = self._decide(ref, desired), app
         acted = False
+        self.renewals.tell(ref, decision.renewal)
         if decision.actions:
             app = self._confirm(app)
         for action in decision.actions:
@@ -141,6 +145,7 @@ class Passes:
             pod_monitors=cluster.pod_monitors,
             operator_namespace=cluster.operator_namespace,
             taken=dict(self._taken.get(ref, {})),
+            renewal=self.renewals.turn_of(ref),
         )
         try:
             return self.reconcile(desired, observed)
@@ -230,6 +235,7 @@ class Passes:
     def _forget(self, ref: Ref) -> None:
         self._acted.pop(ref, None)
         self._taken.pop(ref, None)
+        self.renewals.tell(ref, None)
         self.brokers.forget(ref)
         self.cluster.kafka.forget(ref)
 

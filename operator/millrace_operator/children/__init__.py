@@ -30,7 +30,7 @@ from millrace_operator.children.labels import (
 )
 from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.plan_job import plan_job
-from millrace_operator.children.pod import pod_template
+from millrace_operator.children.pod import TEMPLATE, pod_template
 from millrace_operator.children.pod_monitor import pod_monitor
 from millrace_operator.children.ports import HTTP_PORT
 from millrace_operator.children.quantities import canonical_quantity
@@ -50,6 +50,7 @@ __all__ = [
     "RETAINED",
     "RETAINED_KEY",
     "REVISION",
+    "TEMPLATE",
     "AppRevision",
     "canonical_quantity",
     "disruption_budget",

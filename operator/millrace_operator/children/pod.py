@@ -2,13 +2,17 @@
 
 The container's command is the operator's, so an image needs nothing but Millrace and the program in it. All that a pod reads
 comes from its revision's ConfigMap, which the template names, and nothing here depends on the number of replicas or the
-time: the same revision gives the same template, and only another revision makes pods roll.
+time: the same revision gives the same template, until another version of the operator builds it differently. A hash of the
+template stands among its own annotations, so that a pod tells by which one it was made.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, Final
 
+from millrace.manifest.group import GROUP
 from millrace.manifest.pods import APP_CONTAINER
 from millrace.manifest.settings import SECRETS_DIR
 from millrace_operator.children import names, paths
@@ -23,6 +27,8 @@ from millrace_operator.children.scheduling import names_and_addresses, placement
 from millrace_operator.children.security import container_security_context, pod_security_context, secured
 from millrace_operator.children.volumes import pod_mounts, pod_volumes
 
+TEMPLATE: Final = f"{GROUP}/template"
+"""On a pod and its template: a hash of the template."""
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 
 
@@ -31,7 +37,7 @@ def pod_template(app: AppRevision) -> dict[str, Any]:
     template = app.spec.pod_template
     initial = [secured(container) for container in all_as_kept(template.init_containers)]
     sidecars = [secured(container) for container in all_as_kept(template.sidecars)]
-    return {
+    item: dict[str, Any] = {
         "metadata": {
             "annotations": {_DEFAULT_CONTAINER: APP_CONTAINER, **template.metadata.annotations},
             "labels": {**template.metadata.labels, **labels(app.name, revision=app.revision)},
@@ -46,6 +52,9 @@ def pod_template(app: AppRevision) -> dict[str, Any]:
             "volumes": pod_volumes(app),
         },
     }
+    canonical = json.dumps(item, sort_keys=True, separators=(",", ":"))
+    item["metadata"]["annotations"][TEMPLATE] = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return item
 
 
 def common_pod_fields(app: AppRevision) -> dict[str, Any]:

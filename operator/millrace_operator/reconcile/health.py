@@ -66,6 +66,8 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         assert first.trouble is not None
         others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
         turn.settle("False", Reason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
+    elif not pods and _is_scaled_to_zero(turn):
+        turn.settle("True", Reason.SCALED_TO_ZERO)
     elif not pods:
         turn.settle("False", Reason.NOTHING_RUNS)
     elif late or len(pods) < wanted:
@@ -79,6 +81,12 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         turn.look_after(15)
     else:
         turn.settle("True", Reason.ALL_TASKS_RUN)
+
+
+def _is_scaled_to_zero(turn: Turn) -> bool:
+    """Return whether no pods are wanted and that has been seen to: it is as its spec says then, as a Deployment of none is."""
+    spec = turn.desired.spec
+    return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and turn.view.replicas == 0
 
 
 def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     """Why a condition is as it is, in one word."""
 
     ALL_TASKS_RUN = "AllTasksRun"
+    SCALED_TO_ZERO = "ScaledToZero"
     NOTHING_RUNS = "NothingRuns"
     PODS_NOT_READY = "PodsNotReady"
     PODS_FAILING = "PodsFailing"
@@ -33,6 +34,7 @@ class Reason(StrEnum):
     REPLACING_PODS = "ReplacingPods"
     WAITING_FOR_GATE = "WaitingForGate"
     RENEWING_CREDENTIALS = "RenewingCredentials"
+    RENEWING_PODS = "RenewingPods"
     ROLLING_BACK = "RollingBack"
     SCALING_OUT = "ScalingOut"
     DRAINING = "Draining"
@@ -51,6 +53,7 @@ class Reason(StrEnum):
     TOPICS_UNFIT = "TopicsUnfit"
     START_FAILED = "StartFailed"
     UPGRADE_FAILED = "UpgradeFailed"
+    RENEWAL_FAILED = "RenewalFailed"
 
     BROKERS_ANSWER = "BrokersAnswer"
     BROKERS_NOT_ASKED = "NotAsked"
@@ -102,6 +105,10 @@ class Reason(StrEnum):
     READY_TIMEOUT = "ReadyTimeout"
     UPGRADE_NOT_BEGUN = "UpgradeNotBegun"
 
+    TEMPLATE_IN_USE = "TemplateInUse"
+    TEMPLATE_OUTDATED = "TemplateOutdated"
+    RENEWAL_UNDER_WAY = "RenewalUnderWay"
+
     NOT_PAUSED = "NotPaused"
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
 
@@ -120,8 +127,11 @@ _SEE_MESSAGE: Final = "Correct what the message names."
 
 REASONS: Final[Mapping[str, Explanation]] = {
     Reason.ALL_TASKS_RUN: Explanation("Ready", "All pods run all tasks that are assigned to them.", ""),
+    Reason.SCALED_TO_ZERO: Explanation(
+        "Ready", "No replicas are wanted, and none are left.", "Set `replicas` to process again."
+    ),
     Reason.NOTHING_RUNS: Explanation(
-        "Ready", "There are no pods: none were started yet, or none are wanted.", "Look at Reconciling and Stalled."
+        "Ready", "There are no pods: none were started yet.", "Look at Reconciling and Stalled."
     ),
     Reason.PODS_NOT_READY: Explanation(
         "Ready",
@@ -160,6 +170,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Reconciling",
         "Certificates or keys have changed, and pods are restarted one after another to use them.",
         "Wait. If a restarted pod does not become ready, the new certificates do not do: correct the Secret.",
+    ),
+    Reason.RENEWING_PODS: Explanation(
+        "Reconciling",
+        "Pods are replaced one after another, as this version of the operator builds them differently.",
+        "Nothing; it passes.",
     ),
     Reason.ROLLING_BACK: Explanation(
         "Reconciling", "Pods go back to the revision that ran before.", "Look at RolledBack."
@@ -210,6 +225,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Stalled",
         "New pods fail or are not ready in time, and rolling back is off or was done.",
         "Correct the spec; or set another `restartNonce` to try the failed revision again.",
+    ),
+    Reason.RENEWAL_FAILED: Explanation(
+        "Stalled",
+        "A pod as this version of the operator builds it fails or is not ready in time; the other pods are left as they are.",
+        "Read the message and the pod's logs. If the program is not at fault, install the operator's last version again.",
     ),
     Reason.BROKERS_ANSWER: Explanation(
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""
@@ -352,6 +372,18 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "RolledBack",
         "The new revision failed before a pod was touched: the old one runs on.",
         "Look at Stalled.",
+    ),
+    Reason.TEMPLATE_IN_USE: Explanation("PodsCurrent", "All pods are as this version of the operator builds them.", ""),
+    Reason.TEMPLATE_OUTDATED: Explanation(
+        "PodsCurrent",
+        "Another version of the operator has made some pods, and this one builds them differently. They run on, and are replaced "
+        "when it is the application's turn: the operator does that for few applications at a time.",
+        "Nothing; or set another `restartNonce` to have them replaced now.",
+    ),
+    Reason.RENEWAL_UNDER_WAY: Explanation(
+        "PodsCurrent",
+        "It is the application's turn: pods that another version of the operator has made are replaced.",
+        "Look at Reconciling and Stalled.",
     ),
     Reason.NOT_PAUSED: Explanation("ReconciliationPaused", "The operator does its work.", ""),
     Reason.PAUSED_BY_ANNOTATION: Explanation(

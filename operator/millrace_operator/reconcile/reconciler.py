@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.manifest.status import LifecycleState
-from millrace_operator.children import AppRevision, owner_reference, stateful_set
+from millrace_operator.children import TEMPLATE, AppRevision, owner_reference, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import (
     autoscaling,
@@ -57,7 +57,7 @@ def reconcile(desired: Desired, observed: Observed) -> Decision:
     status.settle_defaults(turn)
     new = status.status_of(turn)
     events = (*turn.events, *transitions(desired.status, new))
-    return Decision(tuple(turn.actions), new, events, min(turn.looks, default=None))
+    return Decision(tuple(turn.actions), new, events, min(turn.looks, default=None), turn.renewal)
 
 
 def _observe(turn: Turn) -> None:
@@ -129,15 +129,18 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         settle_waiting(turn)
     if not applied or step.replicas != turn.view.replicas or step.leaving is not None:
         return
-    done = rolling.replace_pods(turn, target.revision, step.replicas, may_start=target.may_start)
-    if not done:
+    template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE]
+    _replace_pods(turn, target, template, step.replicas, wanted)
+
+
+def _replace_pods(turn: Turn, target: Target, template: str, replicas: int, wanted: int) -> None:
+    """Replace what is of another revision, then what has old credentials, then what another template has made."""
+    if not rolling.replace_pods(turn, target.revision, replicas, may_start=target.may_start):
         _settle_roll(turn, target)
-    elif (
-        renewing.renew_pods(turn, step.replicas, may_start=target.may_start)
-        and step.replicas == wanted
-        and rolling.has_settled(turn, target.revision, wanted)
-    ):
-        turn.stable = target.revision
+    elif renewing.renew_pods(turn, replicas, may_start=target.may_start):
+        if replicas == wanted and rolling.has_settled(turn, target.revision, wanted):
+            turn.stable = target.revision
+        renewing.renew_by_template(turn, target.revision, template, replicas, may_start=target.may_start)
 
 
 def _stateful_set(turn: Turn, target: Target, step: scaling.Scale) -> dict[str, Any]:
@@ -173,7 +176,13 @@ def _settle_roll(turn: Turn, target: Target) -> None:
 
 
 _UPGRADES: Final = frozenset(
-    {Reason.REPLACING_PODS, Reason.ROLLING_BACK, Reason.WAITING_FOR_GATE, Reason.RENEWING_CREDENTIALS}
+    {
+        Reason.REPLACING_PODS,
+        Reason.ROLLING_BACK,
+        Reason.WAITING_FOR_GATE,
+        Reason.RENEWING_CREDENTIALS,
+        Reason.RENEWING_PODS,
+    }
 )
 
 
@@ -218,6 +227,7 @@ _LIFECYCLES: Final[Mapping[Reason, LifecycleState]] = {
     Reason.REPLACING_PODS: "RollingOut",
     Reason.WAITING_FOR_GATE: "RollingOut",
     Reason.RENEWING_CREDENTIALS: "RollingOut",
+    Reason.RENEWING_PODS: "RollingOut",
     Reason.ROLLING_BACK: "RollingBack",
     Reason.SCALING_OUT: "Scaling",
     Reason.DRAINING: "Draining",
@@ -238,7 +248,7 @@ def _lifecycle(turn: Turn, *, suspended: bool) -> LifecycleState:
     if turn.is_true("Stalled") and not any(pod.ready for pod in turn.view.pods.values()):
         return "Failed"
     if not turn.view.pods:
-        return "Pending"
+        return "Suspended" if turn.verdicts["Ready"].reason is Reason.SCALED_TO_ZERO else "Pending"
     if turn.is_true("Ready"):
         return "Running"
     if turn.verdicts["StateRestored"].status == "False":

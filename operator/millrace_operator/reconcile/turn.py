@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, InternalTopicStatus, LifecycleState
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed
+from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed, Renewal
 from millrace_operator.reconcile.applying import needs_apply, stamped
 from millrace_operator.reconcile.ownership import key_of
 from millrace_operator.reconcile.reasons import REASONS, Reason
@@ -58,6 +58,7 @@ class Turn:
     topics: tuple[InternalTopicStatus, ...] | None = None
     """None keeps what the status says."""
     autoscaling: AutoscalingStatus | None = None
+    renewal: Renewal | None = None
 
     @property
     def status(self) -> StreamsAppStatus:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, names
+from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, TEMPLATE, names
 from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
@@ -55,6 +55,8 @@ class Pod:
     index: int
     uid: str
     revision: str | None
+    template: str | None
+    """The hash of the template that it was made by; None of an operator that gave templates none."""
     created: float
     terminating: bool = False
     ends: float | None = None
@@ -292,6 +294,7 @@ def _pod(item: Object, index: int) -> Pod:
         index=index,
         uid=metadata["uid"],
         revision=_labels(item).get(REVISION),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE),
         created=seconds(metadata["creationTimestamp"]),
         terminating=is_terminating(item),
         ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,

@@ -45,6 +45,7 @@ ConditionType = Literal[
     "ScalingAllowed",
     "StorageHealthy",
     "RolledBack",
+    "PodsCurrent",
     "ReconciliationPaused",
 ]
 """The conditions of a StreamsApp; a newer operator may have more."""

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from tests.operator.reconcile.world import APP, World, is_ready
+from tests.operator.reconcile.world import APP, SMALL, Program, World, is_ready
 
 from millrace_operator import model
 
@@ -184,3 +184,45 @@ def test_nothing_is_added_while_brokers_are_away(world):
     world.brokers_up = True
     world.run()
     assert len(world.pods()) == 5
+
+
+@pytest.mark.parametrize("first", [0, 2], ids=["from the beginning", "later"])
+def test_no_replicas_are_a_state_to_rest_in(first):
+    """As with a Deployment of none: ready, nothing on its way, nothing stalled, and nothing written from then on."""
+    world = World()
+    world.change(replicas=first)
+    world.run()
+    world.change(replicas=0)
+    world.run(240)
+    assert world.names("Pod") == []
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+    assert world.condition("Reconciling")[0] == "False"
+    assert world.condition("Stalled")[0] == "False"
+    assert world.status.lifecycle_state == "Suspended"
+    assert (world.status.replicas, world.status.observed_generation) == (0, world.generation)
+    before = world.status
+    assert world.turn() == model.Decision(status=before)
+    world.change(replicas=3)
+    world.run()
+    assert world.condition("Ready") == ("True", "AllTasksRun")
+    assert len(world.pods()) == 3
+
+
+def test_no_replicas_are_ready_only_when_the_last_pod_has_ended(world):
+    """Until then the operator waits for it, and says so."""
+    world.stuck = True
+    world.change(replicas=0)
+    world.run(60)
+    assert world.condition("Reconciling") == ("True", "Draining")
+    world.stuck = False
+    world.run(60)
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+
+
+def test_an_application_that_cannot_be_started_is_not_ready_for_having_no_replicas():
+    """Its plan is not known: nothing was made yet that could be scaled."""
+    world = World(programs={SMALL["image"]: Program(plan=None)})
+    world.change(replicas=0)
+    world.run(60)
+    assert world.condition("Ready") == ("False", "NothingRuns")
+    assert world.condition("Stalled") == ("True", "PlanFailed")

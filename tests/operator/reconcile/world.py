@@ -141,6 +141,8 @@ class World:
     """Uids of pods that run with certificates which are not those of their Secrets any more."""
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
+    renewal: model.RenewalTurn = "Now"
+    """Whether it is the application's turn to have its pods renewed."""
     deaf: bool = False
     """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
     boot_seconds: float = 0
@@ -231,6 +233,7 @@ class World:
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
             storage_class_expandable=self.expandable,
             taken=dict(self.found_taken),
+            renewal=self.renewal,
         )
 
     def _kafka(self) -> KafkaState:
