@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from e2e.support.application import Application
 from e2e.support.words import Words
 
@@ -41,3 +43,32 @@ def advises_more(app: Application) -> bool:
     """Return whether the status wants more replicas, and says why."""
     advice = app.status().get("autoscaling") or {}
     return advice.get("recommended", 1) > 1 and "do not keep up" in advice["reason"]
+
+
+def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
+    """An autoscaler may have no replicas: that is a state to rest in; those that come back find their state, and count on."""
+    app: Application = word_count(words, replicas=3, upgrade={"gate": {"minStable": "1s"}})
+    app.apply()
+    app.wait_ready()
+    words.write(times=20)
+    words.wait_exact()
+    with words.load(40):
+        scale(app, 0)
+        app.wait_for("Ready", reason="ScaledToZero")
+        app.wait("at rest", lambda: app.condition("Reconciling")["status"] == "False")
+        assert app.pods() == []
+        assert app.condition("Stalled")["status"] == "False"
+        assert (app.status()["lifecycleState"], app.status()["replicas"]) == ("Suspended", 0)
+        app.kubectl("wait", "streamsapp", app.name, "--for=condition=Ready", "--timeout=30s")
+        scale(app, 3)
+        app.wait_ready()
+    words.wait_exact()
+    assert [app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()] == [0, 0, 0]
+
+
+def scale(app: Application, replicas: int) -> None:
+    """Set the number of replicas as an autoscaler does, through the resource's scale."""
+    path = f"/apis/streams.millrace.dev/v1alpha1/namespaces/{app.namespace}/streamsapps/{app.name}/scale"
+    body = json.loads(app.kubectl("get", "--raw", path))
+    body["spec"]["replicas"] = replicas
+    app.kubectl("replace", "--raw", path, "--filename=-", stdin=json.dumps(body))

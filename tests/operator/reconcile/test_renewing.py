@@ -109,7 +109,8 @@ def run_until_pods_are_replaced(world, count):
     for _ in range(60):
         if len(deleted_pods(world)) >= count:
             return
-        world.run(5)
+        world.tick(5)
+        world.run(0)
     pytest.fail(f"deleted: {deleted_pods(world)}")
 
 
@@ -121,7 +122,7 @@ def timeouts(world):
 def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgraded):
     """Each is replaced once, the highest ordinal first; the revision and the members stay, and then there is nothing to do."""
     revisions = upgraded.revisions()
-    upgraded.run(5)
+    upgraded.run(10)
     assert upgraded.condition("PodsCurrent") == ("False", "RenewalUnderWay")
     assert upgraded.condition("Reconciling")[0] == "True"
     assert upgraded.status.lifecycle_state == "RollingOut"

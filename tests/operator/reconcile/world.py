@@ -142,7 +142,9 @@ class World:
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
     renewal: model.RenewalTurn = "Now"
-    """Whether it is the application's turn to have its pods renewed."""
+    """Whether it is the application's turn to have its pods renewed, if it has asked for it."""
+    asked: bool = False
+    """Whether the last decision asked for a turn."""
     deaf: bool = False
     """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
     boot_seconds: float = 0
@@ -233,7 +235,7 @@ class World:
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
             storage_class_expandable=self.expandable,
             taken=dict(self.found_taken),
-            renewal=self.renewal,
+            renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
         )
 
     def _kafka(self) -> KafkaState:
@@ -282,6 +284,7 @@ class World:
 
     def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
         """Carry out a decision, or only its first actions."""
+        self.asked = decision.renewal is not None
         for action in decision.actions[:actions]:
             if self.refused and isinstance(action, model.DeleteTopics):
                 self.status = stalled_status(self.desired(), "RefusedByKafka", "Topics may not be deleted.")
