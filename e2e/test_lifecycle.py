@@ -134,7 +134,9 @@ def test_deleted_it_keeps_its_volumes_and_takes_them_again(word_count, words: Wo
     claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
     assert list(claims) == [f"state-{app.name}-0"]
     app.delete()
-    app.wait("no children", lambda: not app.objects("statefulset,pod,configmap,service,serviceaccount,job"))
+    app.wait("no children", lambda: not app.objects("statefulset,pod,service,serviceaccount,job"))
+    marks = [item["metadata"]["labels"] for item in app.objects("configmap")]
+    assert [mark["streams.millrace.dev/retained"] for mark in marks] == ["true", "true"], "a plan, and ids of topics"
     assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
     words.write(times=10)
     app.apply()
