@@ -1,7 +1,7 @@
 """Serves the operator's probes and metrics.
 
-Liveness is about progress, not about answering: it fails when a pass has taken, or waited for its turn, longer than any should,
-or when the loop of watches or that of the Lease has stopped turning. The API server or a broker that does not answer fails no
+Liveness is about progress, not about answering: it fails when a pass has taken longer than any should, a worker has died, or the
+loop of watches or that of the Lease has stopped turning. A long queue, or an API server or a broker that does not answer, fails no
 probe: a restart would not help.
 """
 

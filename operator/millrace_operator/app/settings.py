@@ -55,7 +55,7 @@ class Settings(BaseModel):
     relist_seconds: Annotated[float, Field(ge=10, le=86400)] = 600
     """After how many seconds everything is listed anew, to find what a watch has missed."""
     stuck_seconds: Annotated[float, Field(ge=10, le=86400)] = 300
-    """How long one pass may take, or wait for its turn, before the liveness probe fails."""
+    """How long one pass may take before the liveness probe fails."""
     template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
     """How many applications at a time have pods replaced for being built by another version of the operator; 0 for none."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
