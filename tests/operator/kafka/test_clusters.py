@@ -16,7 +16,7 @@ from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.requests import give_up_when
 from millrace.records import TopicPartition
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka import Credentials, KafkaClusters, SetOffsets
 from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 
@@ -140,13 +140,16 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
 
 def test_nothing_is_begun_too_late(clusters, app, plan):
     """To connect takes time: whoever may act no more when that is done does not act."""
+    partition = TopicPartition(source_of(plan), 0)
+    clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
     give_up_when(lambda: True)
     try:
-        with pytest.raises(StreamsTimeoutError, match=plan.application_id):
-            provision(clusters, app, plan)
+        with pytest.raises(StreamsTimeoutError, match="too late"):
+            clusters.act(app, Credentials(), SetOffsets((), {partition: 5}))
     finally:
         give_up_when(lambda: False)
-    assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
+    with GroupAdmin(ClientSettings(client_config(app, Credentials()), "test")) as group:
+        assert group.committed() == {partition: 0}
 
 
 def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_factory):
