@@ -1,8 +1,8 @@
 """Serves the operator's probes and metrics.
 
 Liveness is about progress, not about answering: it fails when a pass has taken longer than any should, a worker has died, or the
-loop of watches or that of the Lease has stopped turning. A long queue, or an API server or a broker that does not answer, fails no
-probe: a restart would not help.
+loop of watches or that of the Lease has stopped turning. A long queue fails no probe, nor does an API server or a broker that is
+away: a restart would not help.
 """
 
 from __future__ import annotations

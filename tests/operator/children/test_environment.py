@@ -27,6 +27,11 @@ def test_telemetry_knows_where_it_comes_from():
     assert found["k8s.pod.name"] == "$(POD_NAME)"
 
 
+def test_instance_knows_which_pod_it_runs_in():
+    """By its uid, which no other pod has: its answers are told from those of a pod that has its address later."""
+    assert variables(small())["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
+
+
 def test_what_is_referred_to_comes_before():
     """A variable that refers to another stands after it, as Kubernetes demands."""
     names = list(variables(small()))
