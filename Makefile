@@ -77,8 +77,8 @@ soak: $(READY) ## Let everything fail for MINUTES=4 on real brokers, and count e
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator
-bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server
-	@$(BIN)/python -m e2e.bench_latency
+bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server, or BENCH="--apps 1000 --pods 3"
+	@$(BIN)/python -m e2e.bench_latency $(BENCH)
 
 .PHONY: lock
 lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images

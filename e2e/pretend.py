@@ -2,7 +2,7 @@
 
 `python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
 well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names.
+raise for the applications of these names. With `PRETEND_REAL_KAFKA=1` brokers are those that manifests name.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
 """
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -22,11 +23,13 @@ from urllib3.exceptions import HTTPError
 
 from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
+from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
+from millrace_operator.kafka import KafkaClusters
 from millrace_operator.model import DRAIN, Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 
@@ -167,11 +170,13 @@ class Kubelet:
 
     def _forever(self, work: Callable[[], None], pause_s: float) -> None:
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 work()
             except (ApiException, HTTPError, OSError) as error:
                 print(f"kubelet: {error}", file=sys.stderr)  # noqa: T201 - seen when the test fails
-            self._stop.wait(pause_s)
+            # To list thousands of pods takes a while, which the API server and the operator have to share.
+            self._stop.wait(max(pause_s, 2 * (time.monotonic() - begun)))
 
     def _beat(self) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -267,7 +272,9 @@ def main() -> int:
 
 def outside(requests) -> Outside:
     """Return what is pretended."""
-    return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
+    is_real = os.environ.get("PRETEND_REAL_KAFKA") == "1"
+    kafka = KafkaHands(requests, KafkaClusters()) if is_real else PretendedKafka()
+    return Outside(kafka, PretendedInstances(), PretendedOutputs(requests))
 
 
 if __name__ == "__main__":
