@@ -174,9 +174,10 @@ class Machine:
             machine.run("ip", "route", "add", far.pods, "via", far.node, "dev", end)
 
     def stop(self) -> None:
-        """End everything inside and wait until it has gone."""
-        cable = cable_index(self.addresses.name)
+        """End everything inside and wait until it has gone; one that ended before may have left its number to another."""
+        cable = None
         if self.alive:
+            cable = cable_index(self.addresses.name)
             os.kill(self.init_pid, signal.SIGKILL)
         for holder in [process for process in _outliving if process.pid == self.holder_pid]:
             holder.wait()
