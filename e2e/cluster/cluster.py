@@ -245,14 +245,9 @@ class Cluster:
     def _start_services(self) -> None:
         name_server = dns.name_server(self.machine, self.directory)
         name_server.start()
-        provisioner = Component(
-            "volumes",
-            [sys.executable, "-m", "e2e.cluster.volumes", str(self.kubeconfig), str(self.directory / "volumes")],
-            self.machine,
-            self.directory / "logs",
-            {"PYTHONPATH": str(_ROOT)},
-        )
-        provisioner.start()
+        for name, arguments in (("volumes", [str(self.directory / "volumes")]), ("policies", [])):
+            command = [sys.executable, "-m", f"e2e.cluster.{name}", str(self.kubeconfig), *arguments]
+            Component(name, command, self.machine, self.directory / "logs", {"PYTHONPATH": str(_ROOT)}).start()
         self.apply(*dns.service(self.machine), *volumes.storage_classes())
 
     def _is_ready(self, node: Node) -> bool:
