@@ -14,9 +14,10 @@ from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
 from millrace_operator.app.refs import Ref
+from millrace_operator.app.renewals import Renewals
 from millrace_operator.children import labels, names
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS
-from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, Key, SetFinalizer
+from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, Key, Renewal, SetFinalizer
 from millrace_operator.resets import PatchApp
 
 REF = Ref("StreamsApp", "shop", "orders")
@@ -128,6 +129,22 @@ def test_pass_knows_where_the_operator_runs(world):
     """Policies that let the operator in name its namespace."""
     world.run(Decision())
     assert world.observed[0].operator_namespace == "millrace"
+
+
+def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
+    """A decision asks, the passes that follow are told that it is its turn; gone, it leaves its turn to another."""
+    woken = []
+    world.passes.renewals = Renewals(1, woken.append)
+    other = Ref("StreamsApp", "shop", "returns")
+    wish = Renewal(left=2, coming=False)
+    world.run(Decision(renewal=wish))
+    world.passes.renewals.tell(other, wish)
+    world.run(Decision(renewal=wish))
+    assert [observed.renewal for observed in world.observed] == ["Waits", "Now"]
+    assert woken == [REF]
+    world.cluster.resources.remove(APPS, world.server.objects[PATH])
+    world.run()
+    assert woken == [REF, other]
 
 
 def test_actions_come_before_status_and_events(world):
