@@ -32,12 +32,16 @@ _USELESS_TO_REPEAT: Final = {
     "action": "FailJob",
     "onExitCodes": {"containerName": APP_CONTAINER, "operator": "In", "values": [WRONG_INPUT]},
 }
+_NO_IDENTITY: Final = {
+    "azure.workload.identity/skip-containers": APP_CONTAINER,
+    "eks.amazonaws.com/skip-containers": APP_CONTAINER,
+}
+"""Keeps the clouds' admission webhooks from giving the container the identity of its service account, which may be the pods'."""
 
 
 def plan_job(app: AppRevision) -> dict[str, Any]:
     """Return the Job that prints a revision's plan as JSON."""
     of_plan = labels(app.name, "plan", app.revision)
-    annotations = app.spec.pod_template.metadata.annotations
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -52,8 +56,8 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
             "podFailurePolicy": {"rules": [_DISRUPTED, _USELESS_TO_REPEAT]},
             "template": {
                 "metadata": {
-                    # such as those that keep a service mesh from adding a sidecar, with which a Job may never end
-                    **({"annotations": annotations} if annotations else {}),
+                    # the user's: some keep a service mesh from adding a sidecar, with which a Job may never end
+                    "annotations": {**app.spec.pod_template.metadata.annotations, **_NO_IDENTITY},
                     "labels": {**app.spec.pod_template.metadata.labels, **of_plan},
                 },
                 "spec": {

@@ -68,6 +68,13 @@ def test_it_has_no_state_and_nothing_beside_it():
     assert {mount["name"] for mount in program(spec)["volumeMounts"]} <= volumes
 
 
+def test_no_cloud_gives_it_the_identity_of_the_pods():
+    """It may run under their service account, for the credentials of its image; the clouds' webhooks are told to leave it out."""
+    annotations = plan_job(full())["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["eks.amazonaws.com/skip-containers"] == "millrace"
+    assert annotations["azure.workload.identity/skip-containers"] == "millrace"
+
+
 def test_its_pods_are_not_the_applications():
     """What selects an application's pods does not select those of its plan, and the other way round."""
     of_plan = plan_job(full())["spec"]["template"]["metadata"]["labels"]
