@@ -27,6 +27,7 @@ from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
+from millrace_operator.children import names
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
 from millrace_operator.kafka import KafkaClusters
@@ -90,7 +91,8 @@ def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
         for key, obj in objects.items()
         if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
-    members = tuple(Member(pod, pod) for pod in sorted(pods))
+    ids = {pod: f"{names.client_id(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    members = tuple(Member(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return Group("Stable", members=members) if members else None
 
 

@@ -75,6 +75,12 @@ class Member:
     member_id: str
     instance_id: str | None
     host: str = ""
+    client_id: str = ""
+    """What tells our members from those of another application in the group, also from one of the same name."""
+
+    def __str__(self) -> str:
+        """Return its client id with its host."""
+        return f"{self.client_id or self.member_id} ({self.host})" if self.host else self.client_id or self.member_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +243,9 @@ class RemoveMembers:
     """Let static members leave the group whose pods are gone for good."""
 
     instance_ids: tuple[str, ...]
+    """The pods."""
+    member_ids: tuple[str, ...]
+    """The very members that were seen: whoever has taken the place of one stays."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,18 @@ def pod(app: str, index: int) -> str:
     return f"{stateful_set(app)}-{index}"
 
 
+def client_id(pod: str, uid: str) -> str:
+    """Return the client id of a pod, which the client ids of its stream threads begin with.
+
+    The brokers show it with each member of the group. A pod's name does not tell whose member that is: an application of the same
+    name may be in the same group, from another namespace or another cluster.
+
+    >>> client_id("orders-0", "1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    'orders-0.1b4e28ba'
+    """
+    return f"{pod}.{uid.partition('-')[0]}"
+
+
 def claim(app: str, index: int) -> str:
     """Return the name of the claim of a pod's state volume, which the StatefulSet's controller gives it."""
     return f"{STATE_VOLUME}-{pod(app, index)}"

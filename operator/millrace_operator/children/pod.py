@@ -93,6 +93,7 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", paths.STATE),
             *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
+            *(("-c", f"client.id={names.client_id('$(POD_NAME)', app.uid)}") if app.uid else ()),
             *("--secrets-dir", str(SECRETS_DIR)),
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],

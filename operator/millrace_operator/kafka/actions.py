@@ -17,7 +17,6 @@ from millrace.kafka.resetter import set_offsets
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.connections import Connection
-from millrace_operator.kafka.observation import pod_of
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 
 log = logging.getLogger("millrace_operator.kafka")
@@ -55,9 +54,9 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
         case DeleteTopics(names):
             delete_topics(connection.admin, names, ACTION_TIMEOUT_S)
             log.info("Deleted topics of %s: %s", config.application_id, ", ".join(names))
-        case RemoveMembers(pods):
+        case RemoveMembers(_, member_ids):
             group = connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S)
-            gone = [member for member in group.members() if member.instance_id and pod_of(member.instance_id) in pods]
+            gone = [member for member in group.members() if member.instance_id and member.member_id in member_ids]
             _check_may_go_on(config)
             if gone:
                 group.remove(gone)

@@ -85,7 +85,10 @@ def pod_of(instance_id: str | None) -> str | None:
 def _group(state: str, members: Iterable[reset.Member]) -> Group | None:
     if state == "Dead":
         return None
-    listed = (Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/")) for item in members)
+    listed = (
+        Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id)
+        for item in members
+    )
     return Group(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
 
 

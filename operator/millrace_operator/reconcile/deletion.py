@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from millrace_operator.children import names
-from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, RemoveMembers, SetFinalizer
-from millrace_operator.reconcile import retained
+from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, SetFinalizer
+from millrace_operator.reconcile import members, retained
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.reconcile.turn import NOT_ASKED, Turn
@@ -140,11 +140,9 @@ def _may_have_left_traces(turn: Turn) -> bool:
 
 def _kafka_actions(turn: Turn) -> list[Action]:
     group = turn.observed.kafka.group
-    members = group.members if group is not None else ()
-    static = tuple(sorted({item.instance_id for item in members if item.instance_id is not None}))
     topics = _topics_to_delete(turn)
     purges_group = policy_of(turn) == "Purge" and group is not None and group.state != "Dead"
-    actions: list[Action] = [RemoveMembers(static)] if static else []
+    actions: list[Action] = [*members.removal(members.own(turn))]
     if topics:
         actions.append(DeleteTopics(topics))
     if purges_group:

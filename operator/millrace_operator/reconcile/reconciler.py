@@ -144,7 +144,7 @@ def _replace_pods(turn: Turn, target: Target, template: str, replicas: int, want
 
 
 def _stateful_set(turn: Turn, target: Target, step: scaling.Scale) -> dict[str, Any]:
-    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
+    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec, turn.desired.uid)
     item = stateful_set(app, step.replicas)
     if turn.spec.deletion_policy != "Orphan":
         item["metadata"]["ownerReferences"] = [owner_reference(app.name, turn.desired.uid)]

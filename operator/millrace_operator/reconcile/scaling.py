@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from millrace_operator.model import Delete, DrainPod, Key, RemoveMembers
+from millrace_operator.model import Delete, DrainPod, Key
+from millrace_operator.reconcile import members
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import Pod
@@ -94,16 +95,12 @@ def remove_members(turn: Turn) -> None:
 
     This is the last thing done, as brokers that refuse it should keep nothing else from being done.
     """
-    group, replicas = turn.observed.kafka.group, turn.view.replicas
-    if not turn.brokers_answer or group is None or replicas is None:
+    replicas = turn.view.replicas
+    if not turn.brokers_answer or replicas is None:
         return
-    gone = {
-        item.instance_id
-        for item in group.members
-        if item.instance_id is not None
-        and (index := _ordinal(turn, item.instance_id)) is not None
-        and index >= replicas
-        and index not in turn.view.pods
-    }
-    if gone:
-        turn.actions.append(RemoveMembers(tuple(sorted(gone))))
+    gone = [
+        item
+        for item in members.own(turn)
+        if (index := _ordinal(turn, item.instance_id)) is not None and index >= replicas and index not in turn.view.pods
+    ]
+    turn.actions.extend(members.removal(gone))

@@ -141,7 +141,7 @@ class _Pass:
         if self.observed.brokers is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         try:
-            actions = work_out(spec, self.observed.brokers, plan, force=spec.force or spec.dry_run)
+            actions = work_out(spec, self.observed.brokers, plan, self.app)
         except ActiveGroupError as error:
             return self._wait(str(error))
         except ConfigError as error:

@@ -1,5 +1,6 @@
 """The pod template."""
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -33,6 +34,12 @@ def test_program_is_told_which_replica_it_is():
     assert arguments(small())["--replica"] == "$(POD_INDEX)"
     index = variables(small())["POD_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
+
+
+def test_pods_say_whose_they_are_to_the_brokers():
+    """The client id has a part of the StreamsApp's uid, as a pod of another namespace or cluster may have the same name."""
+    app = dataclasses.replace(small(), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    assert "client.id=$(POD_NAME).1b4e28ba" in program(spec_of(app))["args"]
 
 
 def test_program_finds_what_its_command_names():

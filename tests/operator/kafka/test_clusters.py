@@ -1,5 +1,6 @@
 """What is seen of real brokers, and done to them, with an application's own credentials."""
 
+import dataclasses
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from millrace.records import TopicPartition
 from millrace_operator.kafka import Credentials, KafkaClusters, SetOffsets
 from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
+from millrace_operator.reconcile import members
 
 pytestmark = pytest.mark.broker
 
@@ -194,14 +196,38 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
     finally:
         for member in group.members.values():
             member.close(leave_group=False)
+    ids = {member.instance_id: member.member_id for member in seen.members}
     for _ in range(2):
-        clusters.act(app, Credentials(), RemoveMembers(("app-1", "gone-0")))
+        clusters.act(app, Credentials(), RemoveMembers(("app-1", "gone-0"), (ids["app-1"], "gone")))
         seen = clusters.observe(app, Credentials(), plan).group
         assert {member.instance_id for member in seen.members} == {"app-0", "app-11"}
-    clusters.act(app, Credentials(), RemoveMembers(("app-0", "app-11")))
+    clusters.act(app, Credentials(), RemoveMembers(("app-0", "app-11"), (ids["app-0"], ids["app-11"])))
     for _ in range(2):
         clusters.act(app, Credentials(), DeleteGroup())
     assert clusters.observe(app, Credentials(), plan).group is None
+
+
+def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
+    """A member that was seen is out of the group once another has taken its name: that one is not removed in its place."""
+    settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000}
+    group = Group(kafka.bootstrap_servers, source_of(plan), 3, **settings)
+    try:
+        group.join("ours", **{"group.instance.id": "app-0", "client.id": "app-0.u"})
+        group.settle()
+        ours = clusters.observe(app, Credentials(), plan).group.members[0]
+        assert members.is_of("app", "u-1", ours.client_id)
+        group.members.pop("ours").close(leave_group=False)
+        group.join("theirs", **{"group.instance.id": "app-0", "client.id": "app-0.x"})
+        group.settle()
+        with GroupAdmin(ClientSettings(client_config(app, Credentials()), "test")) as admin:
+            gone = dataclasses.replace(admin.members()[0], member_id=ours.member_id)
+            admin.remove([gone])
+        clusters.act(app, Credentials(), RemoveMembers(("app-0",), (ours.member_id,)))
+        (theirs,) = clusters.observe(app, Credentials(), plan).group.members
+        assert theirs.member_id != ours.member_id
+        assert not members.is_of("app", "u-1", theirs.client_id)
+    finally:
+        group.close()
 
 
 def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):

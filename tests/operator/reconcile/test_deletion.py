@@ -5,7 +5,7 @@ from tests.operator.reconcile.world import INPUT, World
 
 from millrace_operator import model
 from millrace_operator.children import APP_UID
-from millrace_operator.model import Decision, Key
+from millrace_operator.model import Decision, Key, Member
 from millrace_operator.reconcile import reconcile
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -89,6 +89,21 @@ def test_orphan_leaves_everything(world):
     assert world.objects[Key("StatefulSet", "words")]["metadata"]["ownerReferences"] == []
     assert world.log[-1] == model.SetFinalizer(present=False)
     assert world.done(model.Delete) == []
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_members_of_others_stay(world, policy):
+    """Only pods of this very StreamsApp are removed from the group: not a successor's, a Java application's, or a namesake's."""
+    world.strangers = [
+        Member("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
+        Member("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
+        Member("namesake", "words-0", "10.0.0.4", "words-0.other-StreamThread-1-consumer"),
+        Member("dynamic", None, "10.0.0.5", "tool"),
+    ]
+    before = list(world.strangers)
+    delete(world, policy)
+    assert not world.exists
+    assert (world.strangers, world.members) == (before, set())
 
 
 def test_claims_and_topics_can_go_with_the_application(world):

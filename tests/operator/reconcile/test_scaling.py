@@ -6,6 +6,7 @@ import pytest
 from tests.operator.reconcile.world import APP, SMALL, Program, World, is_ready
 
 from millrace_operator import model
+from millrace_operator.model import Member
 
 
 @pytest.fixture
@@ -53,8 +54,16 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
     assert len(world.pods()) == 2
     world.run(60)
     assert len(world.pods()) == 1
-    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",))]
+    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
     assert world.members == {f"{APP}-0"}
+
+
+def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):
+    """A member of the same name as a pod that is gone may be that of another cluster's application: it is left alone."""
+    namesake = Member("m", f"{APP}-5", "10.0.0.4", f"{APP}-5.other-StreamThread-1-consumer")
+    world.strangers = [namesake]
+    world.run(30)
+    assert (world.done(model.RemoveMembers), world.strangers) == ([], [namesake])
 
 
 def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):

@@ -131,6 +131,8 @@ class World:
     brokers: int = 3
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
+    strangers: list[Member] = field(default_factory=list)
+    """Members of the group that are no pods of the application."""
     group_exists: bool = False
     rebalancing: bool = False
     drained: set[str] = field(default_factory=set)
@@ -244,10 +246,11 @@ class World:
         group = None
         if self.group_exists:
             members = tuple(
-                Member(f"m-{name}-{thread}", name)
+                Member(f"m-{name}-{thread}", name, "10.0.0.1", f"{name}.{self.uid}-StreamThread-{thread}-consumer")
                 for name in sorted(self.members)
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
+            members += tuple(self.strangers)
             state = "PreparingRebalance" if self.rebalancing else "Stable"
             group = Group(state if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
@@ -443,7 +446,8 @@ class World:
 
     def _remove_members(self, action: model.RemoveMembers) -> None:
         if self.brokers_up:
-            self.members -= set(action.instance_ids)
+            self.members -= {name for name in action.instance_ids if f"m-{name}-1" in action.member_ids}
+            self.strangers = [item for item in self.strangers if item.member_id not in action.member_ids]
 
     def _delete_group(self, _: model.DeleteGroup) -> None:
         if self.brokers_up and not self.members:

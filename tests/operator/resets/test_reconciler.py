@@ -14,7 +14,8 @@ from millrace_operator.model import Delete, DeleteTopics
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset, with_problem
 from millrace_operator.resets.reconciler import PATIENCE_S
 
-KILLED = Member("m-1", "app-0-1", "app-0", "/10.0.0.1")
+KILLED = Member("m-1", "app-0-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
+FOREIGN = Member("m-2", "app-0-1", "app-0.x-StreamThread-1-consumer", "/10.0.0.2")
 
 
 def world(**fields):
@@ -184,6 +185,15 @@ def test_members_that_were_killed_are_removed_if_that_is_wanted():
     this = world(members=(KILLED,), force=True)
     this.run()
     assert (phase(this), this.members) == ("Succeeded", ())
+
+
+def test_members_of_another_application_are_not_removed():
+    """A member that is no pod of this StreamsApp, though named like one, is waited for, also with `force`."""
+    this = world(members=(KILLED, FOREIGN), force=True)
+    this.pass_over()
+    this.pass_over()
+    assert (phase(this), this.members, this.done) == ("Waiting", (KILLED, FOREIGN), [])
+    assert "app-0.x-StreamThread-1-consumer (10.0.0.2" in this.reset_status.message
 
 
 def test_a_reset_does_not_lie_in_wait():
