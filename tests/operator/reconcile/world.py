@@ -26,6 +26,7 @@ from millrace_operator import model
 from millrace_operator.app.stalled import stalled_status
 from millrace_operator.children import APP as APP_LABEL
 from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION
+from millrace_operator.children.names import client_id
 from millrace_operator.model import (
     FINALIZER,
     Decision,
@@ -159,7 +160,7 @@ class World:
     status: StreamsAppStatus | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
-    uid: str = "app-1"
+    uid: str = "app1-0"
     found_taken: dict[Key, str] = field(default_factory=dict)
     """What the hands have found under names that children are to have."""
     exists: bool = True
@@ -204,7 +205,7 @@ class World:
         """Create the resource again after it has gone: another one of the same name."""
         assert not self.exists
         self.exists, self.deleted_at, self.status, self.finalizers = True, None, None, ()
-        self.uid = f"app-{int(self.uid.rpartition('-')[2]) + 1}"
+        self.uid = f"app{int(self.uid.removeprefix('app').partition('-')[0]) + 1}-0"
         self.found_taken.clear()
         self.change(**fields)
 
@@ -246,7 +247,12 @@ class World:
         group = None
         if self.group_exists:
             members = tuple(
-                Member(f"m-{name}-{thread}", name, "10.0.0.1", f"{name}.{self.uid}-StreamThread-{thread}-consumer")
+                Member(
+                    f"m-{name}-{thread}",
+                    name,
+                    "10.0.0.1",
+                    f"{client_id(name, self.uid)}-StreamThread-{thread}-consumer",
+                )
                 for name in sorted(self.members)
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
