@@ -45,6 +45,8 @@ class Desired:
     generation: int
     spec: StreamsAppSpec | None
     """None if the spec breaks a rule: `problems` says which."""
+    created: str = ""
+    """When, as the API server writes it."""
     manifest: Object = field(default_factory=dict)
     """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
     problems: tuple[str, ...] = ()
@@ -106,6 +108,8 @@ class KafkaState:
     asked: frozenset[str] | None = None
     """The topics that were asked for, by the plans that were known then; None for all that there could be."""
     brokers: int = 0
+    cluster_id: str | None = None
+    """What the brokers call their cluster."""
     group: Group | None = None
     lag: int | None = None
     """Records of the input topics that are not yet committed; None if not known."""
@@ -151,6 +155,29 @@ class Renewal:
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another StreamsApp on the same brokers."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    """When, as the API server writes it; times in this form sort."""
+    same_id: bool
+    """Whether it has the same `applicationId`."""
+    runs: bool
+    """Whether it has pods, or is to have some."""
+    takes_over: bool = False
+    """Whether its `handover` names the application that it is a neighbour of."""
+    topics: frozenset[str] = frozenset()
+    """Topics that its plans name; left out unless the application is being deleted."""
+
+    def __str__(self) -> str:
+        """Return its namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a pass has seen."""
 
@@ -167,6 +194,8 @@ class Observed:
     """Whether claims of the app's storage class may grow; None if that could not be seen."""
     pod_monitors: bool = False
     """Whether the cluster knows `PodMonitor`."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Other StreamsApps with the same `applicationId`, and while the application is being deleted all others, on its brokers."""
     operator_namespace: str = "default"
     """Where the operator runs."""
     taken: Mapping[Key, str] = field(default_factory=dict)

@@ -124,6 +124,12 @@ class Brokers:
             known.handed_out = told
             return told
 
+    def cluster_id(self, ref: Ref) -> str | None:
+        """Return what an application's brokers have called their cluster; None if they have not answered yet."""
+        with self._lock:
+            known = self._known.get(ref)
+            return None if known is None or known.state is None else known.state.cluster_id
+
     def changed(self, ref: Ref) -> None:
         """Tell that an action has changed something: what is known is out of date."""
         with self._lock:

@@ -16,6 +16,7 @@ from millrace.kafka.requests import give_up_when
 from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
+from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.renewals import Renewals
 from millrace_operator.app.stalled import stalled_status
@@ -139,6 +140,7 @@ class Passes:
             now=time.time(),
             objects=objects,
             kafka=kafka,
+            neighbours=neighbours(desired, cluster.resources, cluster.children, self.brokers.cluster_id),
             instances=cluster.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
             outputs=cluster.outputs.of(ref.namespace, objects),
             storage_class_expandable=cluster.expandable(objects),

@@ -13,6 +13,7 @@ from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.brokers import Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import failure_of
+from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.act import StaleError
@@ -101,9 +102,13 @@ class ResetPasses:
         return self.cluster.resources.get(APPS, namespace, name)
 
     def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
+        of = desired_from(app) if app else None
+        cluster = self.cluster
+        near = neighbours(of, cluster.resources, cluster.children, self.brokers.cluster_id) if of else ()
         observed = ObservedReset(
             now=time.time(),
-            app=desired_from(app) if app else None,
+            app=of,
+            claimants=tuple(str(item) for item in near if item.same_id),
             objects=self.cluster.children.of_app(desired.namespace, name),
             before=self._before(desired, name),
         )

@@ -47,6 +47,7 @@ def desired_from(body: Object) -> Desired:
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         spec=app.spec if app else None,
+        created=metadata.get("creationTimestamp") or "",
         manifest=body.get("spec") or {},
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsAppStatus),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from millrace.errors import AuthorizationError
 from millrace.kafka import reset
-from millrace.kafka.admin import DescribedTopic, all_topic_partitions, broker_count, describe_topics, topic_configs
+from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.kafka.partition_counts import external_source_topics
 from millrace.records import TopicPartition
@@ -58,7 +58,7 @@ def look(
         name: Topic(topic.id, topic.partitions, topic.replication_factor, configs.get(name, {}))
         for name, topic in described.items()
     }
-    brokers = broker_count(admin, left())
+    cluster_id, brokers = describe_cluster(admin, left())
     group = connection.groups.of_group(application_id, left())
     found = group.describe()
     lag = None
@@ -69,7 +69,14 @@ def look(
         ]
         lag = _lag(connection, partitions, group.committed(), left)
     asked = frozenset(internal.keys() | inputs | letters.keys())
-    return KafkaState(topics=topics, asked=asked, brokers=brokers, group=_group(found.state, found.members), lag=lag)
+    return KafkaState(
+        topics=topics,
+        asked=asked,
+        brokers=brokers,
+        cluster_id=cluster_id,
+        group=_group(found.state, found.members),
+        lag=lag,
+    )
 
 
 def pod_of(instance_id: str | None) -> str | None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from millrace_operator.children import names
-from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, SetFinalizer
-from millrace_operator.reconcile import members, retained
+from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Neighbour, SetFinalizer
+from millrace_operator.reconcile import application_id, members, retained
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.reconcile.turn import NOT_ASKED, Turn
@@ -106,7 +106,7 @@ def _kafka_is_done(turn: Turn) -> bool:
         return True
     actions = _kafka_actions(turn)
     if not actions:
-        return True
+        return _others_are_told_of(turn)
     turn.settle("True", Reason.DELETING_FROM_KAFKA)
     if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(turn):
         turn.actions.extend(actions)
@@ -140,14 +140,41 @@ def _may_have_left_traces(turn: Turn) -> bool:
 
 def _kafka_actions(turn: Turn) -> list[Action]:
     group = turn.observed.kafka.group
-    topics = _topics_to_delete(turn)
-    purges_group = policy_of(turn) == "Purge" and group is not None and group.state != "Dead"
+    taken = application_id.claimants(turn) or members.foreign(turn)
+    topics = () if taken else _topics_to_delete(turn)
+    purges_group = policy_of(turn) == "Purge" and group is not None and group.state != "Dead" and not taken
     actions: list[Action] = [*members.removal(members.own(turn))]
     if topics:
         actions.append(DeleteTopics(topics))
     if purges_group:
         actions.append(DeleteGroup())
     return actions
+
+
+def _others_are_told_of(turn: Turn) -> bool:
+    """Tell what is not deleted because others have it; return whether that is so for good: members may leave."""
+    if not _deletes_topics(turn):
+        return True
+    claimants, foreign = application_id.claimants(turn), members.foreign(turn)
+    group = f"group {turn.spec.application_id} and its internal topics"
+    if claimants:
+        named = ", ".join(map(str, claimants))
+        _tell_of_others(turn, f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId).")
+    elif foreign:
+        if _waited(turn) < _grace(turn) + KAFKA_PATIENCE_S:  # those that were killed leave when their session is over
+            return False
+        _tell_of_others(turn, f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}.")
+    elif kept := [f"{topic} ({item})" for topic, item in sorted(_read_by_others(turn).items())]:
+        _tell_of_others(turn, f"Not deleted: topics that other StreamsApps name: {', '.join(kept)}.")
+    return True
+
+
+def _tell_of_others(turn: Turn, message: str) -> None:
+    turn.events.append(Event("LeftToOthers", message, "Warning"))
+
+
+def _read_by_others(turn: Turn) -> dict[str, Neighbour]:
+    return {topic: item for item in turn.observed.neighbours for topic in item.topics & _own_topics(turn)}
 
 
 def _tell_of_leftovers(turn: Turn, why: str) -> None:
@@ -160,14 +187,19 @@ def _deletes_topics(turn: Turn) -> bool:
 
 
 def _topics_to_delete(turn: Turn) -> tuple[str, ...]:
-    """Return the internal topics that exist and are to go; names are checked once more, as nothing brings a topic back."""
+    """Return the internal topics that exist and are to go."""
     if not _deletes_topics(turn):
         return ()
+    return tuple(sorted(_own_topics(turn) - _read_by_others(turn).keys()))
+
+
+def _own_topics(turn: Turn) -> set[str]:
+    """Return the internal topics that exist; names are checked once more, as nothing brings a topic back."""
     names_known = {item.name for item in turn.status.internal_topics}
     names_known |= {name for plan in turn.view.plans() for name in internal_topics(plan)}
     prefix = f"{turn.spec.application_id}-"
     ours = {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
-    return tuple(sorted(ours & turn.observed.kafka.topics.keys()))
+    return ours & turn.observed.kafka.topics.keys()
 
 
 def _children_are_gone(turn: Turn) -> bool:

@@ -41,6 +41,7 @@ class Reason(StrEnum):
     SUSPENDING = "Suspending"
     RESIZING_VOLUMES = "ResizingVolumes"
     RECREATING_STATEFUL_SET = "RecreatingStatefulSet"
+    WAITING_FOR_HANDOVER = "WaitingForHandover"
     DELETING_CHILDREN = "DeletingChildren"
     DELETING_FROM_KAFKA = "DeletingFromKafka"
 
@@ -54,6 +55,7 @@ class Reason(StrEnum):
     START_FAILED = "StartFailed"
     UPGRADE_FAILED = "UpgradeFailed"
     RENEWAL_FAILED = "RenewalFailed"
+    APPLICATION_ID_IN_USE = "ApplicationIdInUse"
 
     BROKERS_ANSWER = "BrokersAnswer"
     BROKERS_NOT_ASKED = "NotAsked"
@@ -111,6 +113,13 @@ class Reason(StrEnum):
 
     NOT_PAUSED = "NotPaused"
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
+
+    UNIQUE = "Unique"
+    MEMBERS_UNKNOWN = "MembersUnknown"
+    DUPLICATE_APPLICATION_ID = "DuplicateApplicationId"
+    HANDED_OVER = "HandedOver"
+    GROUP_IN_USE = "GroupInUse"
+    HANDOVER_PENDING = "HandoverPending"
 
 
 class Explanation(NamedTuple):
@@ -186,6 +195,9 @@ REASONS: Final[Mapping[str, Explanation]] = {
     Reason.RECREATING_STATEFUL_SET: Explanation(
         "Reconciling", "The StatefulSet is replaced under its running pods, as it cannot be changed in place.", _WAIT
     ),
+    Reason.WAITING_FOR_HANDOVER: Explanation(
+        "Reconciling", "The application begins when nobody else is left in its group.", "Look at ApplicationIdUnique."
+    ),
     Reason.DELETING_CHILDREN: Explanation("Reconciling", "What the deletion policy says is being deleted.", _WAIT),
     Reason.DELETING_FROM_KAFKA: Explanation(
         "Reconciling", "The brokers are told to delete what the deletion policy says, and to let members go.", _WAIT
@@ -230,6 +242,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Stalled",
         "A pod as this version of the operator builds it fails or is not ready in time; the other pods are left as they are.",
         "Read the message and the pod's logs. If the program is not at fault, install the operator's last version again.",
+    ),
+    Reason.APPLICATION_ID_IN_USE: Explanation(
+        "Stalled",
+        "The application does not begin, because its `applicationId` is somebody else's as well.",
+        "Look at ApplicationIdUnique.",
     ),
     Reason.BROKERS_ANSWER: Explanation(
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""
@@ -390,6 +407,37 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "ReconciliationPaused",
         "The annotation `streams.millrace.dev/pause` keeps the operator from changing anything but the status.",
         "Remove the annotation.",
+    ),
+    Reason.UNIQUE: Explanation(
+        "ApplicationIdUnique", "No other application with the same id has a better right to it.", ""
+    ),
+    Reason.MEMBERS_UNKNOWN: Explanation(
+        "ApplicationIdUnique",
+        "The brokers have to say first who is in the consumer group.",
+        "Look at BrokersReachable.",
+    ),
+    Reason.DUPLICATE_APPLICATION_ID: Explanation(
+        "ApplicationIdUnique",
+        "Another StreamsApp has the same `applicationId` on the same brokers, and runs or is older. This one does not begin; "
+        "if it runs already, it runs on.",
+        "Delete one of them, or let one take over with `handover`.",
+    ),
+    Reason.HANDED_OVER: Explanation(
+        "ApplicationIdUnique",
+        "Another StreamsApp takes the application id over: its `handover` names this one, which does not begin again.",
+        "Delete it with the policy `Retain` or `Purge`; topics and group are the other one's then. Or remove that `handover`.",
+    ),
+    Reason.GROUP_IN_USE: Explanation(
+        "ApplicationIdUnique",
+        "Members of the consumer group are not pods of this StreamsApp, so it does not begin; nor does it when they have left, "
+        "as they may only be restarting.",
+        "Set `handover` to take their place; delete the StreamsApp if it has their id by mistake; set another `restartNonce` "
+        "when they are gone for good.",
+    ),
+    Reason.HANDOVER_PENDING: Explanation(
+        "ApplicationIdUnique",
+        "The application that is taken over from still runs, or its members are still in the group.",
+        "Stop it as the message says.",
     ),
 }
 """By reason: the condition it belongs to, what it means, and the remedy."""

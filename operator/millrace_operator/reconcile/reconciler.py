@@ -14,6 +14,7 @@ from millrace.manifest.status import LifecycleState
 from millrace_operator.children import TEMPLATE, AppRevision, owner_reference, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import (
+    application_id,
     autoscaling,
     deletion,
     health,
@@ -85,6 +86,7 @@ def _run(turn: Turn) -> None:
     if FINALIZER not in turn.desired.finalizers:
         turn.actions.append(SetFinalizer(present=True))
     _observe(turn)
+    application_id.settle(turn)
     keep_supporting(turn)
     target = choose(turn)
     suspended = turn.spec.state == "suspended"

@@ -172,11 +172,13 @@ def _with_topics(turn: Turn, revision: str | None) -> Target:
         may_start = False
     else:
         may_start = _examine(turn, target.spec, turn.plan)
-    return Target(target.revision, target.spec, may_start)
+    return Target(target.revision, target.spec, may_start and turn.may_begin)
 
 
 def settle_waiting(turn: Turn) -> None:
     """Settle that something is to be started and has to wait, and for what."""
+    if not turn.may_begin:
+        return
     if not turn.brokers_answer:
         turn.settle("True", Reason.WAITING_FOR_BROKERS)
     elif "Reconciling" not in turn.verdicts:
@@ -206,7 +208,7 @@ def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
         return False
     turn.topics, turn.tasks = found.statuses, found.tasks
     _settle_topics(turn, found)
-    if found.create and turn.spec.state == "running":
+    if found.create and turn.spec.state == "running" and turn.may_begin:
         replicas = spec.internal_topics.replication_factor
         turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
         turn.look_after(2)
@@ -222,7 +224,7 @@ def _settle_topics(turn: Turn, found: Topics) -> None:
         turn.settle("False", Reason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}.")
     else:
         turn.settle("True", Reason.TOPICS_FIT)
-    if found.create and turn.spec.state == "running":
+    if found.create and turn.spec.state == "running" and turn.may_begin:
         turn.settle("True", Reason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}.")
     elif not found.ready:
         turn.look_after(10)

@@ -59,6 +59,8 @@ class Turn:
     """None keeps what the status says."""
     autoscaling: AutoscalingStatus | None = None
     renewal: Renewal | None = None
+    may_begin: bool = True
+    """False if the application has no pods, and must not get any because its application id is somebody else's as well."""
 
     @property
     def status(self) -> StreamsAppStatus:

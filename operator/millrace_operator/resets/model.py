@@ -41,6 +41,8 @@ class ObservedReset:
     """What the brokers have of the application; None if they were not asked or do not tell."""
     problem: str | None = None
     """Why they do not tell."""
+    claimants: tuple[str, ...] = ()
+    """Other StreamsApps with the same group and internal topics."""
     before: tuple[str, ...] = ()
     """Names of older resets of the same application that are not finished."""
 

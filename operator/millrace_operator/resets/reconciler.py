@@ -176,6 +176,11 @@ class _Pass:
             return self._wait(f"The annotation {PAUSE} of StreamsApp {app.name} keeps it as it is: remove it.")
         if self.observed.before:
             return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
+        if self.observed.claimants:
+            named = ", ".join(self.observed.claimants)
+            return self._wait(
+                f"StreamsApp {named} has the same applicationId, so what would be reset is its own as well."
+            )
         pods = sorted(pod.name for pod in self.view.pods.values())
         if pods:
             return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")

@@ -47,6 +47,7 @@ ConditionType = Literal[
     "RolledBack",
     "PodsCurrent",
     "ReconciliationPaused",
+    "ApplicationIdUnique",
 ]
 """The conditions of a StreamsApp; a newer operator may have more."""
 

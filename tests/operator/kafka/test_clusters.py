@@ -72,6 +72,7 @@ def test_a_new_application_has_only_its_input(clusters, app, plan):
     """Topics that do not exist are left out; there is no group; all of the input is still to be read."""
     state = clusters.observe(app, Credentials(), plan)
     assert (state.error, state.brokers, state.group, state.lag) == (None, 1, None, 0)
+    assert state.cluster_id
     assert state.topics.keys() == {source_of(plan)}
     assert state.topics[source_of(plan)].partitions == 3
 

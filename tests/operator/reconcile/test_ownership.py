@@ -199,7 +199,7 @@ def test_the_stateful_set_is_shown_under_its_application():
 
 
 def test_an_orphaned_application_is_taken_over_by_the_next():
-    """Its pods run on under the new StreamsApp, which writes its own uid on the children, and get the new client id in their turn."""
+    """Its pods run on under the new StreamsApp, whose uid is on the children, and get their new client id in their turn."""
     world = World(renewal="Never")
     world.change(deletionPolicy="Orphan")
     world.run()

@@ -134,6 +134,7 @@ class World:
     """Pods whose instances are in the group."""
     strangers: list[Member] = field(default_factory=list)
     """Members of the group that are no pods of the application."""
+    neighbours: tuple[model.Neighbour, ...] = ()
     group_exists: bool = False
     rebalancing: bool = False
     drained: set[str] = field(default_factory=set)
@@ -217,6 +218,7 @@ class World:
             namespace=NAMESPACE,
             name=APP,
             uid=self.uid,
+            created="2026-01-02T00:00:00Z",
             generation=self.generation,
             spec=StreamsAppSpec.model_validate(self.manifest),
             manifest=self.manifest,
@@ -239,6 +241,7 @@ class World:
             storage_class_expandable=self.expandable,
             taken=dict(self.found_taken),
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
+            neighbours=self.neighbours,
         )
 
     def _kafka(self) -> KafkaState:
