@@ -102,9 +102,12 @@ class KafkaState:
     error: str | None = None
     """Why nothing could be asked, in words for the user; all else is empty then."""
     reason: str = ""
-    """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing."""
+    """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing,
+    TokenEndpointNotAllowed."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
     """Those internal and input topics of the plans among the app's ConfigMaps that exist."""
+    internal: frozenset[str] = frozenset()
+    """All internal topics that the operator knows of, also from plans whose ConfigMaps are gone, whether they exist or not."""
     asked: frozenset[str] | None = None
     """The topics that were asked for, by the plans that were known then; None for all that there could be."""
     brokers: int = 0

@@ -45,6 +45,12 @@ class Metrics:
         self._events: Final = Counter(
             f"{_PREFIX}_watch_events", "Events of watches, by resource.", ["resource"], registry=self.registry
         )
+        self._told: Final = Counter(
+            f"{_PREFIX}_events",
+            "Events told about resources, written or not, by type and reason.",
+            ["type", "reason"],
+            registry=self.registry,
+        )
         self._last_pass = time.monotonic()
 
     def watch(
@@ -76,6 +82,10 @@ class Metrics:
     def event(self, resource: str) -> None:
         """Count an event of a watch."""
         self._events.labels(resource).inc()
+
+    def told(self, kind: str, reason: str) -> None:
+        """Count an Event about a resource, of which the namespace may be gone too soon for anybody to see it."""
+        self._told.labels(kind, reason).inc()
 
     def passed(self, result: str, seconds: float) -> None:
         """Count a pass.

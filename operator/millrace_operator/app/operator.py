@@ -46,6 +46,7 @@ from millrace_operator.cluster.observe import Expandable, Outputs
 from millrace_operator.cluster.relist import relist
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka import KafkaClusters
+from millrace_operator.kafka.settings import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Outside:
     @classmethod
     def real(cls, requests: Requests, settings: Settings) -> Self:
         """Return brokers, pods and logs as they are."""
-        clusters = KafkaClusters(cloud_identity=settings.cloud_identity)
+        clusters = KafkaClusters(Allowed(settings.token_endpoints, settings.cloud_identity))
         return cls(KafkaHands(requests, clusters), Instances(), Outputs(requests))
 
 
@@ -119,7 +120,7 @@ class Operator:
             outputs=outside.outputs,
             kafka=outside.kafka,
             operator_namespace=settings.pod_namespace,
-            recorder=Recorder(self._requests, settings.pod_name),
+            recorder=Recorder(self._requests, settings.pod_name, self._metrics.told),
             expandable=Expandable(self._requests).of,
         )
         self._brokers = Brokers(self._queue.add)

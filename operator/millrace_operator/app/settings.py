@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from millrace_operator.kafka.settings import is_allowed
+
 PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -37,6 +39,14 @@ def _servers(value: Any) -> Any:
     return patterns
 
 
+def _urls(value: Any) -> Any:
+    urls = tuple(url.strip() for url in value.split(",") if url.strip()) if isinstance(value, str) else value
+    for url in urls:
+        if not is_allowed(url, [url]):
+            raise ValueError(f"{url!r} is not a URL that begins with https:// or http://; separate several by commas")
+    return urls
+
+
 class Settings(BaseModel):
     """The operator's settings; each is the variable of its name in capitals."""
 
@@ -58,6 +68,8 @@ class Settings(BaseModel):
     """How long one pass may take before the liveness probe fails."""
     template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
     """How many applications at a time have pods replaced for being built by another version of the operator; 0 for none."""
+    token_endpoints: Annotated[tuple[str, ...], BeforeValidator(_urls)] = ()
+    """Beginnings of URLs, separated by commas, that tokens may be fetched from for applications that authenticate by OAuth."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /healthz, /readyz and /metrics."""
     pod_name: Annotated[str, Field(min_length=1)] = Field(

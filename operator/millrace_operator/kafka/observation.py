@@ -28,6 +28,7 @@ def look(
     application_id: str,
     plans: Sequence[TopologyPlan],
     timeout_s: float,
+    also: Collection[str] = (),
 ) -> KafkaState:
     """Return what the brokers have of an application.
 
@@ -36,6 +37,7 @@ def look(
         application_id: Its consumer group's name.
         plans: What its revisions need, as far as that is known; the one that lag is counted for comes first.
         timeout_s: How long all of it may take, give or take a request.
+        also: Internal topics besides those of the plans.
 
     Raises:
         AuthorizationError: The principal may not see the topics or the group.
@@ -47,7 +49,8 @@ def look(
         return max(0.1, deadline - time.monotonic())
 
     admin = connection.admin
-    internal = {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
+    internal: dict[str, Mapping[str, str]] = {name: {} for name in also}
+    internal |= {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
     everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
     inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
     described = describe_topics(admin, internal.keys() | inputs, left()) if internal or inputs else {}
@@ -71,6 +74,7 @@ def look(
     asked = frozenset(internal.keys() | inputs | letters.keys())
     return KafkaState(
         topics=topics,
+        internal=frozenset(internal),
         asked=asked,
         brokers=brokers,
         cluster_id=cluster_id,

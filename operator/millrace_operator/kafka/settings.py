@@ -1,5 +1,8 @@
 """What the operator's own clients are configured with: a few things of the manifest, and nothing that could lead elsewhere.
 
+Where tokens are fetched for OAuth stands in an application's Secret. The operator's network reaches more than the
+application's, so it fetches them only from where the platform team has allowed it.
+
 A manifest may set any client setting, and pods take them all. The operator must not: among them are names of files, of
 libraries to load and of addresses to fetch tokens from, and the operator's files, token and network are not the
 application's. So only what is listed here is taken over, and what would be needed but cannot be taken is refused in words.
@@ -7,9 +10,12 @@ application's. So only what is listed here is taken over, and what would be need
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
@@ -23,23 +29,51 @@ CLIENT_ID: Final = "millrace-operator"
 REQUEST_TIMEOUT_MS: Final = 3_500
 """How long the operator waits for one answer; what it asks is asked again at the next pass."""
 
+_TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the name of a setting)
+_URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+([/?][A-Za-z0-9._~:/?&=%+,;-]*)?")
+"""Without a user, and without characters that two readers of URLs may understand in two ways."""
 _TAKEN: Final = frozenset({"security.protocol", "ssl.endpoint.identification.algorithm"})
 _IGNORED: Final = frozenset({"ssl.cipher.suites"})
 
 
-def client_config(app: StreamsApp, credentials: Credentials, cloud_identity: Sequence[str] = ()) -> StreamsConfig:
+class TokenEndpointNotAllowedError(ConfigError):
+    """A Secret names a token endpoint from which the operator may not fetch tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the platform team lets the operator do to reach the brokers of an application."""
+
+    token_endpoints: Collection[str] = ()
+    """Beginnings of the URLs that tokens may be fetched from."""
+    cloud_identity: Sequence[str] = ()
+    """Patterns of the bootstrap servers to which the operator may show the identity of its own pod."""
+
+
+NOTHING: Final = Allowed()
+
+
+def client_config(app: StreamsApp, credentials: Credentials, allowed: Allowed = NOTHING) -> StreamsConfig:
     """Return the settings of the operator's clients of an application's brokers.
 
     Args:
         app: The application.
-        credentials: Its own.
-        cloud_identity: Patterns of the bootstrap servers to which the operator may show the identity of its own pod.
+        credentials: What its Secrets hold.
+        allowed: What the platform team lets the operator do.
 
     Raises:
         ConfigError: The manifest reaches its brokers in a way that the operator cannot go.
+        TokenEndpointNotAllowedError: Its token endpoint is not one of those allowed.
     """
+    endpoint = credentials.settings.get(_TOKEN_ENDPOINT)
+    if endpoint is not None and not is_allowed(endpoint, allowed.token_endpoints):
+        raise TokenEndpointNotAllowedError(
+            f"The token endpoint in the Secret of spec.kafka.auth ({_shown(endpoint)}) is not one that the operator may fetch "
+            "tokens from. The platform team has to add it to MILLRACE_OPERATOR_TOKEN_ENDPOINTS (operator.tokenEndpoints in the "
+            "chart)"
+        )
     spec = app.spec
-    _check_identity(spec, cloud_identity)
+    _check_identity(spec, allowed.cloud_identity)
     settings: dict[str, Any] = {
         "application.id": spec.application_id,
         "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers),
@@ -57,6 +91,40 @@ def client_config(app: StreamsApp, credentials: Credentials, cloud_identity: Seq
             "spec.kafka.auth"
         )
     return StreamsConfig.of(settings)
+
+
+def is_allowed(endpoint: str, allowed: Collection[str]) -> bool:
+    """Return whether a URL begins with one of those allowed: scheme, host and port the same, and whole parts of the path.
+
+    >>> is_allowed("https://login.example/realms/a/token", ["https://login.example/realms/a"])
+    True
+    >>> is_allowed("https://login.example.evil/realms/a", ["https://login.example"])
+    False
+    """
+    if not _URL.fullmatch(endpoint) or "%2e" in endpoint.lower():
+        return False
+    origin, path = _parts(endpoint)
+    if {".", ".."} & set(path):
+        return False
+    return bool(origin[0]) and any(
+        origin == there and path[: len(parts)] == parts for there, parts in map(_parts, allowed)
+    )
+
+
+def _parts(url: str) -> tuple[tuple[str, str | None, int | None], list[str]]:
+    try:
+        split = urlsplit(url)
+        port = split.port or {"https": 443, "http": 80}.get(split.scheme)
+    except ValueError:
+        return ("", None, None), []
+    return (split.scheme, split.hostname, port), [part for part in split.path.split("/") if part]
+
+
+def _shown(endpoint: str) -> str:
+    """Return a URL without what may be secret in it."""
+    return (
+        endpoint.partition("?")[0][:200] if _URL.fullmatch(endpoint) else "not an http or https URL of plain characters"
+    )
 
 
 def client_settings(config: StreamsConfig) -> ClientSettings:

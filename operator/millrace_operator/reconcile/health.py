@@ -12,6 +12,7 @@ _KAFKA_REASONS = {
     "NotAuthorized": Reason.NOT_AUTHORIZED,
     "BadConfiguration": Reason.BAD_CONFIGURATION,
     "SecretMissing": Reason.SECRET_MISSING,
+    "TokenEndpointNotAllowed": Reason.TOKEN_ENDPOINT_NOT_ALLOWED,
 }
 _NAMES_SHOWN = 3
 

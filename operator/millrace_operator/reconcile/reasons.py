@@ -64,6 +64,7 @@ class Reason(StrEnum):
     NOT_AUTHORIZED = "NotAuthorized"
     BAD_CONFIGURATION = "BadConfiguration"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 (the name of a reason)
+    TOKEN_ENDPOINT_NOT_ALLOWED = "TokenEndpointNotAllowed"  # noqa: S105 (the name of a reason)
 
     TOPICS_FIT = "TopicsFit"
     TOPICS_UNKNOWN = "TopicsUnknown"
@@ -270,6 +271,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
     ),
     Reason.SECRET_MISSING: Explanation(
         "BrokersReachable", "A Secret that `kafka` names is missing, or a key of it.", "Create the Secret or the key."
+    ),
+    Reason.TOKEN_ENDPOINT_NOT_ALLOWED: Explanation(
+        "BrokersReachable",
+        "The Secret of `kafka.auth` names a token endpoint from which the operator may not fetch tokens.",
+        "The platform team adds it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
     ),
     Reason.TOPICS_FIT: Explanation("TopicsReady", "All topics exist and are as the topology needs them.", ""),
     Reason.TOPICS_UNKNOWN: Explanation(

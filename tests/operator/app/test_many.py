@@ -42,7 +42,7 @@ class Kafka:
     """The real hands on Kafka, with a password for each application."""
 
     def __init__(self, connections):
-        self.clusters = KafkaClusters(connections)
+        self.clusters = KafkaClusters(connections=connections)
 
     def observe(self, desired, objects):
         app = streams_app("away:9092", desired.name, uid=desired.uid, kafka=SCRAM)

@@ -24,6 +24,7 @@ def test_variables_are_read():
             "MILLRACE_OPERATOR_LOG_FORMAT": "json",
             "MILLRACE_OPERATOR_LOG_LEVEL": "",
             "MILLRACE_OPERATOR_CLOUD_IDENTITY": "*.shop.kafka.eu-central-1.amazonaws.com:9098, shop.servicebus.windows.net:9093",
+            "MILLRACE_OPERATOR_TOKEN_ENDPOINTS": "https://login.example/a, http://login.test",
             "OTHER": "x",
         }
     )
@@ -33,6 +34,7 @@ def test_variables_are_read():
         "*.shop.kafka.eu-central-1.amazonaws.com:9098",
         "shop.servicebus.windows.net:9093",
     )
+    assert settings.token_endpoints == ("https://login.example/a", "http://login.test")
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_variables_are_read():
         ("WORKERS", "many", "valid integer"),
         ("WORKERS", "0", "greater than or equal to 1"),
         ("NAMESPACES", "a,B_C", "'B_C' is not the name of a namespace"),
+        ("TOKEN_ENDPOINTS", "login.example", "'login.example' is not a URL"),
         ("LOG_LEVEL", "LOUD", "'DEBUG', 'INFO'"),
         ("CLOUD_IDENTITY", "kafka", "'kafka' is not host:port"),
         ("CLOUD_IDENTITY", "*:9098", "not host:port"),

@@ -30,7 +30,7 @@ def patient_clusters(monkeypatch):
     """Return the brokers of all applications with more time than the operator gives them: what they say is what matters."""
     monkeypatch.setattr("millrace_operator.kafka.clusters.LOOK_TIMEOUT_S", 60.0)
     monkeypatch.setattr("millrace_operator.kafka.clusters._ALL_LOOKS_S", 60.0)
-    return KafkaClusters(Connections(lambda config: Connection(config, 60.0)))
+    return KafkaClusters(connections=Connections(lambda config: Connection(config, 60.0)))
 
 
 def count_plan(source, application_id=None, *, config=None):
