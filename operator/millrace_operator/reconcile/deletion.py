@@ -178,8 +178,12 @@ def _read_by_others(turn: Turn) -> dict[str, Neighbour]:
 
 
 def _tell_of_leftovers(turn: Turn, why: str) -> None:
-    what = "Internal topics, offsets and group members" if _deletes_topics(turn) else "Group members"
-    turn.events.append(Event("KafkaLeftBehind", f"{why} {what} may stay behind.", "Warning"))
+    group = f"members of group {turn.spec.application_id}"
+    if policy_of(turn) == "Purge":
+        group = f"group {turn.spec.application_id} with its offsets and members"
+    what = [group, *(sorted(_known_topics(turn)) if _deletes_topics(turn) else ())]
+    message = f"{why} At brokers {','.join(turn.spec.kafka.bootstrap_servers)} may stay behind: {', '.join(what)}."
+    turn.events.append(Event("KafkaLeftBehind", message, "Warning"))
 
 
 def _deletes_topics(turn: Turn) -> bool:
@@ -195,11 +199,14 @@ def _topics_to_delete(turn: Turn) -> tuple[str, ...]:
 
 def _own_topics(turn: Turn) -> set[str]:
     """Return the internal topics that exist; names are checked once more, as nothing brings a topic back."""
-    names_known = {item.name for item in turn.status.internal_topics}
+    return _known_topics(turn) & turn.observed.kafka.topics.keys()
+
+
+def _known_topics(turn: Turn) -> set[str]:
+    names_known = {item.name for item in turn.status.internal_topics} | turn.observed.kafka.internal
     names_known |= {name for plan in turn.view.plans() for name in internal_topics(plan)}
     prefix = f"{turn.spec.application_id}-"
-    ours = {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
-    return ours & turn.observed.kafka.topics.keys()
+    return {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
 
 
 def _children_are_gone(turn: Turn) -> bool:
