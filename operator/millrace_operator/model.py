@@ -18,7 +18,7 @@ from millrace.manifest.group import GROUP
 from millrace.manifest.status import StreamsAppStatus
 
 FINALIZER: Final = f"{GROUP}/finalizer"
-"""What keeps a StreamsApp until its deletion policy is carried out."""
+"""What keeps a StreamsApp until its deletion policy is carried out, and a StreamsReset that has begun until it has ended."""
 
 DRAIN: Final = f"{GROUP}/drain"
 """On a pod, since when it is to hand its tasks over (seconds since the epoch): its instance reads that from a file."""

@@ -21,7 +21,7 @@ from millrace_operator.cluster.kinds import APPS, RESETS, Kind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
-from millrace_operator.model import Apply, Delete, Object
+from millrace_operator.model import FINALIZER, Apply, Delete, Object, SetFinalizer
 from millrace_operator.resets import (
     DesiredReset,
     ObservedReset,
@@ -70,18 +70,19 @@ class ResetPasses:
             raise failure from error
 
     def _pass(self, ref: Ref, resource: Object, desired: DesiredReset) -> float | None:
-        if desired.deleting or has_ended(desired.status):
+        if has_ended(desired.status) and FINALIZER not in desired.finalizers:
             return None
         name = desired.spec.app_ref.name if desired.spec else ""
         app = self._app(desired.namespace, name)
         observed = self._observe(desired, name, app)
         decision = reconcile_reset(desired, observed)
-        if decision.actions or _begins(desired, decision):
+        if _begins(desired, decision) or any(not isinstance(item, SetFinalizer) for item in decision.actions):
             self._confirm(resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
             self.after_action()
+            resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name) or resource
         if decision.status is not None and self._write(resource, decision.status):
             self.after_action()
         for event in decision.events:
@@ -150,6 +151,9 @@ class ResetPasses:
                 raise StaleError(f"{kind.kind} {metadata['name']} has changed")
 
     def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
+        if isinstance(action, SetFinalizer):
+            self.cluster.hands.do(action, resource)
+            return
         app = observed.app
         assert app is not None
         if isinstance(action, PatchApp):

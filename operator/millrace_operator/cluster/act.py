@@ -58,7 +58,7 @@ class Hands:
         self._children = children
 
     def do(self, action: Action, app: Object) -> None:
-        """Carry out an action for the app with this resource.
+        """Carry out an action for an app, or a reset, with this resource.
 
         Raises:
             ApiError: The API server refused.
@@ -218,8 +218,8 @@ class Hands:
                 raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
             raise
 
-    def _set_finalizer(self, app: Object, *, present: bool) -> None:
-        metadata = app["metadata"]
+    def _set_finalizer(self, resource: Object, *, present: bool) -> None:
+        kind, metadata = kind_of_object(resource), resource["metadata"]
         finalizers = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
         body = {
             "metadata": {
@@ -229,18 +229,18 @@ class Hands:
             }
         }
         try:
-            answer = self._requests.patch(APPS, metadata["namespace"], metadata["name"], body)
+            answer = self._requests.patch(kind, metadata["namespace"], metadata["name"], body)
         except ApiError as error:
             if error.not_found and not present:
-                self._resources.remove(APPS, app)
+                self._resources.remove(kind, resource)
                 return
             if error.not_found or error.conflict:
-                raise StaleError(f"StreamsApp {metadata['name']} has changed") from error
+                raise StaleError(f"{kind.kind} {metadata['name']} has changed") from error
             raise
         if not present and "deletionTimestamp" in answer["metadata"] and not answer["metadata"].get("finalizers"):
-            self._resources.remove(APPS, answer)
+            self._resources.remove(kind, answer)
         else:
-            self._resources.put(APPS, answer)
+            self._resources.put(kind, answer)
 
 
 def crash_after(actions: int | None) -> Callable[[], None]:

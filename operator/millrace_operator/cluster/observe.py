@@ -61,6 +61,7 @@ def desired_from(body: Object) -> Desired:
 def desired_reset_from(body: Object) -> DesiredReset:
     """Return a `StreamsReset` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
     metadata: Mapping[str, Any] = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
     given = {"name": metadata["name"], "namespace": metadata["namespace"]}
     manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
     found, problems = check(manifest, StreamsReset)
@@ -72,7 +73,9 @@ def desired_reset_from(body: Object) -> DesiredReset:
         spec=found.spec if found else None,
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsResetStatus),
-        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
 
 

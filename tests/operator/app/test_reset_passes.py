@@ -14,7 +14,7 @@ from millrace_operator.app.refs import Ref
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.children import AppRevision, plan_config_map
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
-from millrace_operator.model import DeleteTopics, KafkaState
+from millrace_operator.model import FINALIZER, DeleteTopics, KafkaState
 
 REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
 INPUT = TopicPartition("in", 0)
@@ -135,3 +135,14 @@ def test_reset_of_an_application_that_is_not_there_fails(world):
     world.cluster.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
     world.run()
     assert world.phase == "Failed"
+
+
+def test_a_reset_that_runs_is_kept_until_it_has_ended(world):
+    """The finalizer is there before anything is done, and goes when the reset has ended."""
+    path = RESETS.path("default", "again")
+    world.run()
+    assert (world.phase, world.server.objects[path]["metadata"]["finalizers"]) == ("Running", [FINALIZER])
+    for _ in range(4):
+        world.run()
+    assert world.phase == "Succeeded"
+    assert not world.server.objects[path]["metadata"].get("finalizers")

@@ -5,6 +5,7 @@ from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace_operator.kafka import Credentials
+from millrace_operator.kafka.settings import Allowed
 
 pytestmark = pytest.mark.broker
 
@@ -19,7 +20,7 @@ def brokers():
 @pytest.fixture
 def clusters(monkeypatch):
     """Give what is tested."""
-    clusters = patient_clusters(monkeypatch)
+    clusters = patient_clusters(monkeypatch, Allowed(["http://127.0.0.1"]))
     yield clusters
     clusters.close()
 

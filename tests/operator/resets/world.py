@@ -12,7 +12,7 @@ from millrace.manifest.status import InternalTopicStatus
 from millrace.records import TopicPartition
 from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map, retained_config_map
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Key
+from millrace_operator.model import FINALIZER, Apply, Delete, DeleteTopics, Desired, Key, SetFinalizer
 from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
 
@@ -61,6 +61,9 @@ class World:
     """Whether an earlier application of the name has left the ids of its topics."""
     before: tuple = ()
     reset_status: object = None
+    finalizers: tuple = ()
+    deleted_at: float | None = None
+    """When the reset was deleted; it is gone when it has no finalizer left."""
     events: list = field(default_factory=list)
     done: list = field(default_factory=list)
 
@@ -118,7 +121,13 @@ class World:
 
     def look(self):
         """Return the reset and what a pass sees."""
-        desired = DesiredReset("default", "again", "r-1", 1, self.spec, status=self.reset_status)
+        desired = DesiredReset(
+            *("default", "again", "r-1", 1, self.spec),
+            status=self.reset_status,
+            finalizers=self.finalizers,
+            deleting=self.deleted_at is not None,
+            deletion_time=self.deleted_at,
+        )
         observed = ObservedReset(
             self.now, self.app() if self.exists else None, self.objects() if self.exists else {}, before=self.before
         )
@@ -157,6 +166,8 @@ class World:
         """Carry an action out; once more does no harm."""
         self.done.append(action)
         match action:
+            case SetFinalizer(present):
+                self.finalizers = (FINALIZER,) if present else ()
             case SetOffsets(leaving, offsets):
                 self.members = tuple(member for member in self.members if member not in leaving)
                 if self.members:
