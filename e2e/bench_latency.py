@@ -97,7 +97,7 @@ def main() -> int:
             with operator("second") as second:
                 _fail_over(first, second, options.apps)
                 second.signal(signal.SIGKILL)
-        with operator("third", PRETEND_REAL_KAFKA="1") as third:
+        with operator("third", PRETEND_BROKERS="real") as third:
             _brokers_away(cluster, third, names)
         kubelet.close()
     return 0

@@ -2,7 +2,8 @@
 
 `python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
 well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names. With `PRETEND_REAL_KAFKA=1` brokers are those that manifests name.
+raise for the applications of these names. With `PRETEND_BROKERS=real` brokers are those of the manifest, and the topology has a
+store.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
 """
@@ -21,7 +22,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from millrace.topology.plan import PlannedSubtopology, TopologyPlan
+from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
 from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
@@ -44,6 +45,13 @@ def plan(application_id: str) -> TopologyPlan:
     return TopologyPlan(
         application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
     )
+
+
+def plan_with_a_store(application_id: str) -> TopologyPlan:
+    """Return the plan of a topology with a changelog."""
+    changelog = PlannedChangelogTopic(name=f"{application_id}-counts-changelog", config={"cleanup.policy": "compact"})
+    subtopology = PlannedSubtopology(id=0, source_topics=(INPUT,), changelog_topics=(changelog,))
+    return TopologyPlan(application_id=application_id, hash="0" * 64, subtopologies=(subtopology,))
 
 
 def manifest(name: str, **spec: Any) -> dict[str, Any]:
@@ -118,13 +126,21 @@ def _is_drained(pod: Mapping[str, Any]) -> bool:
 class PretendedOutputs(Outputs):
     """Plan Jobs that print a plan."""
 
+    make = staticmethod(plan)
+
     def of(self, namespace, objects):
         """Return the plan for every Job that has ended."""
         return {
-            key.name: plan(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
+            key.name: self.make(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
             for key, obj in objects.items()
             if key.kind == "Job" and obj.get("status", {}).get("succeeded")
         }
+
+
+class OutputsWithAStore(PretendedOutputs):
+    """Plan Jobs that print the plan of a topology with a changelog."""
+
+    make = staticmethod(plan_with_a_store)
 
 
 class Kubelet:
@@ -274,9 +290,9 @@ def main() -> int:
 
 def outside(requests) -> Outside:
     """Return what is pretended."""
-    is_real = os.environ.get("PRETEND_REAL_KAFKA") == "1"
-    kafka = KafkaHands(requests, KafkaClusters()) if is_real else PretendedKafka()
-    return Outside(kafka, PretendedInstances(), PretendedOutputs(requests))
+    if os.environ.get("PRETEND_BROKERS") == "real":
+        return Outside(KafkaHands(requests, KafkaClusters()), PretendedInstances(), OutputsWithAStore(requests))
+    return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
 
 
 if __name__ == "__main__":

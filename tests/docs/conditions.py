@@ -35,6 +35,7 @@ ABOUT: Final[dict[ConditionType, str]] = {
     "RolledBack": "`True` when the wanted revision failed and the one before was brought back.",
     "PodsCurrent": "`True` when all pods of the wanted revision are as this version of the operator builds them.",
     "ReconciliationPaused": "`True` while an annotation keeps the operator from changing anything.",
+    "ApplicationIdUnique": "`True` when nobody else has a better right to the application id, and so to the group and topics.",
 }
 """What it means that a condition is `True`."""
 

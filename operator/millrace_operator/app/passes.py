@@ -21,7 +21,7 @@ from millrace_operator.app.refs import Ref
 from millrace_operator.app.renewals import Renewals
 from millrace_operator.app.stalled import stalled_status
 from millrace_operator.cluster.act import NameTakenError, StaleError
-from millrace_operator.cluster.kinds import APPS, PODS
+from millrace_operator.cluster.kinds import APPS, NAMESPACES, PODS, kind_of
 from millrace_operator.cluster.observe import desired_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
@@ -29,6 +29,7 @@ from millrace_operator.model import (
     Action,
     Apply,
     Decision,
+    Delete,
     DeleteGroup,
     DeleteTopics,
     Desired,
@@ -44,6 +45,7 @@ from millrace_operator.reconcile.ownership import key_of
 log = logging.getLogger(__name__)
 
 STALE_SECONDS: Final = 0.5
+FORBIDDEN: Final = 403
 _FIRST_AGAIN_SECONDS: Final = 0.05
 _MOST_AGAIN_SECONDS: Final = 5.0
 TRANSIENT_FAILURES: Final = 4
@@ -192,8 +194,27 @@ class Passes:
     def _do(self, desired: Desired, app: Object, action: Action) -> None:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
             act_on_kafka(self.cluster, self.brokers, desired, action)
-        else:
+            return
+        try:
             self.cluster.hands.do(action, app)
+        except ApiError as error:
+            if not (isinstance(action, Delete) and error.status == FORBIDDEN and self._loses_its_namespace(app)):
+                raise
+            log.info("%s is left to the deletion of namespace %s", described(action), desired.namespace)
+            child = self.cluster.children.get(kind_of(action.key.kind), desired.namespace, action.key.name)
+            if child is not None:
+                self.cluster.children.remove(kind_of(action.key.kind), child)
+
+    def _loses_its_namespace(self, app: Object) -> bool:
+        """Return whether the application is deleted with its namespace, in which the operator's rights may be gone already."""
+        if "deletionTimestamp" not in app["metadata"]:
+            return False
+        try:
+            namespace = self.cluster.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
+        except ApiError as error:
+            log.debug("%s", error)
+            return False
+        return "deletionTimestamp" in namespace["metadata"]
 
     def _write_status(self, app: Object, seen: Object, decision: Decision) -> bool:
         """Write the decision's status, and say whether it differed from the one that is there.

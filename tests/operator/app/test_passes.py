@@ -16,8 +16,9 @@ from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Pass
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.renewals import Renewals
 from millrace_operator.children import labels, names
-from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS
-from millrace_operator.model import Apply, Decision, DeleteTopics, Event, KafkaState, Key, Renewal, SetFinalizer
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, NAMESPACES
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.model import Apply, Decision, Delete, DeleteTopics, Event, KafkaState, Key, Renewal, SetFinalizer
 from millrace_operator.resets import PatchApp
 
 REF = Ref("StreamsApp", "shop", "orders")
@@ -340,3 +341,28 @@ def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world)
     world.run(Decision((Apply(MAP),), StreamsAppStatus(replicas=1)))
     world.run(Decision())
     assert world.observed[-1].taken == {}
+
+
+@pytest.mark.parametrize("terminating", [True, False])
+def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch, terminating):
+    """It may have taken the operator's rights to them, which must not keep the finalizer there; otherwise a refusal is told."""
+    world.run(Decision((Apply(MAP),)))
+    obj = world.server.objects[PATH]
+    world.server.put(PATH, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    world.cluster.resources.put(APPS, world.server.objects[PATH])
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if terminating else {}
+    world.server.put(NAMESPACES.path(None, "shop"), {"kind": "Namespace", "metadata": {"name": "shop", **deleted}})
+
+    def refused(*_arguments, **_options):
+        raise ApiError("delete", 403, "Forbidden", "no right")
+
+    monkeypatch.setattr(world.requests, "delete", refused)
+    decision = Decision((Delete(Key("ConfigMap", "m"), "uid"), SetFinalizer(False)))
+    if not terminating:
+        with pytest.raises(FailedError, match="no right"):
+            world.run(decision)
+        return
+    world.run(decision)
+    assert world.cluster.children.of_app("shop", "orders") == {}
+    assert not world.server.objects.get(PATH, {"metadata": {}})["metadata"].get("finalizers")
+    assert world.writes[-1] == ("PATCH", PATH)
