@@ -355,12 +355,14 @@ def test_finalizer_taken_off_by_force_ends_pods_and_leaves_the_rest(world, runni
     assert world.get(space, "service", "orders")
     with world.operator(f"{space}-2", space, RESYNC_SECONDS=1):
         world.apply(space, "orders", **SPEC)
-        told = wait_for(
-            "what is in the way",
-            lambda: (c := stalled(world, space, "orders")).get("status") == "True" and c["message"],
-            timeout_s=180,
-        )
-        command = told.splitlines()[0].partition("hand over all of them: ")[2]
-        world.cluster.kubectl(*command.split()[1:], "-n", space)
+        told = lambda: stalled(world, space, "orders")  # noqa: E731 - read twice
+        wait_for("what is in the way", lambda: told().get("reason") == "NameTaken", timeout_s=180)
+
+        def as_told() -> bool:
+            commands = {line.partition("hand over all of them: ")[2] for line in told()["message"].splitlines()}
+            for command in filter(None, commands):
+                world.cluster.kubectl(*command.split()[1:], "-n", space)
+            return told()["status"] == "False"
+
+        wait_for("it to go on", as_told, timeout_s=180)
         world.wait_ready(space, "orders")
-        wait_for("it to go on", lambda: stalled(world, space, "orders")["status"] == "False", timeout_s=120)

@@ -45,9 +45,10 @@ def described(item: Object, app: str) -> str:
     """Return an object that is not an application's own in words for its user, with what to do about it."""
     key, labels = key_of(item), _labels(item)
     if labels.get(APP) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID in labels:
+        kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS  # which kubectl knows only where it is installed
         return (
             f"{key.kind} {key.name} is of another StreamsApp {app} (uid {labels[APP_UID]}), as after a restored backup. It is "
-            f"left alone. Delete it, or hand over all of them: kubectl label {_KINDS} -l {APP}={app} {APP_UID}-"
+            f"left alone. Delete it, or hand over all of them: kubectl label {kinds} -l {APP}={app} {APP_UID}-"
         )
     return (
         f"{key.kind} {key.name} exists and is not of this StreamsApp. It is left alone. Delete it, or give the StreamsApp "
