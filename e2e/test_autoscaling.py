@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from e2e.support.application import Application
 from e2e.support.words import Words
 
@@ -46,12 +44,13 @@ def advises_more(app: Application) -> bool:
 
 
 def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
-    """An autoscaler may have no replicas: that is a state to rest in; those that come back find their state, and count on."""
+    """An autoscaler may have no replicas: that is a state to rest in; those that come back have their volumes, and count on."""
     app: Application = word_count(words, replicas=3, upgrade={"gate": {"minStable": "1s"}})
     app.apply()
     app.wait_ready()
     words.write(times=20)
     words.wait_exact()
+    claims = claim_uids(app)
     with words.load(40):
         scale(app, 0)
         app.wait_for("Ready", reason="ScaledToZero")
@@ -63,12 +62,15 @@ def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
         scale(app, 3)
         app.wait_ready()
     words.wait_exact()
-    assert [app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()] == [0, 0, 0]
+    assert claim_uids(app) == claims
+    assert len(claims) == 3
+
+
+def claim_uids(app: Application) -> list[str]:
+    """Return which claims the application has."""
+    return [claim["metadata"]["uid"] for claim in app.objects("pvc")]
 
 
 def scale(app: Application, replicas: int) -> None:
     """Set the number of replicas as an autoscaler does, through the resource's scale."""
-    path = f"/apis/streams.millrace.dev/v1alpha1/namespaces/{app.namespace}/streamsapps/{app.name}/scale"
-    body = json.loads(app.kubectl("get", "--raw", path))
-    body["spec"]["replicas"] = replicas
-    app.kubectl("replace", "--raw", path, "--filename=-", stdin=json.dumps(body))
+    app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")
