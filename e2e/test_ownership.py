@@ -3,6 +3,7 @@
 A real API server with its controllers, garbage collection among them; pods and brokers are pretended.
 """
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -224,9 +225,9 @@ class _Hands:
 
 
 @pytest.fixture
-def hands(world, request) -> Iterator[_Hands]:
+def hands(world) -> Iterator[_Hands]:
     """Give the operator's hands in a namespace of the test's own."""
-    made = _Hands(world, world.namespace(request.node.name.replace("_", "-")[:60].rstrip("-")))
+    made = _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
     yield made
     made.instances.close()
 
@@ -254,13 +255,16 @@ def test_object_that_was_replaced_meanwhile_is_not_overwritten(hands, world):
 
 
 @pytest.fixture
-def running(world, request) -> Iterator[tuple[str, OperatorProcess]]:
+def running(world) -> Iterator[tuple[str, OperatorProcess]]:
     """Give a namespace with an application `orders` that runs, and its operator."""
-    space = world.namespace(request.node.name.replace("_", "-").replace("[", "-").rstrip("]")[:60].rstrip("-").lower())
+    space = world.namespace(f"running-{secrets.token_hex(3)}")
     with world.operator(space, space, RESYNC_SECONDS=1) as operator:
         world.apply(space, "orders", **SPEC)
         world.wait_ready(space, "orders")
         yield space, operator
+
+
+CASCADES = ["background", "foreground", "orphan"]
 
 
 def pods(world: Place, space: str) -> dict[str, str]:
@@ -314,7 +318,8 @@ def _generation(world: Place, space: str) -> int:
     return int(found["metadata"]["generation"])
 
 
-@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("cascade", CASCADES)
 def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, running, cascade):
     """Kubectl's cascade is about what the garbage collector does; the deletion policy is carried out in any case."""
     space, _ = running
@@ -327,7 +332,8 @@ def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, runn
     assert all(item["metadata"]["labels"][RETAINED] == "true" for item in world.children(space))
 
 
-@pytest.mark.parametrize("cascade", ["background", "foreground", "orphan"])
+@pytest.mark.thorough
+@pytest.mark.parametrize("cascade", CASCADES)
 def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, cascade):
     """Without an owner reference the garbage collector has nothing to delete; the next app takes the pods over."""
     space, _ = running
@@ -341,6 +347,7 @@ def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, c
     assert owners(world, space) == ["StreamsApp"]
 
 
+@pytest.mark.thorough
 def test_finalizer_taken_off_by_force_ends_pods_and_leaves_the_rest(world, running):
     """Garbage collection takes the StatefulSet; volumes, plans and manifests stay, and can be handed over to the next app."""
     space, operator = running
