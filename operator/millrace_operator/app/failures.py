@@ -16,11 +16,13 @@ class FailedError(Exception):
     Args:
         reason: In one CamelCase word.
         message: In words.
+        again_after: Seconds after which to make another, where only something minor failed; None for later and later.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, again_after: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.again_after = again_after
 
 
 def failure_of(error: Exception) -> TransientError | FailedError:

@@ -1,5 +1,7 @@
 """One pass over one application: look, decide, act, tell.
 
+What is told is true of what was done: where an action is refused, the status says so, and of which generation.
+
 Before anything is done the resource is read once more: caches may be old, and to act for an application that has been deleted, or
 replaced by another of its name, would make what nobody removes. So a pass at rest costs no request, and one that acts costs one.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,7 +21,7 @@ from millrace_operator.app.failures import FailedError, TransientError, failure_
 from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.renewals import Renewals
-from millrace_operator.app.stalled import stalled_status
+from millrace_operator.app.stalled import Refusal, carry_out, described, stalled_status, with_refusals
 from millrace_operator.cluster.act import NameTakenError, StaleError
 from millrace_operator.cluster.kinds import APPS, NAMESPACES, PODS, kind_of
 from millrace_operator.cluster.observe import desired_from
@@ -48,6 +50,8 @@ STALE_SECONDS: Final = 0.5
 FORBIDDEN: Final = 403
 _FIRST_AGAIN_SECONDS: Final = 0.05
 _MOST_AGAIN_SECONDS: Final = 5.0
+_REFUSED_AGAIN_SECONDS: Final = 5.0
+"""How soon something that was refused is tried again at the earliest, where all else goes on."""
 TRANSIENT_FAILURES: Final = 4
 """How often in a row something may fail that may pass by itself, before the user is told."""
 
@@ -98,40 +102,55 @@ class Passes:
             return None
         desired = desired_from(app)
         try:
-            return self._pass(ref, app, desired)
+            return self._pass(ref, app, desired, failures)
         except StaleError as error:
             log.info("%s: %s; looking again", ref, error)
             return STALE_SECONDS
         except AnswerAwaitedError:
             raise
         except Exception as error:
-            failure = failure_of(error)
-            mine = isinstance(error, NotAllowedToWriteError)
-            if isinstance(failure, TransientError) and (mine or failures < TRANSIENT_FAILURES):
-                raise failure from error
-            told = FailedError(getattr(failure, "reason", "ActionFailed"), str(failure))
-            self._tell(ref, told)
+            told = _lasting(error, failures)
+            if not isinstance(error, _RefusedActionsError):  # of which the status tells already
+                self._tell(ref, told)
             raise told from error
 
-    def _pass(self, ref: Ref, app: Object, desired: Desired) -> float:
+    def _pass(self, ref: Ref, app: Object, desired: Desired, failures: int) -> float:
         decision, seen = self._decide(ref, desired), app
-        acted = False
+        acted = 0
         self.renewals.tell(ref, decision.renewal)
         if decision.actions:
             app = self._confirm(app)
-        for action in decision.actions:
+        causes: list[Exception] = []
+
+        def do(action: Action) -> Refusal | None:
+            nonlocal acted
             log.info("%s: %s", ref, described(action))
-            if not self._do_unless_taken(ref, desired, app, action):
-                continue
-            acted = True
+            now = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
+            try:
+                if not self._do_unless_taken(ref, desired, now, action):
+                    return None
+            except StaleError:
+                raise
+            except Exception as error:
+                causes.append(error)
+                return _refusal(action, error, failures)
+            acted += 1
             self.after_action()
-            app = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
-        gone = self.cluster.resources.get(APPS, ref.namespace, ref.name) is None
-        if decision.status is not None and not gone and self._write_status(app, seen, decision):
+            return None
+
+        refusals = carry_out(decision.actions, do)
+        if refusals:
+            decision = with_refusals(desired, decision, refusals)
+        now = self.cluster.resources.get(APPS, ref.namespace, ref.name)
+        if decision.status is not None and now is not None and self._write_status(now, seen, decision):
             self.after_action()
         for event in decision.events:
-            self.cluster.recorder.record(app, event)
-        return self._again(ref, decision, acted=acted)
+            self.cluster.recorder.record(now or app, event)
+        again = self._again(ref, decision, acted)
+        if refusals:
+            may_wait = any(item.stops_the_rest for item in refusals)
+            raise _RefusedActionsError(refusals, None if may_wait else again) from causes[0]
+        return again
 
     def _decide(self, ref: Ref, desired: Desired) -> Decision:
         cluster = self.cluster
@@ -234,11 +253,12 @@ class Passes:
                 raise StaleError("the resource is gone") from error
             raise
 
-    def _again(self, ref: Ref, decision: Decision, *, acted: bool) -> float:
+    def _again(self, ref: Ref, decision: Decision, acted: int) -> float:
         """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
         if not acted:
             self._acted.pop(ref, None)
-            return self.resync_seconds if decision.again_after is None else decision.again_after
+            again = self.resync_seconds if decision.again_after is None else decision.again_after
+            return max(again, _REFUSED_AGAIN_SECONDS) if decision.actions else again
         times = self._acted[ref] = self._acted.get(ref, 0) + 1
         soon = min(_FIRST_AGAIN_SECONDS * 2.0 ** min(times - 1, 20), _MOST_AGAIN_SECONDS)
         return soon if decision.again_after is None else min(soon, decision.again_after)
@@ -253,7 +273,7 @@ class Passes:
             if write_status(self.cluster.requests, self.cluster.resources, APPS, app, status):
                 self.cluster.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
         except (ApiError, NotAllowedToWriteError) as error:
-            log.warning("%s: the status could not be written: %s", ref, error)
+            log.error("%s: the status could not be written, so it does not tell of this: %s", ref, error)  # noqa: TRY400
 
     def _forget(self, ref: Ref) -> None:
         self._acted.pop(ref, None)
@@ -277,14 +297,43 @@ def act_on_kafka(cluster: Cluster, brokers: Brokers, app: Desired, action: Any) 
         brokers.changed(Ref(APPS.kind, app.namespace, app.name))
 
 
-def described(action: Action) -> str:
-    """Return an action in a few words, without what it writes."""
-    match action:
-        case _ if hasattr(action, "object"):
-            return f"Apply {action.object['kind']} {action.object['metadata']['name']}"
-        case ProvisionTopics(_, names):
-            return f"ProvisionTopics {', '.join(names)}"
-    return str(action)
+class _RefusedActionsError(FailedError):
+    """Actions were refused, and the status tells of it."""
+
+    def __init__(self, refusals: Sequence[Refusal], again_after: float | None) -> None:
+        messages = dict.fromkeys(item.message for item in refusals)
+        super().__init__(refusals[0].reason, "; ".join(messages), again_after)
+
+
+def _lasting(error: Exception, failures: int) -> FailedError:
+    """Return what an error means that does not pass by itself.
+
+    Raises:
+        TransientError: It may yet.
+    """
+    if isinstance(error, TransientError):
+        raise error
+    failure = failure_of(error)
+    if isinstance(failure, FailedError):
+        return failure
+    if isinstance(error, NotAllowedToWriteError) or failures < TRANSIENT_FAILURES:
+        raise failure from error
+    return FailedError("ActionFailed", str(failure))
+
+
+def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
+    """Return why an action is not carried out.
+
+    Raises:
+        TransientError: The reason may pass by itself.
+    """
+    failure = _lasting(error, failures)
+    match error:
+        case ApiError() if failure.reason == "RefusedByApiServer":
+            why = (error.message or error.reason).rstrip(".")
+            remedy = "Change what refuses it (a quota, an admission policy, the operator's role): it is tried again."
+            return Refusal(action, failure.reason, f"{described(action)}: the API server refuses it: {why}. {remedy}")
+    return Refusal(action, failure.reason, f"{described(action)}: {failure}")
 
 
 def _basis(app: Object) -> tuple[Any, ...]:

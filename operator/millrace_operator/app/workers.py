@@ -94,7 +94,11 @@ class Workers:
             return "error"
         except FailedError as error:
             bug = error.reason == "OperatorError"
-            delay = self._queue.failed(ref)
+            delay = error.again_after
+            if delay is None:
+                delay = self._queue.failed(ref)
+            else:
+                self._queue.done(ref, again_after=delay)
             log.warning("%s: %s; again in %.1f s", ref, error, delay, exc_info=error.__cause__ if bug else None)
             return "stalled"
         except Exception:

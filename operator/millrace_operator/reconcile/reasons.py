@@ -56,6 +56,10 @@ class Reason(StrEnum):
     UPGRADE_FAILED = "UpgradeFailed"
     RENEWAL_FAILED = "RenewalFailed"
     APPLICATION_ID_IN_USE = "ApplicationIdInUse"
+    REFUSED_BY_API_SERVER = "RefusedByApiServer"
+    REFUSED_BY_KAFKA = "RefusedByKafka"
+    ACTION_FAILED = "ActionFailed"
+    OPERATOR_ERROR = "OperatorError"
 
     BROKERS_ANSWER = "BrokersAnswer"
     BROKERS_NOT_ASKED = "NotAsked"
@@ -248,6 +252,27 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Stalled",
         "The application does not begin, because its `applicationId` is somebody else's as well.",
         "Look at ApplicationIdUnique.",
+    ),
+    Reason.REFUSED_BY_API_SERVER: Explanation(
+        "Stalled",
+        "The API server refuses what the message names: a quota, an admission policy or webhook, or the operator's role. "
+        "What does not rest on it goes on.",
+        "Change what refuses it; it is tried again by itself, and at once when the spec changes.",
+    ),
+    Reason.REFUSED_BY_KAFKA: Explanation(
+        "Stalled",
+        "The brokers refuse what the message names.",
+        "Grant the application's user what it needs; it is tried again by itself.",
+    ),
+    Reason.ACTION_FAILED: Explanation(
+        "Stalled",
+        "Something did not answer several times, or a pod did not do what it was told.",
+        "Look at what the message names: the API server, a webhook, the brokers or a pod. It is tried again by itself.",
+    ),
+    Reason.OPERATOR_ERROR: Explanation(
+        "Stalled",
+        "The operator failed on this resource by a fault of its own; other applications are not affected.",
+        "Please report it with the operator's log.",
     ),
     Reason.BROKERS_ANSWER: Explanation(
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""

@@ -10,6 +10,7 @@ from tests.operator.app.support import PassWorld
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.requests import pause
 from millrace.manifest import StreamsAppStatus
+from millrace.manifest.status import Condition
 from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
@@ -29,6 +30,12 @@ MAP = {
     "metadata": {"name": names.retained_config_map("orders"), "namespace": "shop", "labels": labels("orders")},
 }
 MAP_NAME = MAP["metadata"]["name"]
+BUDGET = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": names.disruption_budget("orders"), "namespace": "shop", "labels": labels("orders")},
+}
+BUDGET_PATH = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders"
 SPEC = {
     "applicationId": "orders-v1",
     "image": "registry.example/orders:1",
@@ -84,6 +91,17 @@ class World(PassWorld):
         if isinstance(decision, Exception):
             raise decision
         return decision
+
+    def refuse(self, part, message):
+        """Have the API server refuse writes of what has this in its path."""
+        served = self.server._answer
+
+        def refusing(method, url, body, content_type):
+            if method != "GET" and part in url:
+                return 403, {"reason": "Forbidden", "message": message}
+            return served(method, url, body, content_type)
+
+        self.server._answer = refusing
 
     def count(self):
         self.actions_counted += 1
@@ -250,12 +268,13 @@ def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
 
 
 def test_rest_of_the_actions_is_left_when_one_fails(world):
-    """They may depend on each other."""
+    """They may depend on each other; the status tells of what was seen, and of the failure."""
     world.kafka.error = AuthorizationError("Not allowed to delete t")
     with pytest.raises(FailedError):
         world.run(Decision((DeleteTopics(("t",)), Apply(MAP)), StreamsAppStatus(replicas=9)))
     assert not any(path.endswith("/configmaps") for _, path in world.writes)
-    assert "replicas" not in world.server.objects[PATH]["status"]
+    assert world.server.objects[PATH]["status"]["replicas"] == 9
+    assert (world.stalled["status"], world.stalled["reason"]) == ("True", "RefusedByKafka")
 
 
 @pytest.mark.parametrize(
@@ -271,13 +290,14 @@ def test_user_is_told_of_a_failure(world, error, reason, says):
     if reason == "OperatorError":
         decision = error
     else:
-        decision, world.kafka.error = Decision((DeleteTopics(("t",)),)), error
+        decision, world.kafka.error = Decision((DeleteTopics(("t",)),), StreamsAppStatus(replicas=3)), error
     with pytest.raises(FailedError):
         world.run(decision)
     assert (world.stalled["status"], world.stalled["reason"]) == ("True", reason)
     assert says in world.stalled["message"]
     assert world.server.objects[PATH]["status"]["replicas"] == 3
-    assert [item["type"] for path, item in world.server.objects.items() if "/events/" in path] == ["Warning"]
+    events = [item for path, item in world.server.objects.items() if "/events/" in path]
+    assert [item["reason"] for item in events if item["type"] == "Warning"] == [reason]
 
 
 def test_failure_that_lasts_is_written_once(world):
@@ -289,19 +309,77 @@ def test_failure_that_lasts_is_written_once(world):
 
 
 def test_refusal_by_the_api_server_is_told(world):
-    """A quota, an admission webhook: only the user can do something."""
-    served = world.server._answer
-
-    def refusing(method, url, body, content_type):
-        if method == "POST" and "/configmaps" in url:
-            return 403, {"reason": "Forbidden", "message": "exceeded quota: small"}
-        return served(method, url, body, content_type)
-
-    world.server._answer = refusing
+    """A quota, an admission webhook: the condition names the object, what the API server said, and what to do."""
+    world.refuse("/configmaps", "exceeded quota: small")
     with pytest.raises(FailedError):
-        world.run(Decision((Apply(MAP),)))
+        world.run(Decision((Apply(MAP),), StreamsAppStatus()))
     assert world.stalled["reason"] == "RefusedByApiServer"
-    assert "exceeded quota: small" in world.stalled["message"]
+    for part in (f"ConfigMap {MAP_NAME}", "exceeded quota: small", "Change what refuses it"):
+        assert part in world.stalled["message"]
+
+
+def test_refused_pass_ends_in_a_status_of_this_generation(world):
+    """Whoever waits for the generation is answered: Stalled, nothing is being reconciled, and Ready as it was seen."""
+    now = "2026-01-01T00:00:00Z"
+    ready = Condition(type="Ready", status="False", reason="PodsNotReady", message="1 of 2", last_transition_time=now)
+    at_work = Condition(type="Reconciling", status="True", reason="ScalingOut", message="", last_transition_time=now)
+    seen = StreamsAppStatus(observed_generation=4, replicas=1, lifecycle_state="Scaling", conditions=(ready, at_work))
+    world.change(SPEC, generation=4)
+    world.refuse("/configmaps", "exceeded quota: small")
+    with pytest.raises(FailedError):
+        world.run(Decision((Apply(MAP),), seen))
+    status = world.server.objects[PATH]["status"]
+    conditions = {item["type"]: item["status"] for item in status["conditions"]}
+    assert conditions == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
+    assert (status["observedGeneration"], status["lifecycleState"], status["replicas"]) == (4, "Blocked", 1)
+
+
+def test_failed_decision_ends_in_a_status_of_this_generation(world):
+    """Also where nothing could be decided, nobody is left waiting for the generation."""
+    world.change(SPEC, generation=2)
+    with pytest.raises(FailedError):
+        world.run(ZeroDivisionError("bug"))
+    status = world.server.objects[PATH]["status"]
+    assert (status["observedGeneration"], status["lifecycleState"]) == (2, "Blocked")
+
+
+def test_refused_supporting_child_holds_nothing_up(world):
+    """A PodDisruptionBudget that may not be made is told, and named; what comes after it is done, at the usual pace."""
+    world.refuse("/poddisruptionbudgets", "no such budgets here")
+    now = "2026-01-01T00:00:00Z"
+    at_work = Condition(type="Reconciling", status="True", reason="ScalingOut", message="", last_transition_time=now)
+    decision = Decision((Apply(BUDGET), Apply(MAP)), StreamsAppStatus(lifecycle_state="Scaling", conditions=(at_work,)))
+    with pytest.raises(FailedError) as raised:
+        world.run(decision)
+    assert raised.value.again_after == 0.05
+    assert any(path.endswith("/configmaps") for _, path in world.writes)
+    assert "PodDisruptionBudget orders" in world.stalled["message"]
+    status = world.server.objects[PATH]["status"]
+    assert status["lifecycleState"] == "Scaling", "the rest goes on"
+    world.refuse("/poddisruptionbudgets", "no such budgets here")
+    with pytest.raises(FailedError) as raised:
+        world.run(Decision((Apply(BUDGET),), StreamsAppStatus(lifecycle_state="Running"), again_after=1.0))
+    assert raised.value.again_after == 5.0, "with nothing else to do it is not tried at once"
+    assert world.server.objects[PATH]["status"]["lifecycleState"] == "Blocked"
+
+
+def test_finalizer_outlives_a_refused_deletion(world):
+    """What could not be deleted would be forgotten without it."""
+    budget = world.server.put(BUDGET_PATH, BUDGET)
+    world.refuse("/poddisruptionbudgets", "not yours")
+    delete = Delete(Key("PodDisruptionBudget", "orders"), budget["metadata"]["uid"])
+    with pytest.raises(FailedError):
+        world.run(Decision((delete, SetFinalizer(present=False)), StreamsAppStatus()))
+    assert [path for _, path in world.writes if path == PATH] == []
+
+
+def test_status_that_may_not_be_written_is_logged(world, caplog):
+    """And the pass counts as failed: nobody sees it in the resource."""
+    world.refuse("/streamsapps/orders/status", "streamsapps/status is forbidden")
+    with pytest.raises(FailedError):
+        world.run(Decision(status=StreamsAppStatus(replicas=1)))
+    assert "the status could not be written" in caplog.text
+    assert "streamsapps/status is forbidden" in caplog.text
 
 
 def test_what_may_pass_by_itself_is_told_only_when_it_lasts(world):

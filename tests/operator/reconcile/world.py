@@ -23,7 +23,8 @@ from millrace.topology.plan import (
     TopologyPlan,
 )
 from millrace_operator import model
-from millrace_operator.app.stalled import stalled_status
+from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
+from millrace_operator.app.stalled import described as words_of
 from millrace_operator.children import APP as APP_LABEL
 from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION
 from millrace_operator.children.names import client_id
@@ -177,6 +178,8 @@ class World:
     """Those that were told though the resource was gone, too."""
     refused: bool = False
     """Whether brokers refuse to delete topics, which ends a turn before its other actions, and is its status."""
+    refuses: set[str] = field(default_factory=set)
+    """Kinds of children that the API server refuses to write, as for a quota or an admission policy."""
     stuck: bool = False
     """Whether pods do not end, as on a lost node."""
     status_writes: int = 0
@@ -297,16 +300,13 @@ class World:
     def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
         """Carry out a decision, or only its first actions."""
         self.asked = decision.renewal is not None
-        for action in decision.actions[:actions]:
-            if self.refused and isinstance(action, model.DeleteTopics):
-                self.status = stalled_status(self.desired(), "RefusedByKafka", "Topics may not be deleted.")
-                return decision
-            try:
-                self.do(action)
-            except TakenError as error:
-                if error.key not in self.found_taken:
-                    self.found_taken[error.key] = str(error)
-                    return decision
+        desired = self.desired()
+        try:
+            refusals = carry_out(decision.actions[:actions], self._try)
+        except TakenError:
+            return decision
+        if refusals:
+            decision = with_refusals(desired, decision, refusals)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
         if actions is None and self.exists:
             if decision.status is not None and decision.status != self.status:
@@ -342,6 +342,20 @@ class World:
         self.now += seconds
 
     # The hands
+
+    def _try(self, action: model.Action) -> Refusal | None:
+        """Carry out an action, or refuse it."""
+        if self.refused and isinstance(action, model.DeleteTopics):
+            return Refusal(action, "RefusedByKafka", "Topics may not be deleted.")
+        if isinstance(action, model.Apply) and action.object["kind"] in self.refuses:
+            return Refusal(action, "RefusedByApiServer", f"{words_of(action)}: exceeded quota.")
+        try:
+            self.do(action)
+        except TakenError as error:
+            if error.key not in self.found_taken:
+                self.found_taken[error.key] = str(error)
+                raise
+        return None
 
     def do(self, action: model.Action) -> None:
         """Carry out an action as the API server and the brokers would."""
