@@ -115,7 +115,7 @@ class KafkaState:
     """What the brokers call their cluster."""
     group: Group | None = None
     lag: int | None = None
-    """Records of the input topics that are not yet committed; None if not known."""
+    """Records of the input and repartition topics that are not yet committed; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)

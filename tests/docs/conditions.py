@@ -23,9 +23,11 @@ While something cannot be told (the brokers do not answer, no pod has reported),
 """
 
 ABOUT: Final[dict[ConditionType, str]] = {
-    "Ready": "`True` when every replica runs all the tasks that are assigned to it.",
+    "Ready": "`True` when every replica runs all the tasks that are assigned to it, or none is wanted and none is left. "
+    "It is about what runs: while `Stalled` holds a new manifest back, what ran before may well be ready.",
     "Reconciling": "`True` while the operator changes something, or waits for what it has changed.",
-    "Stalled": "`True` when the operator cannot go on until someone does something. What runs, runs on.",
+    "Stalled": "`True` when the operator cannot go on until someone does something. What runs, runs on. "
+    "Where only a supporting child is refused (a PodDisruptionBudget, say), pods are started, rolled and scaled without it.",
     "BrokersReachable": "`True` when the brokers answer, asked with the application's own credentials.",
     "TopicsReady": "`True` when all topics exist and are as the topology needs them.",
     "TopologyCompatible": "`True` when the wanted topology can go on from the state of the running one.",

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, check
-from millrace.manifest.status import StreamsAppStatus
+from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
 from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Desired, Key, Object
@@ -82,6 +82,8 @@ def desired_reset_from(body: Object) -> DesiredReset:
 def _status(body: Object, model: type[_S]) -> _S | None:
     """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
     status = dict(body.get("status") or {})
+    if status.get("observedGeneration") == UNSEEN_GENERATION:  # the API server's default: nobody has written one
+        return None
     while status:
         try:
             return model.model_validate(status)

@@ -66,7 +66,7 @@ def look(
     found = group.describe()
     lag = None
     if plans:
-        read = _inputs(plans[0], everything)
+        read = _inputs(plans[0], everything) | _repartition_topics(plans[0])
         partitions = [
             TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
         ]
@@ -107,6 +107,11 @@ def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str
     for item in plan.subtopologies:
         yield from ((topic.name, topic.config) for topic in item.repartition_topics)
         yield from ((topic.name, topic.config) for topic in item.changelog_topics)
+
+
+def _repartition_topics(plan: TopologyPlan) -> set[str]:
+    """Return the internal topics that the group reads and commits like inputs: what waits there is late as well."""
+    return {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
 
 
 def _patterns(plan: TopologyPlan) -> list[str]:

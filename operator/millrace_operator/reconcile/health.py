@@ -57,11 +57,14 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         wanted: How many pods there are to be.
         suspended: Whether the application is suspended.
     """
+    turn.wanted = wanted
     pods = turn.view.pods
     failing = [pod for _, pod in sorted(pods.items()) if pod.trouble is not None and not pod.ready]
     late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
     if suspended:
-        turn.settle("False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
+        # At rest it is as its spec says: tools that wait for a resource would wait for ever otherwise.
+        done = not pods and turn.view.replicas in {None, 0}
+        turn.settle("True" if done else "False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
     elif failing:
         first = failing[0]
         assert first.trouble is not None

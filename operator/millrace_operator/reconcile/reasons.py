@@ -157,7 +157,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Some pods crash or cannot start.",
         "Read the message and the pods' logs; change the spec or the program.",
     ),
-    Reason.SUSPENDED: Explanation("Ready", "The application is suspended.", "Set `state: running`."),
+    Reason.SUSPENDED: Explanation(
+        "Ready",
+        "The application is suspended: `True` once no pods are left, as the spec says.",
+        "Set `state: running`.",
+    ),
     Reason.DELETING: Explanation("Ready", "The application is being deleted.", _WAIT),
     Reason.UP_TO_DATE: Explanation("Reconciling", "The cluster is as the spec wants it.", ""),
     Reason.HELD_BACK: Explanation(

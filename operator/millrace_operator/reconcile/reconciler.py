@@ -208,6 +208,8 @@ def _settle_failed_start(turn: Turn, target: Target | None) -> None:
         return
     reason = Reason.START_FAILED if turn.stable is None else Reason.UPGRADE_FAILED
     turn.settle("True", reason, f"{failure.message} Change the spec or the program.")
+    if turn.is_true("Reconciling"):
+        turn.settle("False", Reason.HELD_BACK)  # the roll does not go on, so nobody is to wait for its end
 
 
 def _settle_taken(turn: Turn) -> None:
@@ -247,7 +249,10 @@ def _lifecycle(turn: Turn, *, suspended: bool) -> LifecycleState:
         return "Suspended"
     if turn.is_true("Stalled") and not turn.view.pods:
         return "Blocked"
+    failed = turn.is_true("Stalled") and turn.verdicts["Stalled"].reason in {Reason.START_FAILED, Reason.UPGRADE_FAILED}
     if turn.is_true("Stalled") and not any(pod.ready for pod in turn.view.pods.values()):
+        return "Failed"
+    if failed and not turn.is_true("RolledBack"):
         return "Failed"
     if not turn.view.pods:
         return "Suspended" if turn.verdicts["Ready"].reason is Reason.SCALED_TO_ZERO else "Pending"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from millrace_operator.children import (
     AppRevision,
@@ -19,6 +19,11 @@ from millrace_operator.reconcile import history
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.turn import Turn
 
+_NO_POD_MONITORS: Final = (
+    "There is no PodMonitor, as this cluster does not know the kind, or the operator may not list it: install the CRDs of "
+    "Prometheus' operator, or set observability.metrics.podMonitor.enabled: false."
+)
+
 
 def keep_supporting(turn: Turn) -> None:
     """Apply those that are wanted and delete those that are not."""
@@ -30,8 +35,11 @@ def keep_supporting(turn: Turn) -> None:
     turn.delete("NetworkPolicy", names.former_plan_network_policy(name))
     _keep(turn, "Service", names.service(name), headless_service(app))
     _keep(turn, "PodDisruptionBudget", names.disruption_budget(name), disruption_budget(app))
+    monitor = pod_monitor(app)
     if turn.observed.pod_monitors:
-        _keep(turn, "PodMonitor", names.pod_monitor(name), pod_monitor(app))
+        _keep(turn, "PodMonitor", names.pod_monitor(name), monitor)
+    elif monitor is not None:
+        turn.notes.append(_NO_POD_MONITORS)
 
 
 def _keep(turn: Turn, kind: str, name: str, wanted: Mapping[str, Any] | None) -> None:

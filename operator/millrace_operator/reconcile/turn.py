@@ -61,6 +61,10 @@ class Turn:
     renewal: Renewal | None = None
     may_begin: bool = True
     """False if the application has no pods, and must not get any because its application id is somebody else's as well."""
+    notes: list[str] = field(default_factory=list)
+    """What cannot be had here, though the spec asks for it and all else is done."""
+    wanted: int = 0
+    """How many pods there are to be."""
 
     @property
     def status(self) -> StreamsAppStatus:

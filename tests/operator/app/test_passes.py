@@ -435,7 +435,7 @@ def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch
         raise ApiError("delete", 403, "Forbidden", "no right")
 
     monkeypatch.setattr(world.requests, "delete", refused)
-    decision = Decision((Delete(Key("ConfigMap", "m"), "uid"), SetFinalizer(False)))
+    decision = Decision((Delete(Key("ConfigMap", MAP_NAME), "uid"), SetFinalizer(False)))
     if not terminating:
         with pytest.raises(FailedError, match="no right"):
             world.run(decision)

@@ -177,6 +177,23 @@ def test_lag_counts_what_is_not_committed(clusters, kafka, plan, app):
     assert clusters.observe(app, Credentials(), plan).lag == 16
 
 
+def test_lag_counts_repartition_topics(clusters, kafka, topic_factory):
+    """Records that wait between two sub-topologies are late too: a backlog there is no less of one."""
+    plan = count_plan(topic_factory("in", partitions=2))
+    app = streams_app(kafka.bootstrap_servers, plan.application_id)
+    repartition, changelog = provision(clusters, app, plan)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        producer.produce(repartition, str(number), partition=number % 2)
+        producer.produce(changelog, str(number), partition=number % 2)
+    assert producer.flush(30) == 0
+    assert clusters.observe(app, Credentials(), plan).lag == 20
+    settings = ClientSettings(client_config(app, Credentials()), "test")
+    with GroupAdmin(settings) as group:
+        group.commit({TopicPartition(repartition, 0): 7})
+    assert clusters.observe(app, Credentials(), plan).lag == 13
+
+
 def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
     """Each stream thread is a member named after its pod; removing a pod removes its threads, and nobody else."""
     group = Group(

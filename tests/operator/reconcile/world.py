@@ -7,6 +7,7 @@ What the model knows of Millrace is how pods behave, which a `Program` says for 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import pickle
@@ -169,6 +170,8 @@ class World:
     deleted_at: float | None = None
     generation: int = 1
     expandable: bool | None = True
+    pod_monitors: bool = True
+    """Whether the cluster knows the kind."""
     used_percent: float | None = 10.0
     serial: int = 0
     log: list[model.Action] = field(default_factory=list)
@@ -232,6 +235,10 @@ class World:
             deletion_time=self.deleted_at,
         )
 
+    def desired_without_spec(self, problem: str) -> Desired:
+        """Return the resource if its spec breaks a rule."""
+        return dataclasses.replace(self.desired(), spec=None, problems=(problem,))
+
     def observed(self) -> Observed:
         """Return everything there is to see."""
         pods = [pod for pod in self.pods() if self._is_up(pod)]
@@ -245,6 +252,7 @@ class World:
             taken=dict(self.found_taken),
             renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
             neighbours=self.neighbours,
+            pod_monitors=self.pod_monitors,
         )
 
     def _kafka(self) -> KafkaState:
