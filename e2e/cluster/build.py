@@ -49,6 +49,11 @@ MODULES = {
         "about two minutes of one processor",
     ),
     "kstatus": Module("kstatus", {"kstatus": "."}, "about two minutes of one processor"),
+    "promtool": Module(
+        "promtool",
+        {"promtool": "github.com/prometheus/prometheus/cmd/promtool"},
+        "about ten minutes of one processor",
+    ),
     "coredns": Module("coredns", {"coredns": "."}, "about two minutes of one processor"),
 }
 
