@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.telemetry.test_prometheus import fetch, run
 
 from e2e.cluster import tools
-from e2e.test_refusals import World, cluster
+from e2e.test_refusals import BUDGET, World, cluster
 from millrace.dev.kafka import EmbeddedKafka
 
 __all__ = ["cluster"]
@@ -245,6 +245,7 @@ def test_expressions_are_about_what_is_exported(cluster: Any, tmp_path: Path) ->
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder, EmbeddedKafka() as kafka:
         run(kafka, Path(folder), lambda address: pages.append(fetch(address)[2]), **{"health.metrics": True})
     world = World(*cluster, "scraped")
+    world.forbid("policy", "poddisruptionbudgets", BUDGET)  # so that there are refused requests to show
     with world.operator() as operator:
         world.apply(replicas=2)
         world.wait("the application", lambda: world.conditions().get("Ready") == "True", operator)

@@ -19,6 +19,12 @@ from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
 from e2e.pretend import Kubelet, manifest
 
+BUDGET: dict[str, Any] = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "tried"},
+    "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}},
+}
 _POLICY = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}
 _BINDING = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding"}
 
@@ -132,13 +138,7 @@ def test_resource_that_nobody_has_seen_is_not_finished(cluster):
 def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
     """An admission policy that refuses PodDisruptionBudgets is told by name; pods start, are rolled and scaled without one."""
     world = World(*cluster, "budget")
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": "tried"},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}},
-    }
-    policy = world.forbid("policy", "poddisruptionbudgets", budget)
+    policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
     told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
     with world.operator() as operator:
         world.apply(replicas=2)
