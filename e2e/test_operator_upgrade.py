@@ -18,7 +18,7 @@ from e2e.support.application import Application
 from e2e.support.audit import writes_of
 from e2e.support.words import Words
 
-pytestmark = [pytest.mark.disturbs, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 BEFORE = "f3af01e"
 """The version that is upgraded: the last one whose pods do not tell by which template they were made."""
