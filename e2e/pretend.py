@@ -99,7 +99,7 @@ def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
         for key, obj in objects.items()
         if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
-    ids = {pod: f"{names.client_id(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    ids = {pod: f"{names.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
     members = tuple(Member(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return Group("Stable", members=members) if members else None
 

@@ -78,11 +78,14 @@ class Member:
     instance_id: str | None
     host: str = ""
     client_id: str = ""
-    """What tells our members from those of another application in the group, also from one of the same name."""
+    """Of a static member, that of the first that joined by this instance id."""
+    static_id: str | None = None
+    """Its whole instance id."""
 
     def __str__(self) -> str:
-        """Return its client id with its host."""
-        return f"{self.client_id or self.member_id} ({self.host})" if self.host else self.client_id or self.member_id
+        """Return its client id with its host, and its instance id if it is static."""
+        static = f", static {self.static_id}" if self.static_id else ""
+        return f"{self.client_id or self.member_id} ({self.host}{static})"
 
 
 @dataclass(frozen=True, slots=True)

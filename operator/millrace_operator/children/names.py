@@ -24,17 +24,18 @@ def stateful_set(app: str) -> str:
 
 
 def pod(app: str, index: int) -> str:
-    """Return the name of a pod, which is also its static member id in the consumer group."""
+    """Return the name of a pod."""
     return f"{stateful_set(app)}-{index}"
 
 
-def client_id(pod: str, uid: str) -> str:
-    """Return the client id of a pod, which the client ids of its stream threads begin with.
+def member(pod: str, uid: str) -> str:
+    """Return what the stream threads of a pod are called in the consumer group: how their client ids and instance ids begin.
 
-    The brokers show it with each member of the group. A pod's name does not tell whose member that is: an application of the same
-    name may be in the same group, from another namespace or another cluster.
+    A pod's name does not tell whose member that is: an application of the same name may be in the same group, from another
+    namespace or another cluster. It has to be in both ids: brokers show a static member that has come back under the client id
+    that it had first, and members of the same instance id put each other out of the group.
 
-    >>> client_id("orders-0", "1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    >>> member("orders-0", "1b4e28ba-2fa1-11d2-883f-0016d3cca427")
     'orders-0.1b4e28ba'
     """
     return f"{pod}.{uid.partition('-')[0]}"

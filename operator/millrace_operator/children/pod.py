@@ -83,6 +83,14 @@ def common_container_fields(app: AppRevision) -> dict[str, Any]:
     }
 
 
+def _membership(app: AppRevision) -> list[str]:
+    """Return the options by which the instance says in the group whose it is."""
+    if not app.uid:
+        return []
+    keys = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])]
+    return [part for key in keys for part in ("-c", f"{key}={names.member('$(POD_NAME)', app.uid)}")]
+
+
 def _program(app: AppRevision) -> dict[str, Any]:
     sources = environment_sources(app)
     return {
@@ -93,7 +101,7 @@ def _program(app: AppRevision) -> dict[str, Any]:
             *("--replica", "$(POD_INDEX)"),
             *("--state-dir", paths.STATE),
             *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
-            *(("-c", f"client.id={names.client_id('$(POD_NAME)', app.uid)}") if app.uid else ()),
+            *_membership(app),
             *("--secrets-dir", str(SECRETS_DIR)),
             *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
         ],

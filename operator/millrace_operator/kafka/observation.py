@@ -20,7 +20,7 @@ from millrace_operator.model import Group, KafkaState, Member, Topic
 log = logging.getLogger("millrace_operator.kafka")
 
 _ALWAYS = frozenset({"cleanup.policy", "retention.ms", "min.insync.replicas"})
-_INSTANCE = re.compile(r"(?P<pod>.+)-\d+")
+_INSTANCE = re.compile(r"(?P<pod>.+?)(\.[0-9a-z]+)?-\d+")
 
 
 def look(
@@ -86,8 +86,8 @@ def look(
 def pod_of(instance_id: str | None) -> str | None:
     """Return the pod whose stream thread is a static member: Kafka Streams adds the thread's number to `group.instance.id`.
 
-    >>> pod_of("wordcount-0-1")
-    'wordcount-0'
+    >>> pod_of("wordcount-0.1b4e28ba-1"), pod_of("wordcount-0-1")
+    ('wordcount-0', 'wordcount-0')
     """
     match = _INSTANCE.fullmatch(instance_id or "")
     return instance_id if match is None else match["pod"]
@@ -97,7 +97,7 @@ def _group(state: str, members: Iterable[reset.Member]) -> Group | None:
     if state == "Dead":
         return None
     listed = (
-        Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id)
+        Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id)
         for item in members
     )
     return Group(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))

@@ -1,8 +1,9 @@
 """Whose a member of the consumer group is.
 
 The name of a group says nothing about who is in it: a successor under another name, a Java application that is being replaced, or
-the same manifest in another cluster. Our pods carry a part of their StreamsApp's uid in their client ids, which the brokers show
-with every member, and only those are ours. All others are left alone, and are a reason not to begin in their group unasked.
+the same manifest in another cluster. Our pods carry a part of their StreamsApp's uid in their client and instance ids, which the
+brokers show with every member, and only those are ours. All others are left alone, and are a reason not to begin in their group
+unasked.
 """
 
 from __future__ import annotations
@@ -15,20 +16,33 @@ from millrace_operator.model import Member, RemoveMembers
 from millrace_operator.reconcile.turn import Turn
 
 
-def is_of(app: str, uid: str, client_id: str) -> bool:
-    """Return whether a member with this client id is a stream thread of a pod of this StreamsApp."""
-    pod = re.escape(names.client_id("POD", uid)).replace("POD", rf"{re.escape(app)}-\d+")
+def is_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
+    """Return whether a member is a stream thread of a pod of this StreamsApp.
+
+    Args:
+        app: The StreamsApp's name.
+        uid: Its uid.
+        client_id: The member's client id.
+        static_id: The member's instance id, which alone counts if it has one; see `names.member`.
+    """
+    pod = re.escape(names.member("POD", uid)).replace("POD", rf"{re.escape(app)}-\d+")
+    if static_id is not None:
+        return re.fullmatch(rf"{pod}-\d+", static_id) is not None
     return re.fullmatch(rf"{pod}-StreamThread-\d+-consumer", client_id) is not None
 
 
 def own(turn: Turn) -> list[Member]:
     """Return the group's members that are pods of this application, or were."""
-    return [item for item in _all(turn) if is_of(turn.desired.name, turn.desired.uid, item.client_id)]
+    return [item for item in _all(turn) if _is_own(turn, item)]
 
 
 def foreign(turn: Turn) -> list[Member]:
     """Return the group's members that are somebody else's."""
-    return [item for item in _all(turn) if not is_of(turn.desired.name, turn.desired.uid, item.client_id)]
+    return [item for item in _all(turn) if not _is_own(turn, item)]
+
+
+def _is_own(turn: Turn, item: Member) -> bool:
+    return is_of(turn.desired.name, turn.desired.uid, item.client_id, item.static_id)
 
 
 def removal(members: Iterable[Member]) -> list[RemoveMembers]:

@@ -49,7 +49,9 @@ def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan
         ActiveGroupError: The group has members, and `force` is not set or they are not of this application.
         ConfigError: The offsets of so many partitions cannot be shifted.
     """
-    foreign = [item for item in brokers.members if not members.is_of(app.name, app.uid, item.client_id)]
+    foreign = [
+        item for item in brokers.members if not members.is_of(app.name, app.uid, item.client_id, item.instance_id)
+    ]
     if foreign and not spec.dry_run:
         raise ActiveGroupError(
             f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: {', '.join(map(str, foreign))}. "

@@ -60,6 +60,7 @@ FULL: dict[str, Any] = {
         "retention": {"whenDeleted": "Delete", "whenScaled": "Delete"},
         "memoryFraction": 0.5,
     },
+    "handover": {"from": {"name": "old-orders", "group": False}, "allowForeignMembers": True},
     "upgrade": {
         "strategy": "Rolling",
         "topologyPolicy": "Warn",

@@ -37,9 +37,12 @@ def test_program_is_told_which_replica_it_is():
 
 
 def test_pods_say_whose_they_are_to_the_brokers():
-    """The client id has a part of the StreamsApp's uid, as a pod of another namespace or cluster may have the same name."""
-    app = dataclasses.replace(small(), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
-    assert "client.id=$(POD_NAME).1b4e28ba" in program(spec_of(app))["args"]
+    """Client and instance id have a part of the StreamsApp's uid: a pod of another cluster may have the same name."""
+    uid = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+    args = program(spec_of(dataclasses.replace(small(), uid=uid)))["args"]
+    assert {"client.id=$(POD_NAME).1b4e28ba", "group.instance.id=$(POD_NAME).1b4e28ba"} <= set(args)
+    dynamic = program(spec_of(dataclasses.replace(small(membership={"static": False}), uid=uid)))["args"]
+    assert not any("group.instance.id" in argument for argument in dynamic)
 
 
 def test_program_finds_what_its_command_names():

@@ -17,6 +17,7 @@ from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.requests import give_up_when
 from millrace.records import TopicPartition
+from millrace_operator.children import names
 from millrace_operator.kafka import Credentials, KafkaClusters, SetOffsets
 from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
@@ -225,25 +226,39 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
     assert clusters.observe(app, Credentials(), plan).group is None
 
 
+def test_whose_members_are(clusters, kafka, plan, app):
+    """Members of another application of the same name are not ours, though they have the pods' names."""
+    group = Group(kafka.bootstrap_servers, source_of(plan), 3, **{"application.id": plan.application_id})
+    try:
+        for name, uid in (("ours", "u-1"), ("theirs", "x-1")):
+            ids = dict.fromkeys(("client.id", "group.instance.id"), names.member("app-0", uid))
+            group.join(name, **ids)
+        group.join("dynamic", **{"client.id": names.member("app-1", "u-1")})
+        group.settle()
+        seen = clusters.observe(app, Credentials(), plan).group.members
+    finally:
+        group.close()
+    whose = {(item.instance_id, members.is_of("app", "u-1", item.client_id, item.static_id)) for item in seen}
+    assert whose == {("app-0", True), ("app-0", False), (None, True)}
+
+
 def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
-    """A member that was seen is out of the group once another has taken its name: that one is not removed in its place."""
-    settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000}
+    """A member that was seen is out of the group once another has taken its instance id: that one is not removed in its place."""
+    settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000, "group.instance.id": "app-0"}
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **settings)
     try:
-        group.join("ours", **{"group.instance.id": "app-0", "client.id": "app-0.u"})
+        group.join("first")
         group.settle()
-        ours = clusters.observe(app, Credentials(), plan).group.members[0]
-        assert members.is_of("app", "u-1", ours.client_id)
-        group.members.pop("ours").close(leave_group=False)
-        group.join("theirs", **{"group.instance.id": "app-0", "client.id": "app-0.x"})
+        (first,) = clusters.observe(app, Credentials(), plan).group.members
+        group.members.pop("first").close(leave_group=False)
+        group.join("second")
         group.settle()
         with GroupAdmin(ClientSettings(client_config(app, Credentials()), "test")) as admin:
-            gone = dataclasses.replace(admin.members()[0], member_id=ours.member_id)
+            gone = dataclasses.replace(admin.members()[0], member_id=first.member_id)
             admin.remove([gone])
-        clusters.act(app, Credentials(), RemoveMembers(("app-0",), (ours.member_id,)))
-        (theirs,) = clusters.observe(app, Credentials(), plan).group.members
-        assert theirs.member_id != ours.member_id
-        assert not members.is_of("app", "u-1", theirs.client_id)
+        clusters.act(app, Credentials(), RemoveMembers(("app-0",), (first.member_id,)))
+        (second,) = clusters.observe(app, Credentials(), plan).group.members
+        assert second.member_id != first.member_id
     finally:
         group.close()
 

@@ -14,8 +14,8 @@ from millrace_operator.model import FINALIZER, Delete, DeleteTopics, SetFinalize
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset, with_problem
 from millrace_operator.resets.reconciler import PATIENCE_S
 
-KILLED = Member("m-1", "app-0-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
-FOREIGN = Member("m-2", "app-0-1", "app-0.x-StreamThread-1-consumer", "/10.0.0.2")
+KILLED = Member("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
+FOREIGN = Member("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.2")
 
 
 def world(**fields):
@@ -193,7 +193,7 @@ def test_members_of_another_application_are_not_removed():
     this.pass_over()
     this.pass_over()
     assert (phase(this), this.members, this.done) == ("Waiting", (KILLED, FOREIGN), [])
-    assert "app-0.x-StreamThread-1-consumer (10.0.0.2" in this.reset_status.message
+    assert "(10.0.0.2, static app-0.x-1)" in this.reset_status.message
 
 
 def test_a_reset_does_not_lie_in_wait():
