@@ -41,6 +41,7 @@ from millrace_operator.model import (
     Observed,
     ProvisionTopics,
     RemoveMembers,
+    SetFinalizer,
 )
 from millrace_operator.reconcile.ownership import key_of
 
@@ -217,17 +218,24 @@ class Passes:
         try:
             self.cluster.hands.do(action, app)
         except ApiError as error:
-            if not (isinstance(action, Delete) and error.status == FORBIDDEN and self._loses_its_namespace(app)):
+            if isinstance(action, SetFinalizer) or not self._loses_its_namespace(app, error):
                 raise
             log.info("%s is left to the deletion of namespace %s", described(action), desired.namespace)
-            child = self.cluster.children.get(kind_of(action.key.kind), desired.namespace, action.key.name)
-            if child is not None:
-                self.cluster.children.remove(kind_of(action.key.kind), child)
+            if isinstance(action, Delete):
+                kind = kind_of(action.key.kind)
+                child = self.cluster.children.get(kind, desired.namespace, action.key.name)
+                if child is not None:
+                    self.cluster.children.remove(kind, child)
 
-    def _loses_its_namespace(self, app: Object) -> bool:
-        """Return whether the application is deleted with its namespace, in which the operator's rights may be gone already."""
-        if "deletionTimestamp" not in app["metadata"]:
+    def _loses_its_namespace(self, app: Object, error: ApiError) -> bool:
+        """Return whether a write was refused because the application is deleted with its namespace.
+
+        Nothing can be made in it any more, and the operator's rights in it may be gone already.
+        """
+        if error.status != FORBIDDEN or "deletionTimestamp" not in app["metadata"]:
             return False
+        if "is being terminated" in error.message:
+            return True
         try:
             namespace = self.cluster.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
         except ApiError as error:

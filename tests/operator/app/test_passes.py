@@ -444,3 +444,18 @@ def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch
     assert world.cluster.children.of_app("shop", "orders") == {}
     assert not world.server.objects.get(PATH, {"metadata": {}})["metadata"].get("finalizers")
     assert world.writes[-1] == ("PATCH", PATH)
+
+
+def test_nothing_has_to_be_made_in_a_namespace_that_is_deleted(world, monkeypatch):
+    """The API server refuses it, and says why; what comes after it is done all the same."""
+    obj = world.server.objects[PATH]
+    world.server.put(PATH, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
+    world.cluster.resources.put(APPS, world.server.objects[PATH])
+
+    def refused(*_arguments, **_options):
+        message = "unable to create new content in namespace shop because it is being terminated"
+        raise ApiError("apply", 403, "Forbidden", message)
+
+    monkeypatch.setattr(world.requests, "apply", refused)
+    world.run(Decision((Apply(MAP), SetFinalizer(False))))
+    assert world.writes[-1] == ("PATCH", PATH)
