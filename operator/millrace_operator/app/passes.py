@@ -238,8 +238,8 @@ class Passes:
             return True
         try:
             namespace = self.cluster.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
-        except ApiError as error:
-            log.debug("%s", error)
+        except ApiError as unknown:
+            log.debug("%s", unknown)
             return False
         return "deletionTimestamp" in namespace["metadata"]
 
