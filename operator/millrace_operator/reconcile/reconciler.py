@@ -19,6 +19,7 @@ from millrace_operator.reconcile import (
     deletion,
     health,
     history,
+    members,
     renewing,
     retained,
     rolling,
@@ -146,7 +147,7 @@ def _replace_pods(turn: Turn, target: Target, template: str, replicas: int, want
 
 
 def _stateful_set(turn: Turn, target: Target, step: scaling.Scale) -> dict[str, Any]:
-    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec, turn.desired.uid)
+    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec, members.uid_of(turn))
     item = stateful_set(app, step.replicas)
     if turn.spec.deletion_policy != "Orphan":
         item["metadata"]["ownerReferences"] = [owner_reference(app.name, turn.desired.uid)]

@@ -235,3 +235,31 @@ def test_an_application_that_cannot_be_started_is_not_ready_for_having_no_replic
     world.run(60)
     assert world.condition("Ready") == ("False", "NothingRuns")
     assert world.condition("Stalled") == ("True", "PlanFailed")
+
+
+def test_running_pods_keep_the_ids_of_their_members(world):
+    """Pods of an operator that named members by pods alone are ours, and stay so when they are built anew, until none is left."""
+
+    def told(item):
+        (container,) = item["spec"]["containers"]
+        return [argument for argument in container["args"] if argument.startswith(("client.id=", "group.instance.id="))]
+
+    world.change(replicas=3)
+    world.run()
+    (stateful_set,) = (item for key, item in world.objects.items() if key.kind == "StatefulSet")
+    for item in (stateful_set["spec"]["template"], *world.pods()):
+        (container,) = item["spec"]["containers"]
+        given = [container["args"].index(argument) for argument in told(item)]
+        container["args"] = [each for n, each in enumerate(container["args"]) if n not in given and n + 1 not in given]
+    world.run(3600)
+    assert world.condition("PodsCurrent")[0] == "True"
+    assert [told(pod) for pod in world.pods()] == [[], [], []]
+    world.members.add(f"{APP}-7")  # was killed, and has not left
+    world.run(60)
+    assert world.members == {f"{APP}-0", f"{APP}-1", f"{APP}-2"}
+    world.change(state="suspended")
+    world.run(600)
+    world.change(state="running")
+    world.run(600)
+    assert all(told(pod) for pod in world.pods())
+    assert world.condition("Ready")[0] == "True"

@@ -28,7 +28,6 @@ from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
 from millrace_operator.app.stalled import described as words_of
 from millrace_operator.children import APP as APP_LABEL
 from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION
-from millrace_operator.children.names import client_id
 from millrace_operator.model import (
     FINALIZER,
     Decision,
@@ -164,6 +163,8 @@ class World:
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     uid: str = "app1-0"
+    member: str = ""
+    """How the ids of members begin, as pods were told last."""
     found_taken: dict[Key, str] = field(default_factory=dict)
     """What the hands have found under names that children are to have."""
     exists: bool = True
@@ -265,15 +266,29 @@ class World:
                     f"m-{name}-{thread}",
                     name,
                     "10.0.0.1",
-                    f"{client_id(name, self.uid)}-StreamThread-{thread}-consumer",
+                    f"{known_as}-StreamThread-{thread}-consumer",
+                    f"{known_as}-{thread}",
                 )
                 for name in sorted(self.members)
+                for known_as in [self._known_as(name)]
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
             members += tuple(self.strangers)
             state = "PreparingRebalance" if self.rebalancing else "Stable"
             group = Group(state if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
+
+    def _known_as(self, pod: str) -> str:
+        """Return how the ids of a pod's members begin: as its own arguments say, or the last ones that there were."""
+        for seen in [
+            *self.pods(),
+            *(item["spec"]["template"] for key, item in self.objects.items() if key.kind == "StatefulSet"),
+        ]:
+            arguments = seen["spec"]["containers"][0]["args"]
+            given = [argument for argument in arguments if argument.startswith("client.id=")]
+            self.member = given[0].removeprefix("client.id=") if given else "$(POD_NAME)"
+            break
+        return self.member.replace("$(POD_NAME)", pod)
 
     def renew_certificates(self) -> None:
         """Change what Secrets hold: who runs does not use it."""
