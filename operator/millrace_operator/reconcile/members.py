@@ -21,6 +21,7 @@ from millrace_operator.reconcile.turn import Turn
 
 _GIVEN: Final = f"client.id={names.member('$(POD_NAME)', '')}"
 
+
 def is_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
     """Return whether a member is a stream thread of a pod of this StreamsApp.
 

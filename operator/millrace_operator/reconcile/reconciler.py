@@ -221,6 +221,8 @@ def _settle_taken(turn: Turn) -> None:
     known = turn.verdicts.get("Stalled")
     if known is None or known.status == "False":
         turn.settle("True", Reason.NAME_TAKEN, message)
+    elif known.reason is Reason.APPLICATION_ID_IN_USE:  # whose members may be the pods that have the names
+        turn.settle("True", Reason.NAME_TAKEN, f"{message}\n{known.message}")
     else:
         turn.settle("True", known.reason, f"{known.message}\n{message}")
 

@@ -37,7 +37,7 @@ def test_it_is_limited():
     """It may use one CPU, the program's memory, and a bounded folder for temporary files."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert program(spec)["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
-    assert plan_job(full())["spec"]["template"]["metadata"]["annotations"] == {"example.com/owner": "orders"}
+    assert plan_job(full())["spec"]["template"]["metadata"]["annotations"]["example.com/owner"] == "orders"
     (folder,) = (volume for volume in spec["volumes"] if volume["name"] == "tmp")
     assert folder["emptyDir"]["sizeLimit"]
 

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-import urllib3
 
 from millrace.runtime.status import LagStatus, RestorationStatus, StreamsStatus, TaskCounts, TaskStatus
 from millrace_operator.cluster.instances import Instances, instance
@@ -52,7 +51,6 @@ def pod():
 @pytest.fixture
 def instances(pod, monkeypatch):
     """What asks pods at this one's port, with patience for a slow machine."""
-    monkeypatch.setattr("millrace_operator.cluster.instances._TIMEOUT", urllib3.Timeout(60.0))
     monkeypatch.setattr("millrace_operator.cluster.instances._CONNECT_SECONDS", 60.0)
     monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 60.0)
     instances = Instances(pod.server.server_address[1])

@@ -18,18 +18,25 @@ def brokers():
 
 
 @pytest.fixture
-def clusters(monkeypatch):
-    """Give what is tested."""
-    clusters = patient_clusters(monkeypatch, Allowed(["http://127.0.0.1"]))
+def provider():
+    """Give who hands out tokens."""
+    provider = IdentityProvider()
+    yield provider
+    provider.close()
+
+
+@pytest.fixture
+def clusters(monkeypatch, provider):
+    """Give what is tested, which may fetch tokens from the provider."""
+    clusters = patient_clusters(monkeypatch, Allowed([provider.url]))
     yield clusters
     clusters.close()
 
 
-def test_topics_and_group_are_seen_with_a_token(clusters, brokers):
+def test_topics_and_group_are_seen_with_a_token(clusters, brokers, provider):
     """The operator gets tokens with the application's own credentials, and its clients show them to the brokers."""
     kafka, address = brokers
     kafka.create_topics("in", partitions=2)
-    provider = IdentityProvider()
     app = streams_app(address, kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "login"}, "scope": "all"}})
     login = {"clientId": b"orders", "clientSecret": provider.secret.encode(), "tokenEndpoint": provider.url.encode()}
     state = clusters.observe(app, Credentials.of(app.spec, {"login": login}), count_plan("in", "app"))
@@ -41,7 +48,6 @@ def test_topics_and_group_are_seen_with_a_token(clusters, brokers):
     assert "invalid_client" in state.error
     assert "Secret login" in state.error
     assert "wr0ng" not in state.error
-    provider.close()
 
 
 def test_brokers_that_may_not_see_the_operators_identity_are_not_asked(clusters, brokers):

@@ -27,7 +27,7 @@ from millrace_operator import model
 from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
 from millrace_operator.app.stalled import described as words_of
 from millrace_operator.children import APP as APP_LABEL
-from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION
+from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION, names
 from millrace_operator.model import (
     FINALIZER,
     Decision,
@@ -279,16 +279,16 @@ class World:
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
     def _known_as(self, pod: str) -> str:
-        """Return how the ids of a pod's members begin: as its own arguments say, or the last ones that there were."""
-        for seen in [
-            *self.pods(),
-            *(item["spec"]["template"] for key, item in self.objects.items() if key.kind == "StatefulSet"),
-        ]:
-            arguments = seen["spec"]["containers"][0]["args"]
+        """Return how the ids of a pod's members begin, as pods were told last."""
+        templates = [
+            item.get("spec", {}).get("template") for key, item in self.objects.items() if key.kind == "StatefulSet"
+        ]
+        for seen in filter(None, [*self.pods(), *templates]):
+            arguments = seen["spec"]["containers"][0].get("args", [])
             given = [argument for argument in arguments if argument.startswith("client.id=")]
             self.member = given[0].removeprefix("client.id=") if given else "$(POD_NAME)"
             break
-        return self.member.replace("$(POD_NAME)", pod)
+        return (self.member or names.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
 
     def renew_certificates(self) -> None:
         """Change what Secrets hold: who runs does not use it."""

@@ -116,7 +116,7 @@ class World:
                 "labels": labels("app"),
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             }
-            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {}, "status": {}}
+            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {"containers": []}, "status": {}}
         return objects
 
     def look(self):
