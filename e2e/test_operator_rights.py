@@ -20,13 +20,14 @@ from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
 from e2e.pretend import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
-from millrace_operator.cluster.kinds import CONFIG_MAPS, PODS, Kind
+from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, Kind
 from millrace_operator.cluster.requests import ApiError, Requests
 
 ACCOUNT = f"system:serviceaccount:{WATCHED_NAMESPACE}:millrace-operator"
 SPACE = "apps"
 OURS = {"app.kubernetes.io/managed-by": "millrace-operator"}
 Right = tuple[str, str, str]
+NAMED = {*CHILDREN, POD_MONITORS} - {PODS, CLAIMS}
 
 NOT_PRETENDED: set[Right] = {
     ("get", "", "pods/log"),  # of plan Jobs
@@ -34,7 +35,11 @@ NOT_PRETENDED: set[Right] = {
     ("get", "storage.k8s.io", "storageclasses"),  # before a volume grows
     ("patch", "", "persistentvolumeclaims"),  # to have it grow
     ("get", "streams.millrace.dev", "streamsresets"),  # right before a reset is carried out
+    ("patch", "streams.millrace.dev", "streamsresets"),  # for its finalizer
     ("patch", "streams.millrace.dev", "streamsresets/status"),
+    *(
+        ("get", group, plural) for group, plural in sorted({(kind.group, kind.plural) for kind in NAMED})
+    ),  # found in the way
     ("patch", "", "events"),  # that come again
 }
 """What the operator needs for parts of the world that are pretended here; tests with a node use it."""
