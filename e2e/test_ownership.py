@@ -21,7 +21,6 @@ from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import APP_UID, RETAINED, labels, names
 from millrace_operator.cluster.act import Hands, StaleError
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MONITORS
 from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Apply, Key
@@ -207,8 +206,7 @@ class _Hands:
     def __init__(self, world: Place, space: str) -> None:
         self.requests = Requests(config.new_client_from_config(str(world.cluster.kubeconfig)), lambda: 60.0, _count)
         self.children = Cache()
-        self.instances = Instances(1)
-        self._hands = Hands(self.requests, Cache(), self.children, self.instances)
+        self._hands = Hands(self.requests, Cache(), self.children)
         self.app = {"metadata": {"name": "orders", "namespace": space, "uid": "11111111-2222-3333-4444-555555555555"}}
 
     def config_map(self, **marks: str) -> dict[str, Any]:
@@ -225,11 +223,9 @@ class _Hands:
 
 
 @pytest.fixture
-def hands(world) -> Iterator[_Hands]:
+def hands(world) -> _Hands:
     """Give the operator's hands in a namespace of the test's own."""
-    made = _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
-    yield made
-    made.instances.close()
+    return _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
 
 
 def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
