@@ -6,7 +6,8 @@ brokers show with every member, and only those are ours. All others are left alo
 unasked.
 
 Pods that run keep the ids that they were given, by an operator that gave other ones or by a StreamsApp that has left them behind:
-with new ones each would come back as a stranger to its tasks. When none is left, new pods get the ids of this StreamsApp.
+with new ones each would come back as a stranger to its tasks. When none is left, and the group knows none by those ids any more, new
+pods get the ids of this StreamsApp.
 """
 
 from __future__ import annotations
@@ -39,15 +40,18 @@ def is_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
 
 def uid_of(turn: Turn) -> str:
     """Return the uid, or its part, that the members' ids have: this StreamsApp's, or that with which running pods were made."""
-    if not turn.view.has_pods:
-        return turn.desired.uid
     stateful_set = turn.view.stateful_set
+    if stateful_set is None and not turn.view.pods:
+        return turn.desired.uid
     if stateful_set is not None:
         spec = stateful_set["spec"]["template"]["spec"]
     else:
         spec = turn.view.objects[Key("Pod", min(pod.name for pod in turn.view.pods.values()))]["spec"]
     arguments = [argument for container in spec["containers"] for argument in container.get("args") or ()]
-    return next((argument.removeprefix(_GIVEN) for argument in arguments if argument.startswith(_GIVEN)), "")
+    given = next((argument.removeprefix(_GIVEN) for argument in arguments if argument.startswith(_GIVEN)), "")
+    # Static members outlive their pods in the group: those of pods that have just ended are no strangers.
+    is_known = any(is_of(turn.desired.name, given, item.client_id, item.static_id) for item in _all(turn))
+    return given if turn.view.has_pods or is_known else turn.desired.uid
 
 
 def own(turn: Turn) -> list[Member]:

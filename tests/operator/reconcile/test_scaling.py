@@ -251,6 +251,7 @@ def test_running_pods_keep_the_ids_of_their_members(world):
         (container,) = item["spec"]["containers"]
         given = [container["args"].index(argument) for argument in told(item)]
         container["args"] = [each for n, each in enumerate(container["args"]) if n not in given and n + 1 not in given]
+    world.joined_as = {pod: pod for pod in world.members}
     world.run(3600)
     assert world.condition("PodsCurrent")[0] == "True"
     assert [told(pod) for pod in world.pods()] == [[], [], []]
@@ -258,7 +259,10 @@ def test_running_pods_keep_the_ids_of_their_members(world):
     world.run(60)
     assert world.members == {f"{APP}-0", f"{APP}-1", f"{APP}-2"}
     world.change(state="suspended")
-    world.run(600)
+    world.run(10)
+    assert world.pods() == []
+    assert world.members == set()  # whose sessions would last for longer, and be strangers to the next pods
+    world.run(60)
     world.change(state="running")
     world.run(600)
     assert all(told(pod) for pod in world.pods())

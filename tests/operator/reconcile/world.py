@@ -165,6 +165,8 @@ class World:
     uid: str = "app1-0"
     member: str = ""
     """How the ids of members begin, as pods were told last."""
+    joined_as: dict[str, str] = field(default_factory=dict)
+    """How the ids of the members began that pods joined with."""
     found_taken: dict[Key, str] = field(default_factory=dict)
     """What the hands have found under names that children are to have."""
     exists: bool = True
@@ -279,14 +281,14 @@ class World:
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
     def _known_as(self, pod: str) -> str:
-        """Return how the ids of a pod's members begin, as pods were told last."""
+        """Return how the ids of a pod's members begin: as it joined, and else as pods were told last."""
+        if pod in self.joined_as:
+            return self.joined_as[pod]
         templates = [
             item.get("spec", {}).get("template") for key, item in self.objects.items() if key.kind == "StatefulSet"
         ]
         for seen in filter(None, [*self.pods(), *templates]):
-            arguments = seen["spec"]["containers"][0].get("args", [])
-            given = [argument for argument in arguments if argument.startswith("client.id=")]
-            self.member = given[0].removeprefix("client.id=") if given else "$(POD_NAME)"
+            self.member = _member_in(seen)
             break
         return (self.member or names.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
 
@@ -600,6 +602,7 @@ class World:
                 if self.brokers_up:
                     self.group_exists = True
                     self.members.add(name)
+                    self.joined_as[name] = _member_in(pod).replace("$(POD_NAME)", name)
                 booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
                 admitted = self.taken == "both" or (self.taken == "old") == (pod["metadata"]["uid"] in self.stale)
                 set_ready(pod, program.becomes_ready and self.brokers_up and booted and admitted, self.timestamp())
@@ -644,6 +647,13 @@ class World:
     def done(self, kind: type[model.Action]) -> list[Any]:
         """Return the actions of a kind that were carried out."""
         return [action for action in self.log if isinstance(action, kind)]
+
+
+def _member_in(seen: Mapping[str, Any]) -> str:
+    """Return how the ids of members begin by the arguments of a pod, or of a template of pods."""
+    arguments = seen["spec"]["containers"][0].get("args", [])
+    given = [argument for argument in arguments if argument.startswith("client.id=")]
+    return str(given[0].removeprefix("client.id=")) if given else "$(POD_NAME)"
 
 
 def _is_watched(item: Mapping[str, Any]) -> bool:
