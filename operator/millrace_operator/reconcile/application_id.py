@@ -38,6 +38,8 @@ def settle(turn: Turn) -> None:
     if not _is_to_begin(turn):
         return
     turn.may_begin = False
+    if not turn.spec.replicas and turn.spec.autoscaling.mode != "Auto":
+        return  # it is to have no pods anyway, so nothing keeps it from going on
     turn.look_after(5)
     if objection.reason is Reason.HANDOVER_PENDING:
         turn.settle("True", Reason.WAITING_FOR_HANDOVER, objection.message)

@@ -89,6 +89,23 @@ def test_a_suspended_application_gives_its_group_to_others():
     assert world.condition("ApplicationIdUnique") == ("False", "GroupInUse")
 
 
+def test_an_application_scaled_to_zero_gives_its_group_to_others():
+    """Without pods to start it is as its spec says, and waits for nobody; it is not started in the midst of others."""
+    world = World()
+    world.run()
+    world.change(replicas=0)
+    world.run(60)
+    world.strangers = [JAVA]
+    world.run(30)
+    assert world.condition("ApplicationIdUnique") == ("False", "GroupInUse")
+    assert world.condition("Stalled")[0] == "False"
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+    world.change(replicas=1)
+    world.run(30)
+    assert world.pods() == []
+    assert world.condition("Stalled") == ("True", "ApplicationIdInUse")
+
+
 def test_members_of_the_applications_own_are_no_obstacle():
     """Static members outlive their pods for a while, and the pods come back to them."""
     world = World(group_exists=True, members={f"{APP}-0"})
