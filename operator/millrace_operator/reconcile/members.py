@@ -6,8 +6,8 @@ brokers show with every member, and only those are ours. All others are left alo
 unasked.
 
 Pods that run keep the ids that they were given, by an operator that gave other ones or by a StreamsApp that has left them behind:
-with new ones each would come back as a stranger to its tasks. When none is left, in the group neither, new pods get the ids of this
-StreamsApp.
+with new ones each would come back as a stranger to its tasks. When none is left, and none in the group, new pods get the ids of
+this StreamsApp.
 """
 
 from __future__ import annotations
