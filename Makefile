@@ -77,17 +77,16 @@ soak: $(READY) ## Let everything fail for MINUTES=4 on real brokers, and count e
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator
-bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server, or BENCH="--apps 1000 --pods 3"
-	@$(BIN)/python -m e2e.bench_latency $(BENCH)
+bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server
+	@$(BIN)/python -m e2e.bench_latency
 
 .PHONY: lock
 lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
-	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --extra aws --extra azure --group dev --output-file requirements-dev.lock
+	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --group dev --output-file requirements-dev.lock
 	@$(LOCK) pyproject.toml --extra schema-registry --constraint requirements-dev.lock --output-file requirements-runtime.lock
 	@$(LOCK) pyproject.toml --extra operator --constraint requirements-dev.lock --output-file requirements-operator.lock
-	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
 
 .PHONY: e2e

@@ -48,12 +48,6 @@ MODULES = {
         {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
         "about two minutes of one processor",
     ),
-    "kstatus": Module("kstatus", {"kstatus": "."}, "about two minutes of one processor"),
-    "promtool": Module(
-        "promtool",
-        {"promtool": "github.com/prometheus/prometheus/cmd/promtool"},
-        "about ten minutes of one processor",
-    ),
     "coredns": Module("coredns", {"coredns": "."}, "about two minutes of one processor"),
 }
 

@@ -9,7 +9,7 @@ from e2e.cluster.errors import ClusterError
 
 
 def path(program: str) -> Path:
-    """Return the path of a program, `helm` or `promtool` say, building it first if it is missing.
+    """Return the path of `helm`, `kubeconform`, `coredns`, `kubernetes` or `pause`, building it first if it is missing.
 
     Raises:
         ClusterError: There is no such program, or it cannot be built.

@@ -1,16 +1,13 @@
-{{/* What the operator may do in the namespaces it watches. It asks for nothing else: e2e/test_operator_rights.py sees to that. */}}
+{{/* What the operator may do in the namespaces it watches. */}}
 {{- define "millrace.rules" -}}
 # The resources it serves: only their users create and delete them.
 - apiGroups: [streams.millrace.dev]
-  resources: [streamsapps]
+  resources: [streamsapps, streamsresets]
   verbs: [get, list, watch, patch]
 - apiGroups: [streams.millrace.dev]
-  resources: [streamsresets]
-  verbs: [get, list, watch, patch]
-- apiGroups: [streams.millrace.dev]
-  resources: [streamsapps/status, streamsresets/status]
-  verbs: [patch]
-# What it makes for each of them, by server-side apply. It reads one by one only what it finds in the way under a name.
+  resources: [streamsapps/status, streamsresets/status, streamsapps/finalizers, streamsresets/finalizers]
+  verbs: [get, update, patch]
+# What it makes for each of them, by server-side apply.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -28,12 +25,11 @@
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, list, create, patch, delete]
-# Pods and claims are the StatefulSet's; the operator rolls pods, annotates those that are to drain, keeps or deletes claims, and
-# lets them grow.
+  verbs: [get, list, watch, create, patch, delete]
+# Pods and claims are the StatefulSet's; the operator rolls pods, keeps or deletes claims, and lets them grow.
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]
-  verbs: [list, watch, patch, delete]
+  verbs: [get, list, watch, patch, delete]
 # The output of plan Jobs.
 - apiGroups: [""]
   resources: [pods/log]
@@ -42,8 +38,18 @@
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-# What users find in `kubectl describe`; one that comes again is counted.
+# What users find in `kubectl describe`; one that comes again is read to be counted.
 - apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [get, create, patch]
+{{- end }}
+
+{{/* What it may do besides when it watches the whole cluster: notice new namespaces. */}}
+{{- define "millrace.clusterRules" -}}
+- apiGroups: [""]
+  resources: [namespaces]
+  verbs: [get, list, watch]
+- apiGroups: [apiextensions.k8s.io]
+  resources: [customresourcedefinitions]
+  verbs: [get, list, watch]
 {{- end }}

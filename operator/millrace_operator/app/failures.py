@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from millrace.errors import StreamsError, StreamsTimeoutError
+from millrace_operator.cluster.instances import InstanceError
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 
 
@@ -16,13 +17,11 @@ class FailedError(Exception):
     Args:
         reason: In one CamelCase word.
         message: In words.
-        again_after: Seconds after which to make another, where only something minor failed; None for later and later.
     """
 
-    def __init__(self, reason: str, message: str, again_after: float | None = None) -> None:
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
-        self.again_after = again_after
 
 
 def failure_of(error: Exception) -> TransientError | FailedError:
@@ -34,7 +33,7 @@ def failure_of(error: Exception) -> TransientError | FailedError:
             return TransientError(str(error))
         case ApiError():
             return FailedError("RefusedByApiServer", str(error))
-        case NotAllowedToWriteError() | StreamsTimeoutError():
+        case InstanceError() | NotAllowedToWriteError() | StreamsTimeoutError():
             return TransientError(str(error))
         case StreamsError():
             return FailedError("RefusedByKafka", str(error))

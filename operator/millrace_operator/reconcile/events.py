@@ -14,8 +14,6 @@ from millrace_operator.model import Event
 
 _BAD_WHEN_TRUE: Final[frozenset[ConditionType]] = frozenset({"Stalled", "RolledBack"})
 _QUIET: Final[frozenset[ConditionType]] = frozenset({"Reconciling", "ScalingAllowed"})
-_PLAIN: Final[frozenset[ConditionType]] = frozenset({"Ready", "PodsCurrent"})
-"""Conditions that are false in the course of things."""
 _LONGEST: Final = 1000
 
 
@@ -43,6 +41,6 @@ def _condition(old: Condition | None, new: Condition) -> Iterator[Event]:
     if not changed or new.status == "Unknown":
         return
     if is_bad:
-        yield Event(new.reason, new.message[:_LONGEST], "Normal" if new.type in _PLAIN else "Warning")
+        yield Event(new.reason, new.message[:_LONGEST], "Normal" if new.type == "Ready" else "Warning")
     elif old is not None and old.status not in {new.status, "Unknown"}:
         yield Event(new.reason, f"{new.type}: {new.message}"[:_LONGEST])

@@ -12,7 +12,6 @@ _KAFKA_REASONS = {
     "NotAuthorized": Reason.NOT_AUTHORIZED,
     "BadConfiguration": Reason.BAD_CONFIGURATION,
     "SecretMissing": Reason.SECRET_MISSING,
-    "TokenEndpointNotAllowed": Reason.TOKEN_ENDPOINT_NOT_ALLOWED,
 }
 _NAMES_SHOWN = 3
 
@@ -26,7 +25,7 @@ def settle_brokers(turn: Turn) -> None:
     reason = _KAFKA_REASONS.get(kafka.reason, Reason.UNREACHABLE)
     if reason is Reason.BROKERS_NOT_ASKED:
         turn.settle_unknown(reason, kafka.error)
-        turn.look_after(15)  # the answer brings a turn by itself
+        turn.look_after(2)
     else:
         turn.settle("False", reason, kafka.error)
         turn.look_after(15)
@@ -57,21 +56,16 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         wanted: How many pods there are to be.
         suspended: Whether the application is suspended.
     """
-    turn.wanted = wanted
     pods = turn.view.pods
     failing = [pod for _, pod in sorted(pods.items()) if pod.trouble is not None and not pod.ready]
     late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
     if suspended:
-        # At rest it is as its spec says: tools that wait for a resource would wait for ever otherwise.
-        done = not pods and turn.view.replicas in {None, 0}
-        turn.settle("True" if done else "False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
+        turn.settle("False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
     elif failing:
         first = failing[0]
         assert first.trouble is not None
         others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
         turn.settle("False", Reason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
-    elif not pods and _is_scaled_to_zero(turn):
-        turn.settle("True", Reason.SCALED_TO_ZERO)
     elif not pods:
         turn.settle("False", Reason.NOTHING_RUNS)
     elif late or len(pods) < wanted:
@@ -85,12 +79,6 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         turn.look_after(15)
     else:
         turn.settle("True", Reason.ALL_TASKS_RUN)
-
-
-def _is_scaled_to_zero(turn: Turn) -> bool:
-    """Return whether no pods are wanted and that has been seen to: it is as its spec says then, as a Deployment of none is."""
-    spec = turn.desired.spec
-    return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and turn.view.replicas == 0
 
 
 def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:

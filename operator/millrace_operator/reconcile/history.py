@@ -11,9 +11,8 @@ from typing import Any
 
 from millrace.topology.plan import TopologyPlan
 from millrace.topology.plan_diff import diff_plans
-from millrace_operator.children import AppRevision, plan_config_map
+from millrace_operator.children import AppRevision, names, plan_config_map
 from millrace_operator.model import Apply, Desired
-from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.reconcile.applying import stamped
 from millrace_operator.reconcile.turn import Turn
@@ -52,11 +51,10 @@ def obstacles(turn: Turn, revision: str, plan: TopologyPlan) -> Sequence[str]:
         revision: The revision.
         plan: Its plan.
     """
-    stable = retained.stable_revision(turn)
-    if revision == stable:
+    if revision == turn.stable:
         return ()
     started = _started(turn)
-    current = started.keys() & {stable, turn.view.running_revision} or {
+    current = started.keys() & {turn.stable, turn.view.running_revision} or {
         max(started, key=started.__getitem__, default="")
     }
     lines: dict[str, str] = {}
@@ -87,9 +85,9 @@ def forgotten(app: Desired, view: View) -> Sequence[Apply]:
     """
     marked = [revision for revision in sorted(view.revisions()) if _mark(view, revision) is not None]
     return [
-        Apply(stamped(_plan_config_map(app, revision, text), app.uid), kept["metadata"]["uid"])
+        Apply(stamped(_plan_config_map(app, revision, text)))
         for revision in marked
-        if (kept := view.plan_config_map(revision)) is not None and (text := view.plan_text(revision)) is not None
+        if (text := view.plan_text(revision)) is not None
     ]
 
 
@@ -107,5 +105,5 @@ def _plan_config_map(app: Desired, revision: str, text: str) -> dict[str, Any]:
 
 
 def _mark(view: View, revision: str) -> str | None:
-    kept = view.plan_config_map(revision)
+    kept = view.get("ConfigMap", names.plan_config_map(view.app, revision))
     return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED)

@@ -21,7 +21,6 @@ _NOT_OF_PODS: Final = (
     ("replicas",),
     ("state",),
     ("upgrade",),
-    ("handover",),
     ("autoscaling",),
     ("deletionPolicy",),
     ("internalTopics", "deletionPolicy"),

@@ -1,21 +1,23 @@
 """Scaling: how many pods the StatefulSet is to have now, and what has to happen before there are fewer.
 
 More pods, or none at all, are a matter of a number. One pod fewer means: the highest ordinal is told to leave the group, its
-tasks move, and only then the pod goes. A pod that does not hear holds this up no longer than its grace period, and one of which
-it is known that it cannot hear does not at all: SIGTERM has it commit and close. Static members whose pods are gone for good are
-removed from the group, which would wait for them otherwise.
+tasks move, and only then the pod goes. A pod that does not answer holds this up no longer than its grace period. Static members
+whose pods are gone for good are removed from the group, which would wait for them otherwise.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Final
 
-from millrace_operator.model import Delete, DrainPod, Key
-from millrace_operator.reconcile import members
+from millrace_operator.model import Delete, DrainPod, Key, RemoveMembers
+from millrace_operator.reconcile.annotations import DRAIN
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import Pod
+
+_STILL_WORKS: Final = frozenset({"CREATED", "STARTING", "REBALANCING", "RUNNING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,10 @@ class Scale:
     """How many replicas the StatefulSet is to have now."""
 
     replicas: int
-    leaving: Pod | None = None
-    """The pod that hands its tasks over before there is one fewer."""
+    drain: DrainPod | None = None
+    """What is to be done once the StatefulSet has the note."""
+    note: str | None = None
+    """What the StatefulSet's annotation is to say of a pod that drains."""
 
 
 def scale(turn: Turn, wanted: int, *, may_start: bool) -> Scale:
@@ -49,28 +53,30 @@ def _one_fewer(turn: Turn, current: int) -> Scale:
     pod = turn.view.pods.get(current - 1)
     if pod is None or pod.terminating:
         return Scale(current - 1)
-    since = turn.now if pod.drains_since is None else pod.drains_since
-    left = since + turn.spec.drain.termination_grace_period_seconds - turn.now
+    started = _drain_started(turn, pod)
+    left = started + turn.spec.drain.termination_grace_period_seconds - turn.now
     turn.settle("True", Reason.DRAINING, f"Pod {pod.name} hands its tasks over before it is removed.")
-    if left <= 0 or not pod.reads_drain or _has_left(turn, pod):
+    if left <= 0 or _has_left(turn, pod):
         return Scale(current - 1)
+    instance = turn.observed.instances.get(pod.name)
+    works = instance is not None and instance.state in _STILL_WORKS
     turn.look_after(min(left, 3))
-    return Scale(current, pod)
-
-
-def drain(turn: Turn, pod: Pod) -> None:
-    """Tell a pod to hand its tasks over, unless it was told before."""
-    if pod.drains_since is None:
-        turn.actions.append(DrainPod(pod.name, pod.uid, int(turn.now)))
+    return Scale(current, DrainPod(pod.name, pod.uid) if works else None, f"{pod.uid} {started:.0f}")
 
 
 def restart_drained(turn: Turn, replicas: int) -> None:
-    """Replace those pods that were told to drain and are wanted after all: a drained instance takes no tasks again."""
+    """Start those pods anew that were drained and are wanted after all: a drained instance takes no tasks again."""
     for index, pod in sorted(turn.view.pods.items()):
         instance = turn.observed.instances.get(pod.name)
-        drained = pod.drains_since is not None or (instance is not None and instance.state == "DRAINED")
-        if index < replicas and drained and not pod.terminating:
+        if index < replicas and instance is not None and instance.state == "DRAINED" and not pod.terminating:
             turn.actions.append(Delete(Key("Pod", pod.name), pod.uid))
+
+
+def _drain_started(turn: Turn, pod: Pod) -> float:
+    stateful_set = turn.view.stateful_set
+    annotations = {} if stateful_set is None else stateful_set["metadata"].get("annotations", {})
+    uid, _, since = annotations.get(DRAIN, "").partition(" ")
+    return float(since) if uid == pod.uid and since.isdigit() else turn.now
 
 
 def _has_left(turn: Turn, pod: Pod) -> bool:
@@ -95,12 +101,16 @@ def remove_members(turn: Turn) -> None:
 
     This is the last thing done, as brokers that refuse it should keep nothing else from being done.
     """
-    replicas = turn.view.replicas
-    if not turn.brokers_answer or replicas is None:
+    group, replicas = turn.observed.kafka.group, turn.view.replicas
+    if not turn.brokers_answer or group is None or replicas is None:
         return
-    gone = [
-        item
-        for item in members.own(turn)
-        if (index := _ordinal(turn, item.instance_id)) is not None and index >= replicas and index not in turn.view.pods
-    ]
-    turn.actions.extend(members.removal(gone))
+    gone = {
+        item.instance_id
+        for item in group.members
+        if item.instance_id is not None
+        and (index := _ordinal(turn, item.instance_id)) is not None
+        and index >= replicas
+        and index not in turn.view.pods
+    }
+    if gone:
+        turn.actions.append(RemoveMembers(tuple(sorted(gone))))

@@ -47,16 +47,13 @@ def needs_recreation(turn: Turn, wanted: Mapping[str, Any]) -> bool:
 
 
 def resize_claims(turn: Turn) -> bool:
-    """Have claims grow to the wanted size, settle StorageHealthy, and return whether all have it.
-
-    One that is not bound yet cannot be changed, which the API server refuses: its turn comes when it is.
-    """
+    """Have claims grow to the wanted size, settle StorageHealthy, and return whether all have it."""
     wanted = turn.spec.storage.size
     template = _claim_template(turn)
     small = [
         claim
         for _, claim in sorted(turn.view.claims.items())
-        if claim.bound and not claim.terminating and quantity_value(claim.asked) < quantity_value(wanted)
+        if not claim.terminating and quantity_value(claim.asked) < quantity_value(wanted)
     ]
     if template is not None and quantity_value(_size(template)) > quantity_value(wanted):
         message = f"storage.size is {wanted}, but volumes have {_size(template)} and cannot shrink. Set the size back."

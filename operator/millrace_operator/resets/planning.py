@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from millrace.errors import ActiveGroupError, ConfigError
+from millrace.errors import ConfigError
 from millrace.kafka import reset
 from millrace.kafka.reset import ResetActions, Start, plan_reset
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import PartitionOffset, ResetResult
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.model import Desired
-from millrace_operator.reconcile import members
 from millrace_operator.reconcile.view import View
 
 SHOWN: Final = 1000
@@ -36,28 +34,19 @@ def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan |
     )
 
 
-def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, app: Desired) -> ResetActions:
+def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, *, force: bool) -> ResetActions:
     """Return what is done to the brokers.
 
     Args:
         spec: The reset's.
         brokers: What they have of the application.
         plan: What all its revisions need.
-        app: The application. Only its own members are removed from the group by `force`.
+        force: Whether members in the group are removed rather than respected.
 
     Raises:
-        ActiveGroupError: The group has members, and `force` is not set or they are not of this application.
+        ActiveGroupError: The group has members, and `force` is False.
         ConfigError: The offsets of so many partitions cannot be shifted.
     """
-    foreign = [
-        item for item in brokers.members if not members.is_of(app.name, app.uid, item.client_id, item.instance_id)
-    ]
-    if foreign and not spec.dry_run:
-        raise ActiveGroupError(
-            f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: {', '.join(map(str, foreign))}. "
-            "They are not removed, also by force: stop them"
-        )
-    force = spec.force or spec.dry_run
     actions = plan_reset(
         plan.application_id, brokers, plan, target=spec.target(), inputs=spec.input_topics, force=force
     )

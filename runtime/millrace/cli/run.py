@@ -64,15 +64,10 @@ def run(
             "--http", metavar="HOST:PORT", help="Serve /livez, /startedz, /readyz and /status here.", show_default=False
         ),
     ] = None,
-    drain_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--drain-file",
-            envvar="MILLRACE_DRAIN_FILE",
-            help="Give up all tasks, and go on living without any, once this file has something in it.",
-            show_default=False,
-        ),
-    ] = None,
+    drain_endpoint: Annotated[
+        bool,
+        typer.Option("--drain-endpoint", help="Let POST /drain, at --http, have the instance give up its tasks."),
+    ] = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
     ] = False,
@@ -88,6 +83,7 @@ def run(
         "application.id": application_id,
         "state.dir": None if state_dir is None else str(state_dir),
         "health.listener": http,
+        "health.drain": drain_endpoint or None,
     }
     verbose = bool((context.parent or context).params.get("verbose"))
     configure(verbose=verbose, quiet=False, level=log_level, form=log_format or LogFormat.TEXT)
@@ -108,7 +104,6 @@ def run(
         app.topology(),
         app.config(),
         status_file=status_file,
-        drain_file=drain_file,
         stop_with_parent=stop_with_parent,
         verbose=verbose,
     )

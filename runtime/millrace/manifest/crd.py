@@ -17,7 +17,6 @@ from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
 from millrace.manifest.group import GROUP, VERSION
 from millrace.manifest.kinds import Resource
 from millrace.manifest.model import with_rules
-from millrace.manifest.status import UNSEEN_GENERATION
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural import structural, violations
@@ -36,9 +35,11 @@ Column = tuple[str, str, str, int, str]
 """Name, type, path, priority (0 is always shown) and meaning."""
 
 _APP_COLUMNS: tuple[Column, ...] = (
-    ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of those that there are to be."),
+    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether all assigned tasks run."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
-    ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind."),
+    ("Replicas", "integer", ".spec.replicas", 0, "How many replicas are wanted."),
+    ("Running", "integer", ".status.readyReplicas", 0, "How many replicas run all their tasks."),
+    ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind its input."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
     ("Revision", "string", ".status.currentRevision", 1, "The revision that pods are brought to."),
@@ -121,8 +122,6 @@ def schema_of(model: type[Resource]) -> dict[str, Any]:
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
     properties["metadata"] = {"type": "object"}
-    # Tools that wait for a resource take one without a status for finished; this one says that nobody has seen it yet.
-    properties["status"]["default"] = {"observedGeneration": UNSEEN_GENERATION}
     schema["required"] = ["spec"]
     schema = with_rules(schema, [{"rule": _NAME_CEL, "message": _NAME_RULE}])
     problems = list(violations(schema))

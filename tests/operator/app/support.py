@@ -26,7 +26,7 @@ class PassWorld:
             resources=resources,
             children=children,
             instances=instances,
-            hands=Hands(requests, resources, children),
+            hands=Hands(requests, resources, children, instances),
             outputs=Outputs(requests),
             recorder=Recorder(requests, "operator-0"),
             kafka=kafka,

@@ -13,7 +13,6 @@ from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedEr
 
 from millrace.topology.plan_diff import diff_plans
 from millrace_operator import model
-from millrace_operator.children import RETAINED
 from millrace_operator.model import Key
 from millrace_operator.reconcile import reconcile
 from millrace_operator.reconcile.revisions import revision_of
@@ -253,14 +252,12 @@ def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, after
         assert set(pods) <= set(world.names("Pod"))
         assert set(claims) <= set(kept)
         return
-    assert world.names("StatefulSet") == world.names("Pod") == world.names("Job") == []
-    left = [item["metadata"]["labels"] for key, item in world.objects.items() if key.kind == "ConfigMap"]
+    assert world.names("StatefulSet") == world.names("Pod") == world.names("ConfigMap") == world.names("Job") == []
     if policy == "Retain":
-        assert all(marks.get(RETAINED) == "true" for marks in left)
         assert set(claims) <= set(kept)
         assert topics <= set(world.topics)
     else:
-        assert left == kept == []
+        assert kept == []
         if brokers_up:
             assert set(world.topics) == {INPUT}
             assert not world.group_exists

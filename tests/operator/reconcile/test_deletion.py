@@ -4,8 +4,7 @@ import pytest
 from tests.operator.reconcile.world import INPUT, World
 
 from millrace_operator import model
-from millrace_operator.children import APP_UID
-from millrace_operator.model import Decision, Key, Member
+from millrace_operator.model import Decision
 from millrace_operator.reconcile import reconcile
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -30,12 +29,10 @@ def delete(world, policy="Retain", **fields):
 
 
 def test_retain_keeps_state(world):
-    """Pods and what serves them go; claims, topics and offsets stay, and what tells of them; the members have left."""
-    revision = world.status.stable_revision
+    """Pods and what serves them go; claims, topics and offsets stay; the members have left."""
     delete(world)
     assert not world.exists
-    assert {key.kind for key in world.objects} == {"PersistentVolumeClaim", "ConfigMap"}
-    assert world.names("ConfigMap") == [f"words-plan-{revision}", "words.retained"]
+    assert {key.kind for key in world.objects} == {"PersistentVolumeClaim"}
     assert len(world.names("PersistentVolumeClaim")) == 2
     assert CHANGELOG in world.topics
     assert world.group_exists
@@ -46,7 +43,7 @@ def test_state_that_was_retained_is_used_again(world):
     """An application of the same name takes over volumes and topics."""
     delete(world)
     ids = {name: topic.id for name, topic in world.topics.items()}
-    world.recreate()
+    world.exists, world.deleted_at, world.status = True, None, None
     world.run()
     assert world.condition("Ready")[0] == "True"
     assert {name: topic.id for name, topic in world.topics.items()} == ids
@@ -76,34 +73,14 @@ def test_purge_deletes_topics_only_when_nothing_writes_any_more(world):
 
 
 def test_orphan_leaves_everything(world):
-    """No child goes or does anything else; they only lose the uid of the StreamsApp, so that another may take them over."""
-    before = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
+    """No child is touched: only the finalizer goes."""
+    before = {key: item["metadata"]["uid"] for key, item in world.objects.items()}
     world.change(deletionPolicy="Orphan")
     world.delete()
     world.run(30)
     assert not world.exists
-    after = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
-    assert {key: after[key] for key in before} == before
-    assert [key.name for key in after.keys() - before.keys()] == ["words.retained"]
-    assert not any(APP_UID in item["metadata"]["labels"] for item in world.objects.values())
-    assert world.objects[Key("StatefulSet", "words")]["metadata"]["ownerReferences"] == []
-    assert world.log[-1] == model.SetFinalizer(present=False)
-    assert world.done(model.Delete) == []
-
-
-@pytest.mark.parametrize("policy", ["Retain", "Purge"])
-def test_members_of_others_stay(world, policy):
-    """Only pods of this very StreamsApp are removed from the group: not a successor's, a Java application's, or a namesake's."""
-    world.strangers = [
-        Member("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
-        Member("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
-        Member("namesake", "words-0", "10.0.0.4", "words-0.other-StreamThread-1-consumer"),
-        Member("dynamic", None, "10.0.0.5", "tool"),
-    ]
-    before = list(world.strangers)
-    delete(world, policy)
-    assert not world.exists
-    assert (world.strangers, world.members) == (before, set())
+    assert {key: item["metadata"]["uid"] for key, item in world.objects.items()} == before
+    assert world.log == [model.SetFinalizer(present=False)]
 
 
 def test_claims_and_topics_can_go_with_the_application(world):
@@ -263,7 +240,6 @@ def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
         name=desired.name,
         uid=desired.uid,
         generation=9,
-        status=desired.status,
         spec=None,
         problems=("spec.image: is missing",),
         finalizers=world.finalizers,
@@ -278,7 +254,7 @@ def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
         world.settle()
         world.tick(5)
     assert not world.exists
-    assert kinds == {model.Apply, model.Delete, model.Release, model.SetFinalizer}
+    assert kinds == {model.Delete, model.SetFinalizer}
     assert len(world.names("PersistentVolumeClaim")) == 2
 
 

@@ -116,35 +116,6 @@ def test_problems_stall_and_touch_nothing(world):
     assert ready.status == "True"
 
 
-def test_pod_monitor_that_cannot_be_had_is_told(world):
-    """Without the CRD of PodMonitors the condition says so for as long as one is wanted, and an Event does once."""
-    world.pod_monitors = False
-    world.change(observability={"metrics": {"podMonitor": {"enabled": True}}})
-    world.run(300)
-    assert world.condition("Reconciling") == ("False", "UpToDate")
-    assert "There is no PodMonitor" in world.message("Reconciling")
-    assert [event.reason for event in world.events if "PodMonitor" in event.message] == ["NotAvailable"]
-    world.pod_monitors = True
-    world.run(30)
-    assert "PodMonitor" not in world.message("Reconciling")
-    assert world.names("PodMonitor") == ["words"]
-
-
-def test_desired_replicas_are_told(world):
-    """`kubectl get` shows how many pods are ready of those that there are to be, whoever decides how many."""
-    assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
-    world.change(replicas=3)
-    world.turn()
-    assert (world.status.desired_replicas, world.status.ready) == (3, "2/3")
-    world.change(replicas=3, autoscaling={"mode": "Auto", "min": 2, "max": 8})
-    world.run()
-    wanted = world.status.autoscaling.recommended
-    assert world.status.ready == f"{wanted}/{wanted}"
-    world.change(state="suspended")
-    world.run()
-    assert (world.status.desired_replicas, world.status.ready) == (0, "0/0")
-
-
 def test_transitions_become_events(world):
     """A roll-back is told once, by its reason, as a Warning."""
     world.programs["new"] = Program(crashes=True)
