@@ -2,6 +2,8 @@
 # environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes. The base has Python 3.11 or newer with
 # its venv module, glibc and libstdc++, as every Debian-based image of Python does.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
+# `--build-arg CLOUD=aws` or `azure` adds the library by which pods show brokers their identity in that cloud.
+ARG CLOUD=
 
 FROM ${BASE_IMAGE} AS build
 RUN python3 -m venv /pip && python3 -m venv --without-pip /opt/millrace
@@ -18,12 +20,16 @@ RUN /pip/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheel
  && /pip/bin/pip --python /opt/millrace/bin/python install --quiet --no-deps --prefix /package /wheel/*.whl
 
 FROM build AS runtime-environment
-COPY requirements-runtime.lock ./
-RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-runtime.lock
+ARG CLOUD
+COPY requirements-runtime.lock requirements-aws.lock requirements-azure.lock ./
+RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-runtime.lock \
+    ${CLOUD:+--requirement requirements-${CLOUD}.lock}
 
 FROM build AS operator-environment
-COPY requirements-operator.lock ./
+ARG CLOUD
+COPY requirements-operator.lock requirements-aws.lock requirements-azure.lock ./
 RUN /pip/bin/pip --python /opt/millrace/bin/python install --quiet --require-hashes --requirement requirements-operator.lock \
+    ${CLOUD:+--requirement requirements-${CLOUD}.lock} \
  && rm -r /opt/millrace/lib/python3*/site-packages/kubernetes/aio
 # (the client's asynchronous half is 68 MB, and the operator uses the other)
 

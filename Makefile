@@ -77,16 +77,17 @@ soak: $(READY) ## Let everything fail for MINUTES=4 on real brokers, and count e
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
 
 .PHONY: bench-operator
-bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server
-	@$(BIN)/python -m e2e.bench_latency
+bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real API server, or BENCH="--apps 1000 --pods 3"
+	@$(BIN)/python -m e2e.bench_latency $(BENCH)
 
 .PHONY: lock
 lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
-	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --group dev --output-file requirements-dev.lock
+	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --extra aws --extra azure --group dev --output-file requirements-dev.lock
 	@$(LOCK) pyproject.toml --extra schema-registry --constraint requirements-dev.lock --output-file requirements-runtime.lock
 	@$(LOCK) pyproject.toml --extra operator --constraint requirements-dev.lock --output-file requirements-operator.lock
+	@for cloud in aws azure; do $(LOCK) pyproject.toml --extra $$cloud --constraint requirements-dev.lock --output-file requirements-$$cloud.lock || exit 1; done
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
 
 .PHONY: e2e
@@ -96,6 +97,12 @@ e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests on 
 .PHONY: e2e-all
 e2e-all: $(READY) ## As e2e, with the tests that are slow and rarely fail
 	@$(BIN)/python -m e2e --all $(E2E_ARGS)
+
+MINORS ?= 1.30 1.37
+MINOR_TESTS ?= e2e/test_smoke.py e2e/test_crds.py e2e/test_children.py e2e/test_install.py e2e/test_lifecycle.py
+.PHONY: e2e-minors
+e2e-minors: $(READY) ## Run a part of the end-to-end tests on the oldest and the newest Kubernetes that can be built (MINORS="1.30 1.37")
+	@for minor in $(MINORS); do E2E_KUBERNETES=$$minor $(BIN)/python -m e2e $(MINOR_TESTS) $(E2E_ARGS) || exit 1; done
 
 .PHONY: clean
 clean: ## Remove the environment and every cache in the checkout

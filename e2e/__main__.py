@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
     try:
         with phase("The whole run"):
             with phase("Providing packages and programs"):
-                prepare()
+                prepare(thorough=_ALL in arguments)
             with temporary_cluster() as cluster:
                 with phase("Building the images and loading them into the node"):
                     images = provide_images(cluster)

@@ -1,21 +1,29 @@
 """How fast the operator is, and how little it asks at rest, with many StreamsApps: `make bench-operator`.
 
-The API server, its controllers and the operator are real; nodes, pods and brokers are pretended (`e2e.pretend`). Measured are, as
-seen by a watch of the StatefulSets, from a spec's change to what follows from it:
+The API server, its controllers and the operator are real; nodes and pods are pretended, and at first brokers (`e2e.pretend`).
+Each application has credentials of its own. `--apps 1000 --pods 3` is the size that the operator is made for.
 
-* *create*: all applications at once, until each is Ready;
-* *scale*: one replica more, for one application at a time, until the StatefulSet has it;
-* *burst*: the same for all applications at once;
-* *rest*: requests that the operator sends to the API server in a minute in which nothing happens.
+* *create*: all applications at once, until each is Ready; and for each from its creation to Ready;
+* *rest*: requests that the operator sends to the API server in a minute in which nothing happens;
+* *scale, one at a time*: from the change of a spec until a watch sees the StatefulSet with one replica more;
+* *scale, all at once*: the same for all applications at once;
+* *fail-over*: the operator is killed; from then until another has the Lease, and has passed over every application;
+* *brokers away*: an operator that meets brokers of which half refuse connections, and half accept them and are silent: until it
+  has passed over every application, and from the change of a spec until the status is about it; no probe may fail meanwhile.
+
+The operator's memory and threads are told after each.
 """
 
 import argparse
 import contextlib
+import signal
+import socket
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +37,8 @@ from e2e.pretend import Kubelet, manifest
 
 _GROUP = ("streams.millrace.dev", "v1alpha1")
 _SPACE = "bench"
+_SILENT: list[socket.socket] = []
+"""What accepts connections and says nothing."""
 
 
 class StatefulSets:
@@ -54,7 +64,7 @@ class StatefulSets:
     def wait(self, name: str, replicas: int) -> float:
         """Wait until a StatefulSet has so many replicas, and return when that was."""
         with self._changed:
-            if not self._changed.wait_for(lambda: (name, replicas) in self.seen, timeout=120):
+            if not self._changed.wait_for(lambda: (name, replicas) in self.seen, timeout=900):
                 raise TimeoutError(f"{name} has not come to {replicas} replicas")
             return self.seen[name, replicas]
 
@@ -63,6 +73,7 @@ def main() -> int:
     """Run the benchmark and print what was measured."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--apps", type=int, default=200)
+    arguments.add_argument("--pods", type=int, default=1, help="of each application, at first")
     arguments.add_argument("--workers", type=int, default=4)
     arguments.add_argument("--rest-seconds", type=float, default=60)
     options = arguments.parse_args()
@@ -75,9 +86,19 @@ def main() -> int:
         cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _SPACE}})
         kubelet = Kubelet(_api(cluster))
         settings = {"WORKERS": options.workers, "LOG_LEVEL": "INFO", "LEASE_SECONDS": 15, "RESYNC_SECONDS": 60}
-        with OperatorProcess(cluster.kubeconfig, Path(folder) / "operator.log", **settings) as operator:
-            operator.wait_until_it_leads()
-            _measure(cluster, operator, options.apps, options.rest_seconds)
+
+        def operator(name: str, **more: str) -> OperatorProcess:
+            return OperatorProcess(cluster.kubeconfig, Path(folder) / f"{name}.log", **settings, **more)
+
+        with operator("first") as first:
+            first.wait_until_it_leads()
+            names = _create(cluster, first, options.apps, options.pods)
+            _measure(cluster, first, names, options.pods, options.rest_seconds)
+            with operator("second") as second:
+                _fail_over(first, second, options.apps)
+                second.signal(signal.SIGKILL)
+        with operator("third", PRETEND_BROKERS="real") as third:
+            _brokers_away(cluster, third, names)
         kubelet.close()
     return 0
 
@@ -86,24 +107,93 @@ def _api(cluster: Cluster) -> client.ApiClient:
     return config.new_client_from_config(str(cluster.kubeconfig))
 
 
-def _measure(cluster: Cluster, operator: OperatorProcess, count: int, rest_seconds: float) -> None:
+def _create(cluster: Cluster, operator: OperatorProcess, count: int, pods: int) -> list[str]:
+    custom, core = client.CustomObjectsApi(_api(cluster)), client.CoreV1Api(_api(cluster))
+    names = [f"app-{number:04}" for number in range(count)]
+    silent = socket.create_server(("127.0.0.1", 0), backlog=4096)  # open as long as this process
+    _SILENT.append(silent)
+    away = ("127.0.0.1:1", f"127.0.0.1:{silent.getsockname()[1]}")
+    for number, name in enumerate(names):
+        core.create_namespaced_secret(
+            _SPACE, {"metadata": {"name": name}, "stringData": {"username": name, "password": name}}
+        )
+        auth = {"type": "scram-sha-512", "secretRef": {"name": name}}
+        kafka = {"bootstrapServers": [away[number % 2]], "auth": auth}
+        body = manifest(name, replicas=pods, kafka=kafka)
+        if not number:
+            begun = time.monotonic()
+        custom.create_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", body)
+    wait_for(f"{count} apps to be ready", lambda: len(_ready(custom)) == count, timeout_s=3600, poll_s=2)
+    print(f"create: {count} StreamsApps with {pods} pods each Ready after {time.monotonic() - begun:.0f} s")
+    _print("created to Ready", _ready(custom))
+    _print_size(operator)
+    return names
+
+
+def _measure(cluster: Cluster, operator: OperatorProcess, names: list[str], pods: int, rest_seconds: float) -> None:
     custom, sets = client.CustomObjectsApi(_api(cluster)), StatefulSets(_api(cluster))
-    names = [f"app-{number:03}" for number in range(count)]
-    begun = time.monotonic()
-    for name in names:
-        custom.create_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", manifest(name))
-    wait_for(f"{count} apps to be ready", lambda: _ready(custom) == count, timeout_s=900, poll_s=1)
-    print(f"create: {count} StreamsApps Ready after {time.monotonic() - begun:.0f} s")
     _wait_for_rest(operator)
     _rest(operator, rest_seconds)
     single = []
-    for name in names[:: max(1, count // 50)]:
-        changed = _scale(custom, name, 2)
-        single.append(sets.wait(name, 2) - changed)
+    for name in names[:: max(1, len(names) // 50)]:
+        changed = _scale(custom, name, pods + 1)
+        single.append(sets.wait(name, pods + 1) - changed)
     _print("scale, one at a time", single)
     _wait_for_rest(operator)
-    changes = {name: _scale(custom, name, 3) for name in names}
-    _print("scale, all at once", [sets.wait(name, 3) - changed for name, changed in changes.items()])
+    changes = {name: _scale(custom, name, pods + 2) for name in names}
+    _print("scale, all at once", [sets.wait(name, pods + 2) - changed for name, changed in changes.items()])
+    _wait_for_rest(operator)
+    _print_size(operator)
+
+
+def _fail_over(first: OperatorProcess, second: OperatorProcess, count: int) -> None:
+    wait_for("the second operator's lists", lambda: '"ok": true' in second.get("/readyz"), timeout_s=300)
+    first.signal(signal.SIGKILL)
+    begun = time.monotonic()
+    second.wait_until_it_leads()
+    leads = time.monotonic()
+    _wait_for_passes(second, count)
+    print(f"fail-over: the Lease after {leads - begun:.1f} s, all passes {time.monotonic() - leads:.1f} s later")
+    _print_size(second)
+
+
+def _brokers_away(cluster: Cluster, operator: OperatorProcess, names: list[str]) -> None:
+    custom = client.CustomObjectsApi(_api(cluster))
+    operator.wait_until_it_leads()
+    begun = time.monotonic()
+    _wait_for_passes(operator, len(names))
+    print(f"brokers away: all passes after {time.monotonic() - begun:.1f} s")
+    _print_size(operator)
+    seconds = []
+    for name in names[:: max(1, len(names) // 50)]:
+        begun = time.monotonic()
+        body = {"spec": {"restartNonce": 7}}
+        changed = custom.patch_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", name, body)
+        generation = changed["metadata"]["generation"]
+        wait_for("the status", lambda: _told_of(custom, name) >= generation, timeout_s=300, poll_s=0.02)  # noqa: B023
+        seconds.append(time.monotonic() - begun)
+    _print("brokers away, one at a time", seconds)
+    _print_size(operator)
+
+
+def _told_of(custom: client.CustomObjectsApi, name: str) -> int:
+    found: dict[str, Any] = custom.get_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps", name)
+    return int(found.get("status", {}).get("observedGeneration", 0))
+
+
+def _wait_for_passes(operator: OperatorProcess, count: int) -> None:
+    """Wait until there were as many passes as applications, with which an operator begins."""
+
+    def enough() -> bool:
+        assert '"ok": true' in operator.get("/healthz"), operator.get("/healthz")
+        return operator.metric("millrace_operator_reconcile_seconds_count") >= count
+
+    wait_for("a pass over each application", enough, timeout_s=1800, poll_s=0.2)
+
+
+def _print_size(operator: OperatorProcess) -> None:
+    memory, threads = operator.size
+    print(f"  {memory:.0f} MiB, {threads} threads", flush=True)
 
 
 def _scale(custom: client.CustomObjectsApi, name: str, replicas: int) -> float:
@@ -112,14 +202,19 @@ def _scale(custom: client.CustomObjectsApi, name: str, replicas: int) -> float:
     return begun
 
 
-def _ready(custom: client.CustomObjectsApi) -> int:
+def _ready(custom: client.CustomObjectsApi) -> list[float]:
+    """Return how many seconds after its creation each application that is Ready was so."""
     found: dict[str, Any] = custom.list_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps")
-    return sum(
-        any(
-            item["type"] == "Ready" and item["status"] == "True" for item in app.get("status", {}).get("conditions", ())
-        )
+    return [
+        (datetime.fromisoformat(item["lastTransitionTime"]) - _created(app)).total_seconds()
         for app in found["items"]
-    )
+        for item in app.get("status", {}).get("conditions", ())
+        if item["type"] == "Ready" and item["status"] == "True"
+    ]
+
+
+def _created(app: dict[str, Any]) -> datetime:
+    return datetime.fromisoformat(app["metadata"]["creationTimestamp"])
 
 
 def _but_for_the_lease(operator: OperatorProcess) -> float:
@@ -139,7 +234,7 @@ def _wait_for_rest(operator: OperatorProcess) -> None:
             last[:] = [now, time.monotonic()]
         return time.monotonic() - last[1] > 15
 
-    wait_for("rest", quiet, timeout_s=600, poll_s=1)
+    wait_for("rest", quiet, timeout_s=1800, poll_s=1)
 
 
 def _rest(operator: OperatorProcess, seconds: float) -> None:
@@ -156,7 +251,7 @@ def _rest(operator: OperatorProcess, seconds: float) -> None:
 
 def _print(what: str, seconds: list[float]) -> None:
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    print(f"{what}: p50 {cuts[49] * 1000:.0f} ms, p99 {cuts[98] * 1000:.0f} ms, of {len(seconds)}")
+    print(f"{what}: p50 {cuts[49] * 1000:.0f} ms, p99 {cuts[98] * 1000:.0f} ms, of {len(seconds)}", flush=True)
 
 
 if __name__ == "__main__":

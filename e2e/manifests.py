@@ -23,7 +23,11 @@ KUBE_VERSION: Final = "1.34.0"
 
 _OVERLAYS: Final[dict[str, dict[str, Any]]] = {
     "cluster-wide": {},
-    "namespaced": {"watchNamespaces": [NAMESPACE], "rbac": {"readStorageClasses": False, "aggregate": False}},
+    "namespaced": {
+        "watchNamespaces": [NAMESPACE],
+        "rbac": {"readStorageClasses": False, "aggregate": False, "namespaceDeletion": False},
+        "admissionPolicy": {"enabled": False},
+    },
 }
 _HEADER: Final = "# Rendered from charts/millrace-operator by `make manifests`; changes made here are lost.\n"
 

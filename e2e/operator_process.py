@@ -72,6 +72,13 @@ class OperatorProcess:
         """Its exit status, or None while it runs."""
         return self._process.poll()
 
+    @property
+    def size(self) -> tuple[float, int]:
+        """Its memory in MiB, and how many threads it has."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        found = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
+        return int(found["VmRSS"]) / 1024, int(found["Threads"])
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self._process.send_signal(number)

@@ -2,7 +2,8 @@
 
 `python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
 well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names.
+raise for the applications of these names. With `PRETEND_BROKERS=real` brokers are those of the manifest, and the topology has a
+store.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
 """
@@ -11,6 +12,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,14 +22,17 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from millrace.topology.plan import PlannedSubtopology, TopologyPlan
+from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
+from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
+from millrace_operator.children import names
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
+from millrace_operator.kafka import KafkaClusters
+from millrace_operator.model import DRAIN, Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile import reconcile
 
 INPUT = "input"
@@ -40,6 +45,13 @@ def plan(application_id: str) -> TopologyPlan:
     return TopologyPlan(
         application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
     )
+
+
+def plan_with_a_store(application_id: str) -> TopologyPlan:
+    """Return the plan of a topology with a changelog."""
+    changelog = PlannedChangelogTopic(name=f"{application_id}-counts-changelog", config={"cleanup.policy": "compact"})
+    subtopology = PlannedSubtopology(id=0, source_topics=(INPUT,), changelog_topics=(changelog,))
+    return TopologyPlan(application_id=application_id, hash="0" * 64, subtopologies=(subtopology,))
 
 
 def manifest(name: str, **spec: Any) -> dict[str, Any]:
@@ -60,18 +72,11 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 
 
 class PretendedKafka(Kafka):
-    """Brokers that have all topics, and a group of all pods that were not told to leave.
-
-    Args:
-        drained: The uids of those that were.
-    """
-
-    def __init__(self, drained: set[str]) -> None:
-        self._drained = drained
+    """Brokers that have all topics, and a group of all pods that were not told to leave."""
 
     def observe(self, desired, objects):
         """Return a stable group of the pods there are."""
-        group = _group(desired, objects, self._drained)
+        group = _group(desired, objects)
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
     def observe_for_reset(self, desired, question):
@@ -88,55 +93,54 @@ class PretendedKafka(Kafka):
         """Nothing is open."""
 
 
-def _group(desired: Desired, objects: Mapping[Key, Any], drained: set[str]) -> Group | None:
+def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
     pods = [
         key.name
         for key, obj in objects.items()
-        if key.kind == "Pod"
-        and key.name.removeprefix(f"{desired.name}-").isdigit()
-        and obj["metadata"]["uid"] not in drained
+        if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
-    members = tuple(Member(pod, pod) for pod in sorted(pods))
+    ids = {pod: f"{names.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    members = tuple(Member(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return Group("Stable", members=members) if members else None
 
 
 class PretendedInstances(Instances):
-    """Pods that do well, and leave when they are told.
-
-    Args:
-        drained: The uids of those that were told.
-    """
-
-    def __init__(self, drained: set[str]) -> None:
-        super().__init__()
-        self._drained = drained
+    """Pods that do well, and leave when they are told."""
 
     def ask(self, pods):
         """Return for each running pod that it runs all its tasks, or that it has left."""
         return {
             pod["metadata"]["name"]: Instance("DRAINED")
-            if pod["metadata"]["uid"] in self._drained
+            if _is_drained(pod)
             else Instance("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"
         }
 
-    def drain(self, pod):
-        """Remember that it was told."""
-        self._drained.add(pod["metadata"]["uid"])
+
+def _is_drained(pod: Mapping[str, Any]) -> bool:
+    return DRAIN in pod["metadata"].get("annotations", {})
 
 
 class PretendedOutputs(Outputs):
     """Plan Jobs that print a plan."""
 
+    make = staticmethod(plan)
+
     def of(self, namespace, objects):
         """Return the plan for every Job that has ended."""
         return {
-            key.name: plan(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
+            key.name: self.make(obj["metadata"]["labels"]["streams.millrace.dev/app"]).to_json()
             for key, obj in objects.items()
             if key.kind == "Job" and obj.get("status", {}).get("succeeded")
         }
+
+
+class OutputsWithAStore(PretendedOutputs):
+    """Plan Jobs that print the plan of a topology with a changelog."""
+
+    make = staticmethod(plan_with_a_store)
 
 
 class Kubelet:
@@ -184,11 +188,13 @@ class Kubelet:
 
     def _forever(self, work: Callable[[], None], pause_s: float) -> None:
         while not self._stop.is_set():
+            begun = time.monotonic()
             try:
                 work()
             except (ApiException, HTTPError, OSError) as error:
                 print(f"kubelet: {error}", file=sys.stderr)  # noqa: T201 - seen when the test fails
-            self._stop.wait(pause_s)
+            # To list thousands of pods takes a while, which the API server and the operator have to share.
+            self._stop.wait(max(pause_s, 2 * (time.monotonic() - begun)))
 
     def _beat(self) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -284,8 +290,9 @@ def main() -> int:
 
 def outside(requests) -> Outside:
     """Return what is pretended."""
-    drained: set[str] = set()
-    return Outside(PretendedKafka(drained), PretendedInstances(drained), PretendedOutputs(requests))
+    if os.environ.get("PRETEND_BROKERS") == "real":
+        return Outside(KafkaHands(requests, KafkaClusters()), PretendedInstances(), OutputsWithAStore(requests))
+    return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
 
 
 if __name__ == "__main__":

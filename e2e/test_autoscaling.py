@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.support.application import Application
 from e2e.support.words import Words
 
@@ -41,3 +43,37 @@ def advises_more(app: Application) -> bool:
     """Return whether the status wants more replicas, and says why."""
     advice = app.status().get("autoscaling") or {}
     return advice.get("recommended", 1) > 1 and "do not keep up" in advice["reason"]
+
+
+@pytest.mark.thorough
+def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
+    """An autoscaler may have no replicas: that is a state to rest in; those that come back have their volumes, and count on."""
+    app: Application = word_count(words, replicas=3, upgrade={"gate": {"minStable": "1s"}})
+    app.apply()
+    app.wait_ready()
+    words.write(times=20)
+    words.wait_exact()
+    claims = claim_uids(app)
+    with words.load(40):
+        scale(app, 0)
+        app.wait_for("Ready", reason="ScaledToZero")
+        app.wait("at rest", lambda: app.condition("Reconciling")["status"] == "False")
+        assert app.pods() == []
+        assert app.condition("Stalled")["status"] == "False"
+        assert (app.status()["lifecycleState"], app.status()["replicas"]) == ("Suspended", 0)
+        app.kubectl("wait", "streamsapp", app.name, "--for=condition=Ready", "--timeout=30s")
+        scale(app, 3)
+        app.wait_ready()
+    words.wait_exact()
+    assert claim_uids(app) == claims
+    assert len(claims) == 3
+
+
+def claim_uids(app: Application) -> list[str]:
+    """Return which claims the application has."""
+    return [claim["metadata"]["uid"] for claim in app.objects("pvc")]
+
+
+def scale(app: Application, replicas: int) -> None:
+    """Set the number of replicas as an autoscaler does, through the resource's scale."""
+    app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")

@@ -17,7 +17,14 @@ from e2e.manifests import CHART, KUSTOMIZE, ROOT, RenderError, render
 RELEASE, NAMESPACE = "stream", "platform"
 NAME = f"{RELEASE}-millrace-operator"
 DIGEST = "sha256:" + "a" * 64
-CLUSTER_SCOPED = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition", "Namespace"}
+CLUSTER_SCOPED = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "Namespace",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+}
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 """Kinds that Kubernetes itself does not have."""
 
@@ -261,13 +268,14 @@ def test_all_namespaces_are_served_by_default() -> None:
     items = objects({})
     assert [*rules(items, "Role")] == [f"{NAMESPACE}/{NAME}-leader"]
     (cluster_role,) = [found for name, found in rules(items, "ClusterRole").items() if name == f"/{NAMESPACE}:{NAME}"]
-    assert {"streamsapps", "namespaces"} <= {resource for rule in cluster_role for resource in rule["resources"]}
+    assert {"streamsapps", "secrets"} <= {resource for rule in cluster_role for resource in rule["resources"]}
     assert {"name": "MILLRACE_OPERATOR_NAMESPACES", "value": ""} in next(pods(items))["containers"][0]["env"]
 
 
 def test_namespaces_are_served_by_roles_in_them() -> None:
     """With watchNamespaces nothing may be read or written elsewhere, except which StorageClasses can grow."""
-    items = objects({"watchNamespaces": ["orders", "payments"], "rbac": {"aggregate": False}})
+    rbac = {"aggregate": False, "namespaceDeletion": False}
+    items = objects({"watchNamespaces": ["orders", "payments"], "rbac": rbac})
     assert [*rules(items, "Role")] == [f"orders/{NAME}", f"payments/{NAME}", f"{NAMESPACE}/{NAME}-leader"]
     assert rules(items, "ClusterRole") == {
         f"/{NAMESPACE}:{NAME}:storage-classes": [
@@ -277,6 +285,18 @@ def test_namespaces_are_served_by_roles_in_them() -> None:
     assert {"name": "MILLRACE_OPERATOR_NAMESPACES", "value": "orders,payments"} in next(pods(items))["containers"][0][
         "env"
     ]
+
+
+def test_what_outlives_the_roles_is_held_to_their_namespaces() -> None:
+    """What the operator needs while a namespace is deleted is a ClusterRole, which a policy holds to the namespaces it serves."""
+    items = objects({"watchNamespaces": ["orders", "payments"]})
+    found = rules(items, "ClusterRole")[f"/{NAMESPACE}:{NAME}:namespace-deletion"]
+    assert {resource for rule in found for resource in rule["resources"] if "resourceNames" not in rule} == {
+        *("streamsapps", "streamsresets", "streamsapps/status", "streamsresets/status")
+    }
+    policies = of_kind(items, "ValidatingAdmissionPolicy")
+    policy = next(item for item in policies if item["metadata"]["name"].endswith(".namespaces"))
+    assert policy["spec"]["validations"][0]["expression"] == 'request.namespace in ["orders","payments"]'
 
 
 def test_lease_of_the_release_is_the_one_it_may_write() -> None:
@@ -376,7 +396,7 @@ def test_wrong_values_are_refused(values: dict[str, Any], message: str) -> None:
 
 def test_old_kubernetes_is_refused() -> None:
     """The chart says which Kubernetes it needs."""
-    result = helm("template", RELEASE, str(CHART), "--kube-version", "1.28.0")
+    result = helm("template", RELEASE, str(CHART), "--kube-version", "1.29.0")
     assert result.returncode != 0
     assert "requires kubeVersion" in result.stderr
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client, dynamic
-from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
+from tests.operator.children.apps import BOUND, FULL, SMALL, rendered, revision_of
 
 from e2e.cluster import Cluster, tools
 from e2e.cluster.waiting import wait_for
@@ -138,10 +138,19 @@ SPECS: dict[str, dict[str, Any]] = {
         },
     },
     "tls": SMALL | {"kafka": {"bootstrapServers": ["kafka:9093"], "tls": {}, "auth": FULL["kafka"]["auth"]}},
+    "bound": SMALL | {"kafka": BOUND},
+    "strimzi": SMALL
+    | {
+        "kafka": {
+            "bootstrapServers": ["kafka:9093"],
+            "tls": {"caSecretRef": {"name": "shop-cluster-ca-cert"}, "clientCertSecretRef": {"name": "orders"}},
+            "auth": {"type": "scram-sha-512", "secretRef": {"name": "orders"}},
+        }
+    },
     "quiet": SMALL
     | {
         "podDisruptionBudget": {"enabled": False},
-        "networkPolicy": {"enabled": True},
+        "networkPolicy": {"enabled": False},
         "storage": {"storageClassName": "none"},
     },
 }
@@ -222,7 +231,7 @@ def namespace_of(name: str) -> str:
 def children_of(name: str) -> list[dict[str, Any]]:
     """Return the children of a spec, as reconciliation applies them."""
     app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
-    return [stamped(child) for child in rendered(app, SPECS[name])]
+    return [stamped(child, "uid-of-app") for child in rendered(app, SPECS[name])]
 
 
 def differences(wanted: Any, kept: Any, path: str = "") -> Iterator[str]:
@@ -259,7 +268,7 @@ def control_plane() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def api(control_plane) -> Api:
-    """Return an API server that knows PodMonitors and the priority class of the specs."""
+    """Return an API server that knows PodMonitors, and the priority class and runtime class of the specs."""
     served = Api(control_plane.client)
     served.apply(POD_MONITOR_CRD)
     served.apply(
@@ -268,6 +277,14 @@ def api(control_plane) -> Api:
             "kind": "PriorityClass",
             "metadata": {"name": FULL["podTemplate"]["priorityClassName"]},
             "value": 1000,
+        }
+    )
+    served.apply(
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": FULL["podTemplate"]["runtimeClassName"]},
+            "handler": "sandbox",
         }
     )
     wait_for("PodMonitors to be served", lambda: served.knows("monitoring.coreos.com/v1", "PodMonitor"), timeout_s=120)
@@ -307,7 +324,7 @@ def test_what_is_no_longer_wanted_is_taken_off(api, name):
     for child in children_of(name):
         labelled = copy.deepcopy(child)
         labelled["metadata"]["labels"]["example.com/old"] = "yes"
-        kept = api.apply(stamped(labelled))
+        kept = api.apply(stamped(labelled, "uid-of-app"))
         assert needs_apply(child, kept)
         assert "example.com/old" not in api.apply(child)["metadata"]["labels"]
 

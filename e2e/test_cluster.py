@@ -15,7 +15,7 @@ import pytest
 
 from e2e.cluster import Cluster, ClusterError, cgroups
 from e2e.cluster.leftovers import remove_leftovers
-from e2e.cluster.machine import cable_index
+from e2e.cluster.machine import Machine, cable_index
 from e2e.cluster.waiting import wait_for
 
 _ROOT = Path(__file__).parents[1]
@@ -183,6 +183,19 @@ def test_api_server_comes_back_with_its_data(api_server):
     api_server.restart_api_server()
     assert "kept" in api_server.kubectl("get", "configmaps")
     assert not api_server.kubectl("get", "nodes")
+
+
+def test_a_machine_that_has_ended_may_be_stopped_again(tmp_path):
+    """It leaves alone whoever has its number, its cable's name and its cgroup by then."""
+    first = Machine.start(tmp_path / "first.log", owned=True)
+    first.stop()
+    second = Machine.start(tmp_path / "second.log", owned=True)
+    try:
+        first.stop()
+        assert second.alive
+        assert second.addresses.name in cgroups.names("millrace")
+    finally:
+        second.stop()
 
 
 _OWNER = """

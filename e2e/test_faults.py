@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -90,7 +86,7 @@ def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str
     assert "KafkaLeftBehind" not in {event["reason"] for event in app.events()}
 
 
-def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, words: Words, admin, explain) -> None:
+def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, words: Words, admin) -> None:
     """By default it stops the replica, and conditions and `millrace explain` say which record it is; skipped, all goes on."""
     dead_letters = f"{words.input}-dead"
     admin.create_topics([NewTopic(dead_letters, 1, 1)])[dead_letters].result(30)
@@ -105,7 +101,7 @@ def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, w
         "told",
         lambda: (ready := app.condition("Ready")).get("reason") == "PodsFailing" and words.input in ready["message"],
     )
-    told = explain(app)
+    told = app.explain()
     assert words.input in told
     assert "errorPolicy" in told
     app.apply(processing={"errorPolicy": {"deserialization": "Continue"}, "deadLetterTopic": dead_letters})
@@ -114,17 +110,5 @@ def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, w
     (letter,) = words.read(dead_letters, 1)
     assert (letter.key(), letter.value()) == (b"not a number", b"poison")
     assert dict(letter.headers())["__streams.errors.topic"] == words.input.encode()
-    assert "is not processing" not in explain(app)
+    assert "is not processing" not in app.explain()
     admin.delete_topics([dead_letters])[dead_letters].result(30)
-
-
-@pytest.fixture
-def explain(cluster) -> Callable[[Application], str]:
-    """Run `millrace explain` on an app."""
-
-    def run(app: Application) -> str:
-        command = [sys.executable, "-m", "millrace.cli", "explain", app.name, "--namespace", app.namespace]
-        environment = {**os.environ, "KUBECONFIG": str(cluster.kubeconfig), "COLUMNS": "500"}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
-
-    return run

@@ -64,7 +64,7 @@ def test_the_first_application_runs_as_the_page_says(cluster, operator, namespac
         listed = app.kubectl("get", "streamsapps").splitlines()
         (shown,) = re.findall(r"^(NAME +READY.*)\n(.*)$", PAGE.read_text(), re.MULTILINE)
         assert listed[0].split() == shown[0].split()
-        assert listed[1].split()[:5] == shown[1].split()[:5]
+        assert listed[1].split()[:4] == shown[1].split()[:4]
         app.kubectl("scale", "streamsapp", app.name, "--replicas=4")
         app.spec["replicas"] = 4
         app.wait_ready()

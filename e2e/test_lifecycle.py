@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from e2e.support.application import Application
@@ -70,6 +72,40 @@ def scale(app: Application, replicas: int) -> None:
     app.wait_ready(240)
 
 
+@pytest.mark.thorough
+def test_a_pod_drains_when_it_is_annotated_and_not_when_a_neighbour_asks(word_count, words: Words) -> None:
+    """Another pod's request changes nothing. The annotation reaches the instance, which hands over; wanted, it is replaced."""
+    app: Application = word_count(words, replicas=2)
+    app.apply()
+    app.wait_ready()
+    words.write()
+    app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause=true")
+    app.wait("the pause", lambda: app.condition("ReconciliationPaused").get("status") == "True")
+    neighbour = app.object("pod", f"{app.name}-1")
+    assert neighbour is not None
+    asked = app.kubectl("exec", f"{app.name}-0", "--", "python3", "-c", ASK_TO_DRAIN, neighbour["status"]["podIP"])
+    assert asked.strip() == "501"
+    assert app.instance(f"{app.name}-1")["state"] in {"RUNNING", "REBALANCING"}
+    before, uid = time.monotonic(), neighbour["metadata"]["uid"]
+    app.kubectl("annotate", "pod", f"{app.name}-1", "streams.millrace.dev/drain=true")
+    app.wait("the pod to drain", lambda: app.instance(f"{app.name}-1")["state"] == "DRAINED")
+    print(f"annotated to drained: {time.monotonic() - before:.1f} s")  # noqa: T201 - shown by `-s`
+    app.wait("the other to have all tasks", lambda: app.instance(f"{app.name}-0")["task_counts"]["active"] == 8)
+    app.kubectl("annotate", "streamsapp", app.name, "streams.millrace.dev/pause-")
+    app.wait("another pod", lambda: len(app.pods()) == 2 and uid not in {pod["metadata"]["uid"] for pod in app.pods()})
+    app.wait_ready()
+    words.write()
+    words.wait_exact()
+
+
+ASK_TO_DRAIN = """
+import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], 8080, timeout=60)
+connection.request("POST", "/drain")
+print(connection.getresponse().status)
+"""
+
+
 def test_suspended_it_stops_and_resumed_it_goes_on(word_count, words: Words) -> None:
     """Suspending stops the pods and leaves the group, resuming goes on with the state on the volumes."""
     app: Application = word_count(words, replicas=1)
@@ -98,7 +134,9 @@ def test_deleted_it_keeps_its_volumes_and_takes_them_again(word_count, words: Wo
     claims = {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")}
     assert list(claims) == [f"state-{app.name}-0"]
     app.delete()
-    app.wait("no children", lambda: not app.objects("statefulset,pod,configmap,service,serviceaccount,job"))
+    app.wait("no children", lambda: not app.objects("statefulset,pod,service,serviceaccount,job"))
+    marks = [item["metadata"]["labels"] for item in app.objects("configmap")]
+    assert [mark["streams.millrace.dev/retained"] for mark in marks] == ["true", "true"], "a plan, and ids of topics"
     assert {claim["metadata"]["name"]: claim["metadata"]["uid"] for claim in app.objects("pvc")} == claims
     words.write(times=10)
     app.apply()
@@ -124,7 +162,7 @@ def test_purged_it_leaves_nothing(word_count, words: Words, kafka_topics) -> Non
     assert {words.input, words.output} <= set(kafka_topics())
 
 
-@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+@pytest.mark.parametrize("policy", [pytest.param("Retain", marks=pytest.mark.thorough), "Purge"])
 def test_deletion_ends_while_kafka_is_down(word_count, own_words, policy: str) -> None:
     """An application whose brokers are gone can be deleted, whatever its policy."""
     kafka, words = own_words
@@ -168,6 +206,7 @@ def test_paused_it_is_left_alone(word_count, words: Words) -> None:
     assert app.object("service")
 
 
+@pytest.mark.thorough
 def test_a_restart_is_asked_for_by_a_number(word_count, words: Words) -> None:
     """Another `restartNonce` replaces every pod, one by one."""
     app: Application = word_count(words, replicas=2)

@@ -33,6 +33,7 @@ BROKEN = {
 
 
 @pytest.mark.disturbs
+@pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_broken_resources_hold_none_of_fifty_good_ones_up(word_count: Callable[..., Application], kafka) -> None:
     """Fifty run in pods of their own and count exactly, and change; of those that are broken each says why."""

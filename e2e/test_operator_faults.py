@@ -24,14 +24,16 @@ from e2e.operator_process import OperatorProcess
 from e2e.support.application import Application
 from e2e.support.words import Words
 
-pytestmark = pytest.mark.disturbs
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
 MOST_LIVES = 120
 LONGEST_LIFE_S = 120.0
 QUICK = {"gate": {"minStable": "1s"}}
+OPEN = {"ingressFrom": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
+"""The operator is not in the cluster, so that no policy can let just it reach the pods."""
 LAST_DEATH_S = 60.0
 """How long a process may take to die of the action by which all came to its end."""
-_ACTION = re.compile(r"passes: \S+ \S+: (\w+)|requests: patch \S+/(status)")
+_ACTION = re.compile(r"passes: \S+ \S+: (\w+(?: the \w+| topics| members)?)|requests: patch \S+/(status)")
 _WRITE = re.compile(r"requests: (?:apply|create|patch|delete|update) (?!/apis/coordination)\S*")
 
 
@@ -180,14 +182,16 @@ def children(app: Application) -> set[str]:
 
 def expected_children(app: Application, revision: str) -> set[str]:
     """Return what there is to be for an app of which one revision runs well, and no other has to be known."""
-    own = {f"{kind}/{app.name}" for kind in ("StatefulSet", "Service", "ServiceAccount", "PodDisruptionBudget")}
+    kinds = ("StatefulSet", "Service", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy")
+    own = {f"{kind}/{app.name}" for kind in kinds} | {f"NetworkPolicy/{app.name}.plan"}
     return own | {f"ConfigMap/{app.name}-{what}-{revision}" for what in ("rev", "plan")}
 
 
 @pytest.mark.timeout(1800)
 def test_operator_that_dies_again_and_again_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
     """Created, upgraded, scaled in, deleted, made again, purged: counts are exact, nothing is made twice, left over or lost."""
-    app: Application = word_count(words, replicas=2, upgrade=QUICK, membership={"sessionTimeout": "5m"})
+    settings = {"upgrade": QUICK, "membership": {"sessionTimeout": "5m"}, "networkPolicy": OPEN}
+    app: Application = word_count(words, replicas=2, **settings)
     operator: Mortal = mortal(app)
     words.write(times=20)
     app.apply()
@@ -211,9 +215,10 @@ def test_operator_that_dies_again_and_again_converges(word_count, words: Words, 
         wait_for("some passes", lambda: _passes(healthy) > 3, timeout_s=180)
         assert not _WRITE.findall(healthy.log), "there was nothing left to be done"
 
+    retained = {f"ConfigMap/{app.name}.retained", f"ConfigMap/{app.name}-plan-{app.status()['stableRevision']}"}
     app.kubectl("delete", "streamsapp", app.name, "--wait=false")
     deleted = operator.until(lambda: app.object("streamsapp") is None, 1, last_death_s=LAST_DEATH_S)
-    app.wait("no children", lambda: not children(app) and not app.objects("pods"))
+    app.wait("no other children", lambda: children(app) == retained and not app.objects("pods"))
     assert {item["metadata"]["name"]: item["metadata"]["uid"] for item in app.objects("pvc")} == claims
     assert internal_topics(admin, app) == topics
     assert app.spec["applicationId"] in groups(admin)
@@ -230,11 +235,11 @@ def test_operator_that_dies_again_and_again_converges(word_count, words: Words, 
     assert app.spec["applicationId"] not in groups(admin)
     assert {words.input, words.output} <= set(admin.list_topics(timeout=30).topics)
 
-    assert {"SetFinalizer", "Apply", "ProvisionTopics", "status"} <= set(created)
+    assert {"Set the finalizer", "Apply", "Create topics", "status"} <= set(created)
     assert {"Apply", "Delete", "status"} <= set(upgraded)
-    assert {"DrainPod", "Apply", "status"} <= set(scaled)
-    assert {"Delete", "RemoveMembers", "SetFinalizer"} <= set(deleted)
-    assert {"DeleteTopics", "DeleteGroup"} <= set(purged)
+    assert {"Annotate", "Apply", "status"} <= set(scaled)
+    assert {"Delete", "Remove members", "Remove the finalizer"} <= set(deleted)
+    assert {"Delete topics", "Delete the consumer"} <= set(purged)
     deaths = {
         "created": created,
         "upgraded": upgraded,

@@ -13,7 +13,7 @@ from e2e.support.words import Words
 
 
 def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
-    """Refused while anybody is in the group, told by a dry run, then done: no state is left, and the recount is exact."""
+    """It waits while anybody is in the group; told by a dry run, then done: no state is left, and the recount is exact."""
     app: Application = word_count(words, replicas=1)
 
     def topics() -> list[str]:
@@ -27,7 +27,7 @@ def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka
     assert len(made) == 2
 
     early = app.reset("early")
-    app.wait("refused while it runs", lambda: "spec.state: suspended" in early().get("message", ""))
+    app.wait("waiting while it runs", lambda: "spec.state: suspended" in early().get("message", ""))
     app.kubectl("delete", "streamsreset", "early")
 
     app.apply(state="suspended")
@@ -40,7 +40,8 @@ def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka
 
     with stranger(words, app.spec["applicationId"]):
         reset = app.reset("again")
-        app.wait("refused while others read", lambda: "still runs" in reset().get("message", ""))
+        told = f"Members of group {app.spec['applicationId']} are not pods of StreamsApp counts: rdkafka ("
+        app.wait("waiting while others read", lambda: told in reset().get("message", ""))
         assert reset()["phase"] == "Waiting"
         assert topics() == made
     app.wait("reset", lambda: reset().get("phase") == "Succeeded")

@@ -165,7 +165,11 @@ def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words
 
 
 @pytest.mark.parametrize(
-    ("version", "reason", "timeout"), [("failing", "PodCrashed", "5m"), ("hanging", "ReadyTimeout", "30s")]
+    ("version", "reason", "timeout"),
+    [
+        ("failing", "PodCrashed", "5m"),
+        pytest.param("hanging", "ReadyTimeout", "30s", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_revision_whose_pods_do_not_run_is_rolled_back(
     word_count, words: Words, version: str, reason: str, timeout: str

@@ -72,6 +72,11 @@ def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     raise LookupError(f"There is no dictionary for {config['input']}")
 
 
+def endless(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
+    """Wait for ever while the topology is built: for a look at what a plan may do."""
+    threading.Event().wait()
+
+
 def _counted(
     builder: StreamsBuilder, config: Mapping[str, Any], store: str, *, words_of: Any = words, keys: Any = None
 ) -> KTable[str, int]:

@@ -2,6 +2,8 @@
 
 What is kept is known by a hash of everything it is made of. The sources and the compiler's own cache, three gigabytes, are
 removed once the programs are there. The list of modules and versions, with the hash of each, is in `go/*/go.mod` and `go.sum`.
+
+`E2E_KUBERNETES` chooses another minor version of Kubernetes, for which there is a directory `go/kubernetes-MINOR`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,12 @@ from millrace.dev.jars import cache_directory
 _SOURCES = Path(__file__).with_name("go")
 _REPORT_EVERY_S = 15.0
 _OLDEST_GO = (1, 24)
+_USUAL_MINOR = "1.34"
+
+
+def kubernetes_directory(minor: str) -> str:
+    """Return the directory of `go/` with a minor version of Kubernetes."""
+    return "kubernetes" if minor == _USUAL_MINOR else f"kubernetes-{minor}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +46,28 @@ class Module:
     """Program to Go package."""
     about: str
     """What it costs."""
+    thorough: bool = False
+    """Whether only thorough tests need it."""
 
 
 MODULES = {
     "pause": Module("pause", {"pause": "."}, "seconds"),
-    "kubernetes": Module("kubernetes", {"kubernetes": "."}, "about ten minutes of one processor"),
+    "kubernetes": Module(
+        kubernetes_directory(os.environ.get("E2E_KUBERNETES") or _USUAL_MINOR),
+        {"kubernetes": "."},
+        "about ten minutes of one processor",
+    ),
     "tools": Module(
         "tools",
         {"helm": "helm.sh/helm/v3/cmd/helm", "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform"},
         "about two minutes of one processor",
+    ),
+    "kstatus": Module("kstatus", {"kstatus": "."}, "about two minutes of one processor"),
+    "promtool": Module(
+        "promtool",
+        {"promtool": "github.com/prometheus/prometheus/cmd/promtool"},
+        "about ten minutes of one processor",
+        thorough=True,
     ),
     "coredns": Module("coredns", {"coredns": "."}, "about two minutes of one processor"),
 }
@@ -61,10 +82,15 @@ def provide(name: str) -> Path:
     """Return the directory with a module's programs, building them if they are not there.
 
     Raises:
-        ClusterError: There is no Go, or the build failed.
+        ClusterError: There is no Go or no such version, or the build failed.
     """
     module = MODULES[name]
-    target = e2e_cache() / f"{name}-{_key(module)}"
+    if not (_SOURCES / module.name).exists():
+        known = sorted(path.name.removeprefix("kubernetes-") for path in _SOURCES.glob("kubernetes-*"))
+        raise ClusterError(
+            f"{module.name} cannot be built; beside {_USUAL_MINOR}, E2E_KUBERNETES may be {', '.join(known)}"
+        )
+    target = e2e_cache() / f"{module.name}-{_key(module)}"
     if not target.exists():
         with _lock():
             if not target.exists():
@@ -72,10 +98,15 @@ def provide(name: str) -> Path:
     return target
 
 
-def provide_all() -> None:
-    """Build whatever is missing, then remove the sources and the compiler's cache."""
-    for name in MODULES:
-        provide(name)
+def provide_all(*, thorough: bool = False) -> None:
+    """Build whatever is missing, then remove the sources and the compiler's cache.
+
+    Args:
+        thorough: Whether to build as well what only thorough tests need.
+    """
+    for name, module in MODULES.items():
+        if thorough or not module.thorough:
+            provide(name)
     with _lock():
         drop_go_caches()
 
@@ -100,7 +131,7 @@ def _build(module: Module, target: Path) -> None:
             flags = ["-v", "-trimpath", "-buildvcs=false", f"-p={_jobs()}", f"-ldflags={_link_flags(source, package)}"]
             _compile(["build", *flags, "-o", str(part / program), package], source, program, total)
             say(f"Built {program} in {time.monotonic() - started:.0f} s")
-        if module.name == "kubernetes":
+        if "kubernetes" in module.programs:
             directory = _go(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"], source).strip()
             write_schemas(Path(directory) / "api/openapi-spec/swagger.json", part / "schemas")
         part.replace(target)
@@ -200,7 +231,7 @@ def _jobs() -> int:
 def _key(module: Module) -> str:
     digest = hashlib.sha256()
     files = sorted(path for path in (_SOURCES / module.name).iterdir() if path.is_file())
-    for file in files if module.name != "kubernetes" else [*files, Path(__file__).with_name("schemas.py")]:
+    for file in files if "kubernetes" not in module.programs else [*files, Path(__file__).with_name("schemas.py")]:
         content = file.read_bytes()
         digest.update(f"{file.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()[:16]

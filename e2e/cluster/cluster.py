@@ -10,6 +10,8 @@ import json
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -20,9 +22,9 @@ from e2e.cluster.build import provide_all
 from e2e.cluster.component import Component
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.machine import Machine
-from e2e.cluster.node import NODE_NAME, PAUSE_IMAGE, Node
+from e2e.cluster.node import PAUSE_IMAGE, Node
 from e2e.cluster.packages import provide_packages
-from e2e.cluster.pki import write_cluster_pki
+from e2e.cluster.pki import write_cluster_pki, write_node_pki
 from e2e.cluster.waiting import wait_for
 from e2e.images.archive import write_archive
 
@@ -44,7 +46,8 @@ class Cluster:
     def __init__(self, directory: Path, machine: Machine, *, with_node: bool) -> None:
         self.directory = directory
         self.machine = machine
-        self.node = Node(machine, directory) if with_node else None
+        pki = directory / "pki"
+        self.node = Node(machine, directory, pki, cluster=machine.addresses) if with_node else None
         self._etcd = control_plane.etcd(machine, directory)
         self.api_server = control_plane.api_server(machine, directory)
         self._controllers = control_plane.controller_manager(machine, directory)
@@ -77,6 +80,7 @@ class Cluster:
             cluster._start_control_plane()
             if cluster.node:
                 cluster._start_node(cluster.node)
+                cluster._start_services()
         except BaseException:
             machine.stop()
             raise
@@ -164,19 +168,53 @@ class Cluster:
             raise ClusterError("This cluster has a control plane only")
         self.node.import_image(archive)
 
+    @contextmanager
+    def another_node(self, name: str, images: Iterable[str] = ()) -> Iterator[Node]:
+        """Have a node more, on a machine of its own with a cable to the first; `node.machine.stop()` is its sudden loss.
+
+        Args:
+            name: Its name, in the cluster and below the cluster's directory, where it must be short.
+            images: Names of images that it gets from the first node.
+
+        Raises:
+            ClusterError: It does not start, or the cluster has no first node.
+        """
+        if self.node is None:
+            raise ClusterError("This cluster has a control plane only")
+        directory = self.directory / name
+        directory.mkdir()
+        machine = Machine.start(directory / "machine.log", owned=True)
+        try:
+            machine.connect(self.machine)
+            node = Node(machine, directory, self.directory / "pki", cluster=self.machine.addresses, name=name)
+            self._start_node(node)
+            for image in images:
+                archive = directory / "image.tar"
+                self.node.export_image(image, archive)
+                node.import_image(archive)
+                archive.unlink()
+            yield node
+        finally:
+            machine.stop()
+            self.kubectl("delete", "node", name, "--ignore-not-found")
+            shutil.rmtree(directory)
+
     def restart_api_server(self) -> None:
         """Kill the API server and start it again: clients lose their watches."""
         self.api_server.kill()
         self.api_server.start()
         self._wait_for_api()
 
+    @property
+    def _server(self) -> str:
+        return f"https://{self.machine.addresses.node}:{control_plane.API_PORT}"
+
     def _start_control_plane(self) -> None:
         addresses = self.machine.addresses
         write_cluster_pki(
             self.directory / "pki",
-            server=f"https://{addresses.node}:{control_plane.API_PORT}",
-            node_name=NODE_NAME,
-            node_address=addresses.node,
+            server=self._server,
+            address=addresses.node,
             service_address=addresses.service(1),
         )
         control_plane.configure(self.directory)
@@ -193,29 +231,28 @@ class Cluster:
         )
 
     def _start_node(self, node: Node) -> None:
+        address = node.machine.addresses.node
+        write_node_pki(self.directory / "pki", server=self._server, name=node.name, address=address)
         node.configure()
         node.start_containerd()
-        archive = self.directory / "pause.tar"
+        archive = self.directory / f"{node.name}-pause.tar"
         write_archive(archive, PAUSE_IMAGE, tools.path("pause"))
         node.import_image(archive)
         node.start_kubelet()
         node.proxy.start()
+        wait_for("the node to register", lambda: self._is_ready(node), timeout_s=120, tail=node.kubelet.tail)
+
+    def _start_services(self) -> None:
         name_server = dns.name_server(self.machine, self.directory)
         name_server.start()
-        provisioner = Component(
-            "volumes",
-            [sys.executable, "-m", "e2e.cluster.volumes", str(self.kubeconfig), str(self.directory / "volumes")],
-            self.machine,
-            self.directory / "logs",
-            {"PYTHONPATH": str(_ROOT)},
-        )
-        provisioner.start()
+        for name, arguments in (("volumes", [str(self.directory / "volumes")]), ("policies", [])):
+            command = [sys.executable, "-m", f"e2e.cluster.{name}", str(self.kubeconfig), *arguments]
+            Component(name, command, self.machine, self.directory / "logs", {"PYTHONPATH": str(_ROOT)}).start()
         self.apply(*dns.service(self.machine), *volumes.storage_classes())
-        wait_for("the node to register", self._node_ready, timeout_s=120, tail=node.kubelet.tail)
 
-    def _node_ready(self) -> bool:
+    def _is_ready(self, node: Node) -> bool:
         query = "jsonpath={.status.conditions[?(@.type=='Ready')].status}"
-        return self.kubectl("get", "node", NODE_NAME, "--output", query, check=False) == "True"
+        return self.kubectl("get", "node", node.name, "--output", query, check=False) == "True"
 
     def _wait_for_api(self) -> None:
         wait_for(
@@ -226,14 +263,17 @@ class Cluster:
         )
 
 
-def prepare() -> None:
+def prepare(*, thorough: bool = False) -> None:
     """Provide all that a cluster needs: packages and programs; what is there already costs nothing.
+
+    Args:
+        thorough: Whether to provide as well what only thorough tests need.
 
     Raises:
         ClusterError: Something cannot be provided; says what.
     """
     provide_packages()
-    provide_all()
+    provide_all(thorough=thorough)
 
 
 def _list_of(objects: tuple[dict[str, object], ...]) -> dict[str, object]:

@@ -12,7 +12,8 @@ from e2e.cluster.component import Component
 from e2e.cluster.machine import Machine
 from e2e.cluster.node import DNS_SERVICE_NUMBER
 
-_PORT = 1053
+_PORT = 53
+"""That of the Service too: to a NetworkPolicy a packet has the port where it arrives."""
 _COREFILE = """.:{port} {{
     bind {address}
     errors

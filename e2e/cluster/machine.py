@@ -160,10 +160,24 @@ class Machine:
         _waiting.setdefault(self.holder_pid, []).append(process)
         return process
 
+    def connect(self, other: Machine) -> None:
+        """Lay a cable to another machine: their nodes reach each other, and the pods of both."""
+        ends = (f"to{other.addresses.number}", f"to{self.addresses.number}")
+        here, there = (
+            ("name", end, "netns", str(each.init_pid)) for end, each in zip(ends, (self, other), strict=True)
+        )
+        _run(["ip", "link", "add", *here, "type", "veth", "peer", *there])
+        for machine, end, far in zip((self, other), ends, (other.addresses, self.addresses), strict=True):
+            machine.run("ip", "address", "add", f"{machine.addresses.node}/32", "dev", end)
+            machine.run("ip", "link", "set", end, "up")
+            machine.run("ip", "route", "add", far.node, "dev", end)
+            machine.run("ip", "route", "add", far.pods, "via", far.node, "dev", end)
+
     def stop(self) -> None:
-        """End everything inside and wait until it has gone."""
-        cable = cable_index(self.addresses.name)
+        """End everything inside and wait until it has gone; one that ended before may have left its number to another."""
+        cable = None
         if self.alive:
+            cable = cable_index(self.addresses.name)
             os.kill(self.init_pid, signal.SIGKILL)
         for holder in [process for process in _outliving if process.pid == self.holder_pid]:
             holder.wait()

@@ -15,12 +15,19 @@ import yaml
 from e2e.cluster import tools
 from e2e.cluster.component import Component
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.machine import Machine
+from e2e.cluster.machine import Addresses, Machine
 from e2e.cluster.waiting import wait_for
 
 NODE_NAME = "node"
 PAUSE_IMAGE = "localhost/pause:1"
 DNS_SERVICE_NUMBER = 10
+
+_CABLES = tuple(
+    (table, chain, flag, f"{prefix}+")
+    for table, chain, flag in (("raw", "PREROUTING", "--in-interface"), ("mangle", "POSTROUTING", "--out-interface"))
+    for prefix in ("eth", "to")
+)
+"""Table, chain and condition of a rule for all that crosses a cable, in either direction: to the host, to other machines."""
 
 _CONTAINERD = """version = 2
 root = "{directory}/containerd"
@@ -42,13 +49,25 @@ root = "{directory}/containerd"
 
 
 class Node:
-    """The cluster's only node: a real one, whose parts can be killed and started again."""
+    """A real node, whose parts can be killed and started again.
 
-    def __init__(self, machine: Machine, directory: Path) -> None:
-        self._machine = machine
+    Args:
+        machine: Where it runs.
+        directory: For its data; the directory must be there.
+        pki: The cluster's keys and certificates, the node's own among them.
+        cluster: The addresses of the machine with the control plane: services have theirs from its network.
+        name: Its name; also that of its kubeconfig and its certificate.
+    """
+
+    def __init__(
+        self, machine: Machine, directory: Path, pki: Path, *, cluster: Addresses, name: str = NODE_NAME
+    ) -> None:
+        self.name = name
+        self.machine = machine
         self._directory = directory
+        self._pki = pki
+        self._cluster = cluster
         logs = directory / "logs"
-        pki = directory / "pki"
         self.containerd = Component(
             "containerd", ["containerd", "--config", str(directory / "containerd.toml")], machine, logs
         )
@@ -57,10 +76,10 @@ class Node:
             [
                 *tools.kubernetes("kubelet"),
                 f"--config={directory / 'kubelet.yaml'}",
-                f"--kubeconfig={pki / 'kubelet.kubeconfig'}",
+                f"--kubeconfig={pki / f'kubelet-{name}.kubeconfig'}",
                 f"--root-dir={directory / 'kubelet'}",
                 f"--cert-dir={directory / 'kubelet/pki'}",
-                f"--hostname-override={NODE_NAME}",
+                f"--hostname-override={name}",
                 f"--node-ip={machine.addresses.node}",
                 "--v=2",
             ],
@@ -74,7 +93,7 @@ class Node:
     def configure(self) -> None:
         """Write the configuration files."""
         directory = self._directory
-        for name in ("cni", "kubelet", "containerd", "pod-logs"):
+        for name in ("logs", "cni", "kubelet", "containerd", "pod-logs"):
             (directory / name).mkdir(exist_ok=True)
         (directory / "containerd.toml").write_text(_CONTAINERD.format(directory=directory, pause=PAUSE_IMAGE))
         (directory / "cni/10-e2e.conflist").write_text(json.dumps(self._network()))
@@ -86,7 +105,7 @@ class Node:
         self.containerd.start()
         wait_for(
             "containerd",
-            lambda: self._machine.run("ctr", "version", check=False),
+            lambda: self.machine.run("ctr", "version", check=False),
             timeout_s=180,
             tail=self.containerd.tail,
         )
@@ -106,11 +125,15 @@ class Node:
     def _kubelet_serves(self) -> bool:
         if self.kubelet.ended:
             self.kubelet.start()
-        return self._machine.run(*_ask("http://127.0.0.1:10248/healthz"), check=False).strip() == "ok"
+        return self.machine.run(*_ask("http://127.0.0.1:10248/healthz"), check=False).strip() == "ok"
 
     def import_image(self, archive: Path) -> None:
         """Load a Docker archive into the node's image store."""
-        self._machine.run("ctr", "--namespace", "k8s.io", "images", "import", str(archive), timeout_s=300)
+        self.machine.run("ctr", "--namespace", "k8s.io", "images", "import", str(archive), timeout_s=300)
+
+    def export_image(self, name: str, archive: Path) -> None:
+        """Write an image of the node's store to an archive, for `import_image` of another node."""
+        self.machine.run("ctr", "--namespace", "k8s.io", "images", "export", str(archive), name, timeout_s=300)
 
     def kill_container(self, container_id: str) -> None:
         """Kill a container's first process as the kernel would (SIGKILL).
@@ -135,11 +158,21 @@ class Node:
 
     def block(self, pod_address: str, port: int) -> None:
         """Drop what a pod sends to a port anywhere beyond the node, as a network partition would."""
-        self._machine.run("iptables", "--insert", *_drop(pod_address, port))
+        self.machine.run("iptables", "--insert", *_drop(pod_address, port))
 
     def unblock(self, pod_address: str, port: int) -> None:
         """Take back `block`."""
-        self._machine.run("iptables", "--delete", *_drop(pod_address, port))
+        self.machine.run("iptables", "--delete", *_drop(pod_address, port))
+
+    def cut_off(self) -> None:
+        """Drop all that comes to the machine or leaves it, as a broken switch would; what runs on it runs on."""
+        for rule in _CABLES:
+            self.machine.run("iptables", "--wait", "--table", rule[0], "--insert", *rule[1:], "--jump", "DROP")
+
+    def rejoin(self) -> None:
+        """Take back `cut_off`."""
+        for rule in _CABLES:
+            self.machine.run("iptables", "--wait", "--table", rule[0], "--delete", *rule[1:], "--jump", "DROP")
 
     def reboot(self) -> None:
         """Kill the kubelet, every container and containerd, as a power cut would, and start the node again."""
@@ -152,7 +185,7 @@ class Node:
 
     def _ctr(self, *arguments: str, check: bool = True) -> str:
         try:
-            return self._machine.run("ctr", "--namespace", "k8s.io", *arguments, check=check)
+            return self.machine.run("ctr", "--namespace", "k8s.io", *arguments, check=check)
         except ClusterError as error:
             raise ClusterError(f"containerd refused: {error}") from None
 
@@ -165,7 +198,7 @@ class Node:
             "hairpinMode": True,
             "ipam": {
                 "type": "host-local",
-                "ranges": [[{"subnet": self._machine.addresses.pods}]],
+                "ranges": [[{"subnet": self.machine.addresses.pods}]],
                 "routes": [{"dst": "0.0.0.0/0"}],
                 "dataDir": str(self._directory / "cni-addresses"),
             },
@@ -174,7 +207,7 @@ class Node:
         return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [bridge, ports]}
 
     def _kubelet_configuration(self) -> dict[str, object]:
-        pki = self._directory / "pki"
+        pki = self._pki
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -184,14 +217,14 @@ class Node:
                 "x509": {"clientCAFile": str(pki / "ca.crt")},
             },
             "authorization": {"mode": "AlwaysAllow"},
-            "tlsCertFile": str(pki / "kubelet-server.crt"),
-            "tlsPrivateKeyFile": str(pki / "kubelet-server.key"),
+            "tlsCertFile": str(pki / f"kubelet-{self.name}-server.crt"),
+            "tlsPrivateKeyFile": str(pki / f"kubelet-{self.name}-server.key"),
             "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self._machine.addresses.name}",
+            "cgroupRoot": f"/{self.machine.addresses.name}",
             "failSwapOn": False,
             "failCgroupV1": False,
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "clusterDNS": [self._machine.addresses.service(DNS_SERVICE_NUMBER)],
+            "clusterDNS": [self._cluster.service(DNS_SERVICE_NUMBER)],
             "clusterDomain": "cluster.local",
             "resolvConf": "",
             "imageGCHighThresholdPercent": 100,
@@ -217,10 +250,10 @@ class Node:
         return {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "clientConnection": {"kubeconfig": str(self._directory / "pki/proxy.kubeconfig")},
+            "clientConnection": {"kubeconfig": str(self._pki / "proxy.kubeconfig")},
             "mode": "iptables",
-            "clusterCIDR": self._machine.addresses.pods,
-            "hostnameOverride": NODE_NAME,
+            "clusterCIDR": self.machine.addresses.pods,
+            "hostnameOverride": self.name,
             "conntrack": {"maxPerCore": 0, "min": 0},
         }
 

@@ -6,6 +6,7 @@ import datetime as dt
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 import yaml
 from cryptography import x509
@@ -32,6 +33,17 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         self._write("ca", certificate, self._key)
+
+    @classmethod
+    def load(cls, directory: Path) -> Self:
+        """Return the authority that was written to a directory."""
+        authority = cls.__new__(cls)
+        authority.directory = directory
+        key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        authority._key = key
+        authority._name = x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes()).subject
+        return authority
 
     def serve(self, name: str, names: Sequence[str], addresses: Sequence[str]) -> None:
         """Issue a server's certificate."""
@@ -95,29 +107,40 @@ def write_signing_keys(directory: Path) -> None:
     )
 
 
-def write_cluster_pki(directory: Path, *, server: str, node_name: str, node_address: str, service_address: str) -> None:
-    """Write all that a cluster of one node needs.
+def write_cluster_pki(directory: Path, *, server: str, address: str, service_address: str) -> None:
+    """Write all that a cluster without its nodes needs.
 
     Args:
         directory: Where to.
         server: The API server's URL.
-        node_name: The node's name.
-        node_address: Where the API server and the kubelet listen.
+        address: Where the API server listens.
         service_address: The API server's address inside the cluster.
     """
     authority = Authority(directory)
     service = "kubernetes.default.svc"
     names = ["localhost", "kubernetes", "kubernetes.default", service, f"{service}.cluster.local"]
-    authority.serve("apiserver", names, ["127.0.0.1", node_address, service_address])
-    authority.serve("kubelet-server", [node_name, "localhost"], ["127.0.0.1", node_address])
+    authority.serve("apiserver", names, ["127.0.0.1", address, service_address])
     authority.identify("apiserver-kubelet", "apiserver-kubelet", _ADMIN)
     authority.identify("front-proxy", "front-proxy")
     authority.kubeconfig("admin", server, "admin", _ADMIN)
     authority.kubeconfig("controller-manager", server, "system:kube-controller-manager")
     authority.kubeconfig("scheduler", server, "system:kube-scheduler")
     authority.kubeconfig("proxy", server, "system:kube-proxy")
-    authority.kubeconfig("kubelet", server, f"system:node:{node_name}", "system:nodes")
     write_signing_keys(directory)
+
+
+def write_node_pki(directory: Path, *, server: str, name: str, address: str) -> None:
+    """Write what one node more needs, beside the rest: `kubelet-NAME.kubeconfig` and `kubelet-NAME-server.crt`.
+
+    Args:
+        directory: Where the cluster's are.
+        server: The API server's URL.
+        name: The node's name.
+        address: Where its kubelet listens.
+    """
+    authority = Authority.load(directory)
+    authority.serve(f"kubelet-{name}-server", [name, "localhost"], ["127.0.0.1", address])
+    authority.kubeconfig(f"kubelet-{name}", server, f"system:node:{name}", "system:nodes")
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

@@ -9,14 +9,14 @@ from e2e.cluster.errors import ClusterError
 
 
 def path(program: str) -> Path:
-    """Return the path of `helm`, `kubeconform`, `coredns`, `kubernetes` or `pause`, building it first if it is missing.
+    """Return the path of a program, `helm` or `promtool` say, building it first if it is missing.
 
     Raises:
         ClusterError: There is no such program, or it cannot be built.
     """
-    for module in MODULES.values():
+    for name, module in MODULES.items():
         if program in module.programs:
-            return provide(module.name) / program
+            return provide(name) / program
     known = ", ".join(sorted(name for module in MODULES.values() for name in module.programs))
     raise ClusterError(f"There is no program {program}; there are {known}")
 

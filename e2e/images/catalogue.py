@@ -25,19 +25,24 @@ class Images:
         return {name: size_bytes(name) for name in (self.runtime, self.operator, self.wordcount, self.apps)}
 
 
-def provide_images(cluster: Cluster, *, with_apps: bool = True) -> Images:
-    """Build all images from the checkout and load those that pods run into a cluster's node.
+def provide_images(
+    cluster: Cluster, *, with_apps: bool = True, images: Images | None = None, source: Path = ROOT
+) -> Images:
+    """Build all images and load those that pods run into a cluster's node.
 
     Args:
         cluster: The cluster.
         with_apps: Whether applications are to run, and not only the operator.
+        images: What they are to be called.
+        source: The checkout that they are built from.
 
     Raises:
         ClusterError: A build failed.
     """
+    images = images or Images()
     with tempfile.TemporaryDirectory(prefix="millrace-images-") as directory:
         with sole_use():
-            images = _build()
+            _build(images, source)
             names = [images.operator, images.apps] if with_apps else [images.operator]
             archives = [Path(directory) / f"{number}.tar" for number in range(len(names))]
             for name, archive in zip(names, archives, strict=True):
@@ -47,13 +52,11 @@ def provide_images(cluster: Cluster, *, with_apps: bool = True) -> Images:
     return images
 
 
-def _build() -> Images:
-    images = Images()
+def _build(images: Images, source: Path) -> None:
     base = provide_base()
     for name, target in ((images.runtime, "runtime"), (images.operator, "operator")):
-        build_image(name, ROOT / "Dockerfile", target=target, arguments={"BASE_IMAGE": base})
-    wordcount, apps = ROOT / "examples/wordcount", ROOT / "e2e/apps"
+        build_image(name, source / "Dockerfile", context=source, target=target, arguments={"BASE_IMAGE": base})
+    wordcount, apps = source / "examples/wordcount", source / "e2e/apps"
     runtime, example = {"RUNTIME_IMAGE": images.runtime}, {"WORDCOUNT_IMAGE": images.wordcount}
     build_image(images.wordcount, wordcount / "Dockerfile", context=wordcount, arguments=runtime)
     build_image(images.apps, apps / "Dockerfile", context=apps, arguments=example)
-    return images

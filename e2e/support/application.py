@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -174,6 +176,12 @@ class Application:
         """Delete the resource and wait until it is gone."""
         self.ask_to_delete()
         self.wait("deleted", lambda: self.object("streamsapp") is None, timeout_s)
+
+    def explain(self) -> str:
+        """Return what `millrace explain` prints."""
+        command = [sys.executable, "-m", "millrace.cli", "explain", self.name, "--namespace", self.namespace]
+        environment = {**os.environ, "KUBECONFIG": str(self.cluster.kubeconfig), "COLUMNS": "500"}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     def story(self) -> str:
         """Return what a person would look at when something is stuck."""

@@ -18,7 +18,13 @@ from millrace.manifest.group import GROUP
 from millrace.manifest.status import StreamsAppStatus
 
 FINALIZER: Final = f"{GROUP}/finalizer"
-"""What keeps a StreamsApp until its deletion policy is carried out."""
+"""What keeps a StreamsApp until its deletion policy is carried out, and a StreamsReset that has begun until it has ended."""
+
+DRAIN: Final = f"{GROUP}/drain"
+"""On a pod, since when it is to hand its tasks over (seconds since the epoch): its instance reads that from a file.
+
+On the StatefulSet, the uid of that pod and since when: the pod's annotation may be refused, and its time has to pass even so.
+"""
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
@@ -42,6 +48,8 @@ class Desired:
     generation: int
     spec: StreamsAppSpec | None
     """None if the spec breaks a rule: `problems` says which."""
+    created: str = ""
+    """When, as the API server writes it."""
     manifest: Object = field(default_factory=dict)
     """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
     problems: tuple[str, ...] = ()
@@ -72,6 +80,15 @@ class Member:
     member_id: str
     instance_id: str | None
     host: str = ""
+    client_id: str = ""
+    """Of a static member, that of the first that joined by this instance id."""
+    static_id: str | None = None
+    """Its whole instance id."""
+
+    def __str__(self) -> str:
+        """Return its client id with its host, and its instance id if it is static."""
+        static = f", static {self.static_id}" if self.static_id else ""
+        return f"{self.client_id or self.member_id} ({self.host}{static})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +108,20 @@ class KafkaState:
     error: str | None = None
     """Why nothing could be asked, in words for the user; all else is empty then."""
     reason: str = ""
-    """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing."""
+    """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing,
+    TokenEndpointNotAllowed."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
     """Those internal and input topics of the plans among the app's ConfigMaps that exist."""
+    internal: frozenset[str] = frozenset()
+    """All internal topics that the operator knows of, also from plans whose ConfigMaps are gone, whether they exist or not."""
     asked: frozenset[str] | None = None
     """The topics that were asked for, by the plans that were known then; None for all that there could be."""
     brokers: int = 0
+    cluster_id: str | None = None
+    """What the brokers call their cluster."""
     group: Group | None = None
     lag: int | None = None
-    """Records of the input topics that are not yet committed; None if not known."""
+    """Records of the input and repartition topics that are not yet committed; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +149,43 @@ class Instance:
     rebalances: int = 0
 
 
+RenewalTurn = Literal["Never", "Waits", "Now"]
+"""Whether an application's pods may be renewed by the operator's template: never by itself, not yet, or now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """That pods of the right revision are to be made by the operator's own template, and how far that has come."""
+
+    left: int
+    """How many pods another template has made."""
+    coming: bool
+    """Whether a pod that was renewed does not run yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another StreamsApp on the same brokers."""
+
+    namespace: str
+    name: str
+    uid: str
+    created: str
+    """When, as the API server writes it; times in this form sort."""
+    same_id: bool
+    """Whether it has the same `applicationId`."""
+    runs: bool
+    """Whether it has pods, or is to have some."""
+    takes_over: bool = False
+    """Whether its `handover` names the application that it is a neighbour of."""
+    topics: frozenset[str] = frozenset()
+    """Topics that its plans name; left out unless the application is being deleted."""
+
+    def __str__(self) -> str:
+        """Return its namespace and name."""
+        return f"{self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Everything a pass has seen."""
@@ -144,15 +203,23 @@ class Observed:
     """Whether claims of the app's storage class may grow; None if that could not be seen."""
     pod_monitors: bool = False
     """Whether the cluster knows `PodMonitor`."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Other StreamsApps with the same `applicationId`, and while the application is being deleted all others, on its brokers."""
     operator_namespace: str = "default"
     """Where the operator runs."""
+    taken: Mapping[Key, str] = field(default_factory=dict)
+    """Names that objects of somebody else have, as earlier passes have found, and what is known of these objects."""
+    renewal: RenewalTurn = "Never"
+    """Whether it is this application's turn to have its pods renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create an object or bring it to what is wanted, by server-side apply."""
+    """Create an object, or bring the very one that was seen to what is wanted; what is somebody else's is left alone."""
 
     object: Object
+    uid: str | None = None
+    """The uid of the object that was seen; None if there was none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +230,16 @@ class Delete:
     uid: str
     orphan: bool = False
     """Leave its dependents (a StatefulSet's pods) as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Take the application's uid, and a reference to it, off the very object that was seen: another may have it."""
+
+    key: Key
+    uid: str
+    retained: bool = False
+    """Whether it is kept for the next application of the name to be compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +281,9 @@ class RemoveMembers:
     """Let static members leave the group whose pods are gone for good."""
 
     instance_ids: tuple[str, ...]
+    """The pods."""
+    member_ids: tuple[str, ...]
+    """The very members that were seen: whoever has taken the place of one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,15 +293,18 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DrainPod:
-    """Tell the instance in a pod to leave the group and hand its tasks over."""
+    """Tell the instance in a pod to leave the group and hand its tasks over, by an annotation of the pod."""
 
     pod: str
     uid: str
+    since: int
+    """When it was told first, in seconds since the epoch."""
 
 
 Action = (
     Apply
     | Delete
+    | Release
     | ResizeClaim
     | SetFinalizer
     | ProvisionTopics
@@ -255,3 +338,5 @@ class Decision:
     events: Sequence[Event] = ()
     again_after: float | None = None
     """Seconds after which to look again though nothing was reported; None for the resync interval."""
+    renewal: Renewal | None = None
+    """What the application needs a turn for, or still does with the one it has; None if for nothing."""

@@ -54,7 +54,9 @@ def _listener(value: str) -> str:
     host, colon, port = value.rpartition(":")
     plain = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or (":" in plain and plain == host) or not (port.isascii() and port.isdigit() and int(port) <= 65_535):
-        raise ValueError("write HOST:PORT, for example 0.0.0.0:8080 or [::]:8080; port 0 takes any that is free")
+        raise ValueError(
+            "write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080, or :8080 for all addresses; port 0 takes any that is free"
+        )
     return value
 
 
@@ -185,9 +187,7 @@ class StreamsConfig(BaseModel):
     telemetry_otlp_headers_file: Path | None = None
     """Millrace's own: file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read again as it changes."""
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
-    """Millrace's own: host:port where probes and status are served; off unless set."""
-    health_drain: bool = False
-    """Millrace's own: whether `POST /drain` on that listener makes the instance give up its tasks."""
+    """Millrace's own: host:port where probes and status are served, all addresses without a host; off unless set."""
     health_metrics: bool = False
     """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 

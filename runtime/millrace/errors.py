@@ -108,7 +108,7 @@ class ListenerError(StreamsError):
 
 
 class BrokerUnreachableError(StreamsError):
-    """No broker of `bootstrap.servers` answered in time."""
+    """No broker of `bootstrap.servers`, or nobody who gives tokens for them, answered in time."""
 
 
 class AuthenticationError(StreamsError):

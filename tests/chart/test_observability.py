@@ -19,14 +19,28 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "charts/millrace-operator/files"
 ALERTS = yaml.safe_load((FILES / "alerts.yaml").read_text())["rules"]
 DASHBOARDS = sorted((FILES / "dashboards").glob("*.json"))
-METRIC = re.compile(r"\b(?:millrace_operator|org_apache_kafka)_\w+")
+METRIC = re.compile(r"\b(?:millrace_operator|millrace_app|org_apache_kafka)_\w+")
+APP: dict[str, Any] = {
+    "metadata": {"namespace": "shop", "name": "orders", "generation": 1},
+    "status": {
+        "lifecycleState": "Running",
+        "replicas": 1,
+        "desiredReplicas": 1,
+        "readyReplicas": 1,
+        "autoscaling": {"recommended": 1},
+        "lag": {"total": 0},
+        "tasks": {"restoring": 0},
+        "restoration": {"remainingRecords": 0},
+        "conditions": [{"type": "Ready", "status": "True", "reason": "AllTasksRun"}],
+    },
+}
 
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, set[str]]:
     """Every series by its name in Prometheus, with its labels; those that are scraped with it come to them."""
     metrics = Metrics()
-    metrics.watch(depth=lambda: 0, leads=lambda: True, apps=lambda: [{"status": {"lifecycleState": "Running"}}])
+    metrics.watch(depth=lambda: 0, leads=lambda: True, apps=lambda: [APP])
     metrics.request("get", "pods", "200", 0.1)
     metrics.event("pods")
     metrics.passed("ok", 0.1)
@@ -57,11 +71,11 @@ def test_expression_is_over_metrics_that_exist(expression: str, known: dict[str,
     names = METRIC.findall(expression)
     assert names
     assert [name for name in names if name not in known] == []
-    labels = {
-        label for braces in re.findall(r"\{([^}]*)\}", expression) for label in re.findall(r"(\w+)[=!]~?", braces)
-    }
-    labels |= {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
-    assert labels - {"le"} <= set.intersection(*(known[name] for name in names))
+    for name, braces in re.findall(rf"({METRIC.pattern})\{{([^}}]*)\}}", expression):
+        assert {*re.findall(r"(\w+)[=!]~?", braces)} <= known[name]
+    groups = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
+    labels = {label.strip() for group in groups for label in group.split(",")}
+    assert labels - {"le"} <= set.union(*(known[name] for name in names))
 
 
 def test_panels_do_not_overlap_and_say_what_they_show() -> None:

@@ -143,12 +143,6 @@ def test_what_the_program_prints_goes_to_standard_error(job):
             "spec.kafka.groupProtocol",
         ),
         (
-            {"kafka": {"tls": {}, "auth": {"type": "oauthbearer", "secretRef": {"name": "login"}}}},
-            "UnsupportedFeature",
-            "sasl.mechanism=OAUTHBEARER is not served",
-            "spec.kafka.auth.type",
-        ),
-        (
             {"kafka": {"config": {"producer.compression.type": "zip"}}},
             "Config",
             "compression.type",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import secrets
 import signal
 import socket
@@ -47,11 +48,11 @@ def port():
         return free.getsockname()[1]
 
 
-def answer(port, method, path):
-    """Return status code and body of a request, (0, {}) while nobody listens."""
+def answer(port, path):
+    """Return status code and body of a GET, (0, {}) while nobody listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path)
+        connection.request("GET", path)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
     except OSError:
@@ -70,7 +71,7 @@ def wait_for(condition, process, log):
 
 
 def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
-    """It joins with the mounted credentials, gives its tasks up when asked, ends on SIGTERM, and shows no secret."""
+    """It joins with the mounted credentials, drains when its annotation says so, ends on SIGTERM, and shows no secret."""
     app = f"app-{secrets.token_hex(4)}"
     document = {
         "apiVersion": "streams.millrace.dev/v1alpha1",
@@ -98,22 +99,29 @@ def test_pod_runs_drains_and_ends(kafka, tmp_path, port):
     (tmp_path / "secrets" / "auth" / "password").write_text(PASSWORD + "\n")
     log = tmp_path / "log"
     arguments = ["run", "-f", "streamsapp.yaml", "--replica", "0", "--state-dir", "state"]
-    arguments += ["--http", f"127.0.0.1:{port}", "--drain-endpoint", "--secrets-dir", str(tmp_path / "secrets")]
+    arguments += ["--http", f"127.0.0.1:{port}", "--secrets-dir", str(tmp_path / "secrets")]
+    annotation = tmp_path / "drain"
+    annotation.touch()
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "millrace.cli", *arguments], cwd=tmp_path, stdout=output, stderr=subprocess.STDOUT
+            [sys.executable, "-m", "millrace.cli", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "MILLRACE_DRAIN_FILE": str(annotation)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(lambda: answer(port, "GET", "/readyz")[0] == 200, process, log)
-        status = answer(port, "GET", "/status")[1]
+        wait_for(lambda: answer(port, "/readyz")[0] == 200, process, log)
+        status = answer(port, "/status")[1]
         assert status["threads"][0]["instance_id"] == "shop-0-1"
         assert status["ready"]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
             metrics = page.read().decode()
         assert 'client_id="shop-0"' in metrics
-        assert answer(port, "POST", "/drain")[0] == 202
-        wait_for(lambda: answer(port, "GET", "/status")[1].get("state") == "DRAINED", process, log)
-        assert answer(port, "GET", "/livez")[0] == 200
+        assert status["state"] == "RUNNING"  # the file is empty as long as the pod has no annotation
+        annotation.write_text("1700000000")
+        wait_for(lambda: answer(port, "/status")[1].get("state") == "DRAINED", process, log)
+        assert answer(port, "/livez")[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from typing import get_args
 
 from tests.docs import conditions
+from tests.docs.inventory import ROOT
 
 from millrace.manifest.status import ConditionType
 from millrace_operator.reconcile.reasons import REASONS, Reason
@@ -30,3 +33,24 @@ def test_every_reason_is_explained() -> None:
         assert f"| `{reason}` | {explanation.meaning} |" in page
         assert explanation.meaning.endswith(".")
         assert not explanation.remedy or explanation.remedy.endswith((".", "`"))
+
+
+def _reasons_of_failures() -> Iterator[str]:
+    """Yield each reason that the operator's code names where a pass, or an action of it, fails."""
+    for path in sorted((ROOT / "operator").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            if node.func.id in {"FailedError", "RefusedError", "Refusal"}:
+                yield from (item.value for item in node.args if isinstance(item, ast.Constant) and _is_word(item.value))
+
+
+def _is_word(value: object) -> bool:
+    return isinstance(value, str) and value.isidentifier()
+
+
+def test_reasons_of_failures_are_explained() -> None:
+    """What a failed pass says in `Stalled` is in the table as well, under that condition."""
+    found = {*_reasons_of_failures()}
+    assert found >= {"OperatorError", "RefusedByApiServer", "RefusedByKafka", "ActionFailed"}
+    assert {reason: REASONS[reason].condition for reason in found} == dict.fromkeys(found, "Stalled")

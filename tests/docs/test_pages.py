@@ -15,7 +15,10 @@ from millrace.manifest import StreamsApp, StreamsReset
 from millrace.serdes import Serdes
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["install.md", "getting-started.md", "upgrades.md", "gitops.md", "operations.md", "conditions.md", "README.md"]
+PAGES = [
+    *("install.md", "getting-started.md", "brokers.md", "upgrades.md", "gitops.md"),
+    *("operations.md", "conditions.md", "README.md"),
+]
 CHART = DOCS.parent / "charts/millrace-operator"
 
 
@@ -43,6 +46,16 @@ def test_security_of_the_first_application_is_valid() -> None:
     manifest, security = documents("getting-started.md")
     manifest["spec"]["kafka"] |= security["spec"]["kafka"]
     assert StreamsApp.model_validate(manifest).spec.kafka.auth
+
+
+@pytest.mark.parametrize("number", range(len(documents("brokers.md"))))
+def test_every_way_to_brokers_is_valid(number: int) -> None:
+    """What the page says for each kind of broker is all that a manifest must say of it."""
+    manifest = documents("getting-started.md")[0]
+    example = documents("brokers.md")[number]["spec"]
+    manifest["spec"] |= example
+    spec = StreamsApp.model_validate(manifest).spec
+    assert spec.kafka.auth or spec.kafka.binding_secret_ref or spec.pod_template.env_from
 
 
 def test_program_of_the_first_application_counts_words() -> None:

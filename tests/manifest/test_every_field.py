@@ -72,8 +72,10 @@ def test_every_field_has_a_wrong_value(kind):
 @pytest.mark.parametrize("part", ["spec", "status"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_good_example_has_every_field(kind, part):
-    """`good/everything.yaml` leaves no field out, so that each is applied to an API server at least once."""
-    given = set(paths_in(wrong.good("everything")[kind][part], part))
+    """No field is left out by `good/everything.yaml` and the ways to brokers that it cannot go: an API server sees each once."""
+    others = [wrong.good(name).get(kind, {}) for name in wrong.OTHER_WAYS]
+    examples = [wrong.good("everything")[kind], *others]
+    given = {path for example in examples for path in paths_in(example.get(part, {}), part)}
     assert fields_of(kind, part) - given == set()
 
 
@@ -94,6 +96,12 @@ def test_good_manifest_is_accepted(name, kind):
     model, problems = check(wrong.good(name)[kind], KINDS[kind])
     assert problems == []
     assert isinstance(model, KINDS[kind])
+
+
+@pytest.mark.parametrize("name", wrong.OTHER_WAYS)
+def test_other_ways_to_brokers_are_accepted(name):
+    """Each has a manifest of its own, because they exclude each other."""
+    assert check(wrong.good(name)["StreamsApp"])[1] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

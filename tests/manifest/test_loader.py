@@ -151,11 +151,11 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/replicas", "2", "spec.replicas: must be an integer (got '2')"),
     ("spec/replicas", 1.5, "spec.replicas: must be an integer (got 1.5)"),
     ("spec/replicas", True, "spec.replicas: must be an integer (got true)"),
-    ("spec/kafka/bootstrapServers", None, "spec.kafka.bootstrapServers: is required: addresses (host:port)"),
+    ("spec/kafka/bootstrapServers", None, "spec.kafka: bootstrapServers must be given: addresses (host:port)"),
     ("spec/threads", 0, "spec.threads: must be at least 1 (got 0)"),
     ("spec/threads", 257, "spec.threads: must be at most 256"),
     ("spec/kafka", _ABSENT, "spec.kafka: is required: the Kafka cluster"),
-    ("spec/kafka/bootstrapServers", _ABSENT, "spec.kafka.bootstrapServers: is required: addresses (host:port)"),
+    ("spec/kafka/bootstrapServers", _ABSENT, "spec.kafka: bootstrapServers must be given: addresses (host:port)"),
     ("spec/kafka/bootstrapServers", [], "spec.kafka.bootstrapServers: must have at least 1 (got [])"),
     ("spec/kafka/bootstrapServers", "kafka:9092", "spec.kafka.bootstrapServers: must be a list (got 'kafka:9092')"),
     (
@@ -228,7 +228,7 @@ def test_all_problems_are_told_at_once_with_their_lines():
 def test_missing_field_is_reported_at_its_parent():
     """A field that is not there is reported on the line of the mapping that lacks it."""
     text = GOOD.replace('    bootstrapServers: [kafka-0:9092, "[::1]:9092"]\n', "")
-    assert "line 16: spec.kafka.bootstrapServers: is required" in message(text)
+    assert "line 16: spec.kafka: bootstrapServers must be given" in message(text)
 
 
 @pytest.mark.parametrize("key", ["on", "y", "n", "No"])

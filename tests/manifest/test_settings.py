@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.kafka.clients import ClientSettings
 from millrace.manifest import StreamsApp, check, replica_name, to_streams_config
 from millrace.manifest.fields import duration_ms, quantity_value
 
@@ -241,3 +243,185 @@ def test_durations_add_up(hours, minutes, seconds, millis):
     """The parts of a duration add up, whatever they are."""
     text = f"{hours}h{minutes}m{seconds}s{millis}ms"
     assert duration_ms(text) == ((hours * 60 + minutes) * 60 + seconds) * 1000 + millis
+
+
+STRIMZI = {
+    "bootstrapServers": ["k:1"],
+    "tls": {"caSecretRef": {"name": "cluster-ca-cert"}, "clientCertSecretRef": {"name": "my-user"}},
+    "auth": {"type": "scram-sha-512", "secretRef": {"name": "my-user"}},
+}
+
+
+def mounted(directory: Path, *files: str) -> Path:
+    """Make files of secrets as they are in a pod, and return where they are."""
+    for file in files:
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("x")
+    return directory
+
+
+CA = "tls-ca/ca.crt"
+TLS_PAIR = ("tls-client/tls.crt", "tls-client/tls.key")
+USER_PAIR = ("tls-client/user.crt", "tls-client/user.key")
+
+
+def test_secrets_of_a_kafka_user_are_found_as_strimzi_writes_them(tmp_path):
+    """Certificate and key are `user.crt` and `user.key`; the user is who the login entry says, else the Secret's name."""
+    secrets = mounted(tmp_path, CA, *USER_PAIR, "auth/password")
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["ssl.certificate.location"] == f"{tmp_path}/tls-client/user.crt"
+    assert settings["ssl.key.location"] == f"{tmp_path}/tls-client/user.key"
+    assert settings["sasl.username"] == "my-user"
+    assert settings["sasl.password"] == f"${{directory:{tmp_path}/auth:password}}"
+    mounted(tmp_path, "auth/sasl.jaas.config")
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["sasl.jaas.config"] == f"${{directory:{tmp_path}/auth:sasl.jaas.config}}"
+    assert "sasl.username" not in settings
+    mounted(tmp_path, "auth/username", *TLS_PAIR)
+    settings = to_streams_config(app(kafka=STRIMZI), secrets_dir=secrets)
+    assert settings["sasl.username"] == f"${{directory:{tmp_path}/auth:username}}"
+    assert "sasl.jaas.config" not in settings
+    assert settings["ssl.certificate.location"] == f"{tmp_path}/tls-client/tls.crt"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ((CA, "auth/password"), "has neither the keys tls.crt and tls.key nor user.crt and user.key"),
+        ((CA, *USER_PAIR), "Secret my-user of spec.kafka.auth.secretRef has no key password: add it"),
+        ((*USER_PAIR, "auth/password"), "Secret cluster-ca-cert of spec.kafka.tls.caSecretRef has no key ca.crt"),
+    ],
+)
+def test_what_a_mounted_secret_lacks_is_told(tmp_path, files, told):
+    """A pod says at its start which key of which Secret is missing."""
+    with pytest.raises(ConfigError, match=told):
+        to_streams_config(app(kafka=STRIMZI), secrets_dir=mounted(tmp_path, *files))
+
+
+@pytest.mark.parametrize(
+    ("auth", "expected"),
+    [
+        (
+            {"type": "aws-msk-iam", "region": "eu-central-1"},
+            {"sasl.oauthbearer.method": "aws-msk-iam", "sasl.oauthbearer.aws.region": "eu-central-1"},
+        ),
+        (
+            {"type": "entra-id", "scope": "api://kafka/.default"},
+            {"sasl.oauthbearer.method": "entra-id", "sasl.oauthbearer.scope": "api://kafka/.default"},
+        ),
+        (
+            {
+                "type": "oauthbearer",
+                "secretRef": {"name": "a"},
+                "scope": "a b",
+                "extensions": {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"},
+                "tokenEndpointCaSecretRef": {"name": "b"},
+            },
+            {
+                "sasl.oauthbearer.method": "oidc",
+                "sasl.oauthbearer.scope": "a b",
+                "sasl.oauthbearer.extensions": "logicalCluster=lkc-1,identityPoolId=pool-2",
+                "sasl.oauthbearer.client.id": "${directory:/etc/millrace/secrets/auth:clientId}",
+                "sasl.oauthbearer.client.secret": "${directory:/etc/millrace/secrets/auth:clientSecret}",
+                "sasl.oauthbearer.token.endpoint.url": "${directory:/etc/millrace/secrets/auth:tokenEndpoint}",
+                "https.ca.location": "/etc/millrace/secrets/oauth-ca/ca.crt",
+            },
+        ),
+    ],
+)
+def test_ways_to_get_tokens(auth, expected):
+    """Each becomes settings that the clients take; identities of a cloud need no Secret."""
+    settings = to_streams_config(app(kafka={"bootstrapServers": ["k:1"], "tls": {}, "auth": auth}))
+    found = {key: value for key, value in settings.items() if key.startswith(("sasl.oauth", "https."))}
+    assert found == expected
+    assert (settings["security.protocol"], settings["sasl.mechanism"]) == ("SASL_SSL", "OAUTHBEARER")
+    clients = ClientSettings(StreamsConfig.of(settings), "test", resolve_references=False)
+    assert clients.security("admin.").oauth.method == expected["sasl.oauthbearer.method"]
+
+
+BOUND = {"bindingSecretRef": {"name": "orders-kafka"}}
+
+
+def bound(directory: Path, files: dict[str, str]) -> dict:
+    """Return the settings of a pod with such a Secret for its binding, as far as they are about the brokers."""
+    for name, text in files.items():
+        (directory / "binding").mkdir(exist_ok=True)
+        (directory / "binding" / name).write_text(text)
+    settings = to_streams_config(app(kafka=BOUND), secrets_dir=directory)
+    return {key: value for key, value in settings.items() if key.startswith(("boot", "security", "sasl", "ssl"))}
+
+
+STRIMZI_ACCESS = {
+    **dict.fromkeys(("bootstrap.servers", "bootstrap-servers", "bootstrapServers"), "a:9093, b:9093"),
+    **dict.fromkeys(("security.protocol", "securityProtocol"), "SASL_SSL"),
+    **dict.fromkeys(("sasl.mechanism", "saslMechanism"), "SCRAM-SHA-512"),
+    "type": "kafka",
+    "provider": "strimzi",
+    "username": "u",
+    "password": "p",
+    "ssl.truststore.crt": "CA",
+    "sasl.jaas.config": "…",
+}
+
+
+def test_a_binding_says_where_the_brokers_are(tmp_path):
+    """What Strimzi's access operator writes is understood; the password stays a reference to its file."""
+    directory = tmp_path / "binding"
+    assert bound(tmp_path, STRIMZI_ACCESS) == {
+        "bootstrap.servers": "a:9093,b:9093",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": f"${{directory:{directory}:username}}",
+        "sasl.password": f"${{directory:{directory}:password}}",
+        "ssl.ca.location": f"{directory}/ssl.truststore.crt",
+    }
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"bootstrap-servers": "k:1"}, {"security.protocol": "PLAINTEXT"}),
+        ({"bootstrap-servers": "k:1", "ca.crt": "CA"}, {"security.protocol": "SSL"}),
+        (
+            {"bootstrapServers": "k:1", "user": "u", "password": "p", "sasl-mechanism": "plain"},
+            {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"},
+        ),
+        (
+            {"bootstrapServers": "k:1", "ssl.keystore.crt": "C", "ssl.keystore.key": "K", "securityProtocol": "SSL"},
+            {"security.protocol": "SSL"},
+        ),
+    ],
+)
+def test_a_binding_without_a_protocol_sends_no_password_in_the_open(tmp_path, files, expected):
+    """Where the Secret does not say the protocol, it is that of what it has; with a password always over TLS."""
+    found = bound(tmp_path, files)
+    assert {key: found[key] for key in ("security.protocol", "sasl.mechanism") if key in found} == expected
+    assert found["bootstrap.servers"] == "k:1"
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"username": "u"}, "has no key bootstrap-servers or bootstrapServers or bootstrap.servers"),
+        ({"bootstrapServers": "kafka"}, "has 'kafka' under the key bootstrapServers, which is not host:port"),
+        ({"bootstrapServers": "k:1", "type": "postgresql"}, "is a binding of type postgresql, not kafka"),
+        (
+            {"bootstrapServers": "k:1", "securityProtocol": "TLS"},
+            "has 'TLS' under the key securityProtocol, which must be",
+        ),
+        ({"bootstrapServers": "k:1", "username": "u", "password": "p"}, "has no key sasl-mechanism"),
+        ({"bootstrapServers": "k:1", "username": "u", "saslMechanism": "PLAIN"}, "has no key password"),
+        ({"bootstrapServers": "k:1", "securityProtocol": "SASL_SSL", "saslMechanism": "PLAIN"}, "has no key username"),
+    ],
+)
+def test_a_binding_that_does_not_say_enough_is_told(tmp_path, files, told):
+    """The error names the Secret and what it lacks."""
+    with pytest.raises(ConfigError, match=f"Secret orders-kafka of spec.kafka.bindingSecretRef {told}"):
+        bound(tmp_path, files)
+
+
+def test_a_plan_needs_no_binding():
+    """Where there are no secrets, as in a plan Job, the addresses are simply not there."""
+    assert "bootstrap.servers" not in to_streams_config(app(kafka=BOUND))
+    assert to_streams_config(app(kafka=BOUND), bootstrap_servers=["k:1"])["bootstrap.servers"] == "k:1"

@@ -13,6 +13,8 @@ import yaml
 
 HERE: Final = Path(__file__).parent
 GOOD: Final = HERE / "good"
+OTHER_WAYS: Final = ("oauth", "cloud", "binding")
+"""Good manifests with fields that exclude others of the fullest one."""
 _NOTHING: Final = object()
 
 
@@ -50,9 +52,9 @@ def table() -> Iterator[Wrong]:
     for kind, entries in yaml.safe_load((HERE / "wrong_values.yaml").read_text()).items():
         for entry in entries:
             manifest = copy.deepcopy(base[kind])
-            _put(manifest, entry["field"], entry.get("value", _NOTHING))
             for field, value in entry.get("also", {}).items():
                 _put(manifest, field, value)
+            _put(manifest, entry["field"], entry.get("value", _NOTHING))
             yield Wrong(
                 kind=kind,
                 field=entry["field"],

@@ -13,6 +13,8 @@ from tests.runtime.support import expected_counts, last_counts, produce, running
 from millrace.runtime.activity import Activity
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.rates import RateMeter
+from millrace.runtime.snapshot import Instance, take_status
+from millrace.runtime.states import State
 
 
 @pytest.fixture
@@ -139,3 +141,10 @@ def test_rate_forgets_what_is_older_than_its_window():
     assert meter.add(30.0, 1_000) == 0
     assert meter.add(31.0, 3) is None
     assert meter.per_second is None
+
+
+def test_status_names_the_pod(tmp_path, monkeypatch):
+    """By the uid that the operator sets, so that it can tell whose answer it has got; elsewhere there is none."""
+    for uid in ("", "8f3c"):
+        monkeypatch.setenv("POD_UID", uid)
+        assert take_status(Instance("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid

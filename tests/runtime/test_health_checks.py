@@ -160,20 +160,46 @@ def test_probes_are_answered_with_a_code_and_reasons(served):
 
 
 def test_unknown_pages_and_failures_have_codes_of_their_own(served):
-    """What there is not is 404 with what there is, another method 404 or 501, and a snapshot that fails 500."""
+    """What there is not is 404 with what there is, another method 501, and a snapshot that fails 500."""
     address, current = served
     code, body = get(address, "/healthz")
     assert code == 404
     assert "/livez" in body["reasons"][0]
     connection = http.client.HTTPConnection(*address, timeout=60)
     connection.request("POST", "/livez")
-    assert connection.getresponse().status == 404
-    connection.close()
-    connection.request("PUT", "/livez")
     assert connection.getresponse().status == 501
     connection.close()
     current.clear()
     assert get(address, "/livez")[0] == 500
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_without_a_host_either_kind_of_address_is_answered(host):
+    """A pod has an address of IPv4, of IPv6, or of both."""
+    server = HealthServer(":0", lambda: HEALTHY, LIMIT_MS)
+    server.start()
+    assert get((host, server.address[1]), "/livez")[0] == 200
+    server.close()
+
+
+def test_machine_without_ipv6_is_served(monkeypatch):
+    """Where the kernel has IPv6 turned off, no host means all addresses of IPv4."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    server = HealthServer(":0", lambda: HEALTHY, LIMIT_MS)
+    server.start()
+    assert server.address[0] == "0.0.0.0"
+    assert get(("127.0.0.1", server.address[1]), "/livez")[0] == 200
+    server.close()
+
+
+def test_address_of_ipv6_is_written_with_brackets(caplog):
+    """The log's URL can be followed."""
+    caplog.set_level("INFO")
+    server = HealthServer("[::1]:0", lambda: HEALTHY, LIMIT_MS)
+    server.start()
+    assert get(server.address, "/livez")[0] == 200
+    assert f"http://[::1]:{server.address[1]}" in caplog.text
+    server.close()
 
 
 def test_client_that_says_nothing_holds_nobody_up(served):

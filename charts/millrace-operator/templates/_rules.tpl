@@ -1,13 +1,16 @@
-{{/* What the operator may do in the namespaces it watches. */}}
+{{/* What the operator may do in the namespaces it watches. It asks for nothing else: e2e/test_operator_rights.py sees to that. */}}
 {{- define "millrace.rules" -}}
 # The resources it serves: only their users create and delete them.
 - apiGroups: [streams.millrace.dev]
-  resources: [streamsapps, streamsresets]
+  resources: [streamsapps]
   verbs: [get, list, watch, patch]
 - apiGroups: [streams.millrace.dev]
-  resources: [streamsapps/status, streamsresets/status, streamsapps/finalizers, streamsresets/finalizers]
-  verbs: [get, update, patch]
-# What it makes for each of them, by server-side apply.
+  resources: [streamsresets]
+  verbs: [get, list, watch, patch]
+- apiGroups: [streams.millrace.dev]
+  resources: [streamsapps/status, streamsresets/status]
+  verbs: [patch]
+# What it makes for each of them, by server-side apply. It reads one by one only what it finds in the way under a name.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -25,11 +28,12 @@
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
-  verbs: [get, list, watch, create, patch, delete]
-# Pods and claims are the StatefulSet's; the operator rolls pods, keeps or deletes claims, and lets them grow.
+  verbs: [get, list, create, patch, delete]
+# Pods and claims are the StatefulSet's; the operator rolls pods, annotates those that are to drain, keeps or deletes claims, and
+# lets them grow.
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]
-  verbs: [get, list, watch, patch, delete]
+  verbs: [list, watch, patch, delete]
 # The output of plan Jobs.
 - apiGroups: [""]
   resources: [pods/log]
@@ -38,18 +42,8 @@
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-# What users find in `kubectl describe`; one that comes again is read to be counted.
+# What users find in `kubectl describe`; one that comes again is counted.
 - apiGroups: [""]
   resources: [events]
-  verbs: [get, create, patch]
-{{- end }}
-
-{{/* What it may do besides when it watches the whole cluster: notice new namespaces. */}}
-{{- define "millrace.clusterRules" -}}
-- apiGroups: [""]
-  resources: [namespaces]
-  verbs: [get, list, watch]
-- apiGroups: [apiextensions.k8s.io]
-  resources: [customresourcedefinitions]
-  verbs: [get, list, watch]
+  verbs: [create, patch]
 {{- end }}

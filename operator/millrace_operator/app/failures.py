@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from millrace.errors import StreamsError, StreamsTimeoutError
-from millrace_operator.cluster.instances import InstanceError
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 
 
@@ -17,11 +16,13 @@ class FailedError(Exception):
     Args:
         reason: In one CamelCase word.
         message: In words.
+        again_after: Seconds after which to make another, where only something minor failed; None for later and later.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, again_after: float | None = None) -> None:
         super().__init__(message)
         self.reason = reason
+        self.again_after = again_after
 
 
 def failure_of(error: Exception) -> TransientError | FailedError:
@@ -33,7 +34,7 @@ def failure_of(error: Exception) -> TransientError | FailedError:
             return TransientError(str(error))
         case ApiError():
             return FailedError("RefusedByApiServer", str(error))
-        case InstanceError() | NotAllowedToWriteError() | StreamsTimeoutError():
+        case NotAllowedToWriteError() | StreamsTimeoutError():
             return TransientError(str(error))
         case StreamsError():
             return FailedError("RefusedByKafka", str(error))

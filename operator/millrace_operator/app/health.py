@@ -1,13 +1,14 @@
 """Serves the operator's probes and metrics.
 
-Liveness is about progress, not about answering: it fails when a pass has taken, or waited for its turn, longer than any should,
-or when the loop of watches or that of the Lease has stopped turning. The API server or a broker that does not answer fails no
-probe: a restart would not help.
+Liveness is about progress, not about answering: it fails when a pass has taken longer than any should, a worker has died, or the
+loop of watches or that of the Lease has stopped turning. A long queue fails no probe, nor does an API server or a broker that is
+away: a restart would not help.
 """
 
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,21 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 Check = Callable[[], list[str]]
 """Returns what is wrong, in words; nothing if all is well."""
+
+
+class _Server(ThreadingHTTPServer):
+    """Listens on all addresses, of IPv4 and of IPv6 where the machine has both: a pod may have either."""
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        super().__init__(address, handler)
+
+    def server_bind(self) -> None:
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
 
 class HealthServer:
@@ -58,7 +74,7 @@ class HealthServer:
                 self.end_headers()
                 self.wfile.write(body)
 
-        self._server = ThreadingHTTPServer(("", port), Handler)
+        self._server = _Server(("", port), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
         self._thread.start()
 

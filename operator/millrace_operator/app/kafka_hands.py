@@ -1,6 +1,9 @@
 """Joins the hands on Kafka to the cluster: which plan is looked for, and where an application's credentials come from.
 
 Secrets are read by name, never listed, and kept in memory for a while: clients read what rotates anew when brokers refuse it.
+
+A namespace that is deleted loses its Secrets and ConfigMaps in no order, while the deletion of its applications still needs
+them. So what was read from them is kept in memory until the application is gone; topics stand in its status, too.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ import base64
 import binascii
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,11 +29,14 @@ from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka import Credentials, KafkaAction, KafkaClusters, needed_secrets
 from millrace_operator.model import Desired, KafkaState, Key, Object
 from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.resets import Question
 
 _SECRETS_KEPT_SECONDS: Final = 600.0
 _RETRY_SECRETS_SECONDS: Final = 15.0
-_DOUBTFUL: Final = frozenset({"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration"})
+_DOUBTFUL: Final = frozenset(
+    {"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration", "TokenEndpointNotAllowed"}
+)
 """Reasons that may go away with a Secret's newer content."""
 
 Data = Mapping[str, bytes]
@@ -41,6 +47,8 @@ class _Kept:
     credentials: Credentials
     secrets: tuple[str, ...]
     read_at: float
+    last_good: Credentials | None = None
+    """Those that were complete last, for the deletion."""
 
 
 class KafkaHands:
@@ -61,6 +69,7 @@ class KafkaHands:
         self._lock = threading.Lock()
         self._kept: dict[Ref, _Kept] = {}
         self._uids: dict[Ref, str] = {}
+        self._internal: dict[Ref, frozenset[str]] = {}
         self._doubtful: set[Ref] = set()
 
     def observe(self, desired: Desired, objects: Mapping[Key, Object]) -> KafkaState:
@@ -70,10 +79,12 @@ class KafkaHands:
             return KafkaState(error="the manifest has problems", reason="Unknown")
         ref = _ref(desired)
         try:
-            credentials = self._credentials(ref, app)
+            credentials = self._credentials(ref, app, deleting=desired.deleting)
         except ApiError as error:
             return KafkaState(error=f"The credentials could not be read: {error}", reason="SecretMissing")
-        state = self._clusters.observe(app, credentials, *plans_of(desired, objects))
+        plans = plans_of(desired, objects)
+        internal = self._internal_topics(ref, desired, plans)
+        state = self._clusters.observe(app, credentials, *plans, internal_topics=internal)
         with self._lock:
             self._uids[ref] = desired.uid
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
@@ -101,13 +112,14 @@ class KafkaHands:
         """
         app = app_of(desired)
         if app is not None:
-            self._clusters.act(app, self._credentials(_ref(desired), app), action)
+            self._clusters.act(app, self._credentials(_ref(desired), app, deleting=desired.deleting), action)
 
     def forget(self, ref: Ref) -> None:
         """Close what was kept for an application that is gone."""
         with self._lock:
             self._kept.pop(ref, None)
             self._doubtful.discard(ref)
+            self._internal.pop(ref, None)
             uid = self._uids.pop(ref, None)
         if uid is not None:
             self._clusters.forget(uid)
@@ -116,17 +128,34 @@ class KafkaHands:
         """Close all connections."""
         self._clusters.close()
 
-    def _credentials(self, ref: Ref, app: StreamsApp) -> Credentials:
+    def _internal_topics(self, ref: Ref, desired: Desired, plans: Sequence[TopologyPlan]) -> frozenset[str]:
+        """Return what Purge has to delete: the internal topics of the status and of all plans, also of those seen before."""
+        listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
+        named = {name for plan in plans for name in internal_topics(plan)}
+        with self._lock:
+            before = self._internal.get(ref, frozenset()) if self._uids.get(ref) == desired.uid else frozenset()
+            known = self._internal[ref] = before.union(listed, named)
+        return known if desired.deleting else frozenset(listed)
+
+    def _credentials(self, ref: Ref, app: StreamsApp, *, deleting: bool = False) -> Credentials:
         secrets = needed_secrets(app.spec)
         with self._lock:
             kept = self._kept.get(ref)
             age = _RETRY_SECRETS_SECONDS if ref in self._doubtful else _SECRETS_KEPT_SECONDS
         if kept is not None and kept.secrets == secrets and (not secrets or self._clock() - kept.read_at < age):
             return kept.credentials
-        found = {name: self._secret(ref.namespace, name) for name in secrets}
-        credentials = Credentials.of(app.spec, found)
+        try:
+            found = {name: self._secret(ref.namespace, name) for name in secrets}
+            credentials = Credentials.of(app.spec, found)
+        except ApiError:
+            if not deleting or kept is None or kept.last_good is None:
+                raise
+            credentials = kept.last_good
+        last_good = credentials if credentials.problem is None else None if kept is None else kept.last_good
+        if deleting and last_good is not None:
+            credentials = last_good
         with self._lock:
-            self._kept[ref] = _Kept(credentials, secrets, self._clock())
+            self._kept[ref] = _Kept(credentials, secrets, self._clock(), last_good)
         return credentials
 
     def _secret(self, namespace: str, name: str) -> Data | None:

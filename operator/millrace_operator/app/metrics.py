@@ -1,11 +1,15 @@
-"""What the operator measures of itself, in Prometheus' form."""
+"""What the operator measures of itself, and what it knows of each application, in Prometheus' form.
+
+Only the replica that holds the Lease tells of applications, so that none is there twice, and only of those that exist: the series
+of one that is deleted end with it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -14,6 +18,7 @@ from prometheus_client.registry import Collector
 from millrace_operator.model import Object
 
 _PREFIX: Final = "millrace_operator"
+_APP_PREFIX: Final = "millrace_app"
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -45,6 +50,12 @@ class Metrics:
         self._events: Final = Counter(
             f"{_PREFIX}_watch_events", "Events of watches, by resource.", ["resource"], registry=self.registry
         )
+        self._told: Final = Counter(
+            f"{_PREFIX}_events",
+            "Events told about resources, written or not, by type and reason.",
+            ["type", "reason"],
+            registry=self.registry,
+        )
         self._last_pass = time.monotonic()
 
     def watch(
@@ -66,7 +77,7 @@ class Metrics:
             "Since a pass was last ended; 0 where there is nothing to do: without StreamsApps, or without the Lease.",
             registry=self.registry,
         ).set_function(lambda: time.monotonic() - self._last_pass if leads() and any(True for _ in apps()) else 0.0)
-        self.registry.register(_Apps(apps))
+        self.registry.register(_Apps(lambda: apps() if leads() else ()))
 
     def request(self, verb: str, resource: str, code: str, seconds: float) -> None:
         """Count a request to the API server."""
@@ -76,6 +87,10 @@ class Metrics:
     def event(self, resource: str) -> None:
         """Count an event of a watch."""
         self._events.labels(resource).inc()
+
+    def told(self, kind: str, reason: str) -> None:
+        """Count an Event about a resource, of which the namespace may be gone too soon for anybody to see it."""
+        self._told.labels(kind, reason).inc()
 
     def passed(self, result: str, seconds: float) -> None:
         """Count a pass.
@@ -88,14 +103,84 @@ class Metrics:
         self._last_pass = time.monotonic()
 
 
+_NUMBERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "generation": (("metadata", "generation"), "The generation of the manifest."),
+    "observed_generation": (("status", "observedGeneration"), "The generation that the status is about."),
+    "replicas": (("status", "replicas"), "Pods that there are."),
+    "desired_replicas": (("status", "desiredReplicas"), "Pods that there are to be."),
+    "ready_replicas": (("status", "readyReplicas"), "Pods that run all the tasks assigned to them."),
+    "recommended_replicas": (("status", "autoscaling", "recommended"), "Replicas that autoscaling would have."),
+    "lag_records": (("status", "lag", "total"), "Records that wait in input and repartition topics, in two digits."),
+    "tasks": (("status", "topology", "tasks"), "Tasks of the topology."),
+    "restoring_tasks": (("status", "tasks", "restoring"), "Active tasks that restore state."),
+    "restoration_remaining_records": (
+        ("status", "restoration", "remainingRecords"),
+        "Changelog records left to restore, in two digits.",
+    ),
+    "storage_used_percent": (("status", "storage", "maxUsedPercent"), "How full the fullest volume is."),
+}
+"""Gauges of an application: where the number stands in the resource, and what it means. One that is not known has no sample."""
+_APP_LABELS: Final = ("namespace", "name")
+
+
 class _Apps(Collector):
     def __init__(self, apps: Callable[[], Iterable[Object]]) -> None:
         self._apps = apps
 
     def collect(self) -> Iterator[Metric]:
-        """Count apps by what they are doing."""
+        """Count apps by what they are doing, and tell of each."""
+        apps = sorted(self._apps(), key=_labels)
         family = GaugeMetricFamily(f"{_PREFIX}_apps", "StreamsApps by lifecycle state.", labels=["state"])
-        states = Tally(str((app.get("status") or {}).get("lifecycleState", "Unknown")) for app in self._apps())
-        for state, count in sorted(states.items()):
+        for state, count in sorted(Tally(map(_state, apps)).items()):
             family.add_metric([state], count)
         yield family
+        yield from _described(apps)
+        for name, (path, meaning) in _NUMBERS.items():
+            gauge = GaugeMetricFamily(f"{_APP_PREFIX}_{name}", meaning, labels=_APP_LABELS)
+            for app in apps:
+                value = _at(app, path)
+                if isinstance(value, int | float):
+                    gauge.add_metric(_labels(app), value)
+            yield gauge
+
+
+def _described(apps: Iterable[Object]) -> Iterator[Metric]:
+    """Tell what applications are and how they do: always 1, and the labels say it."""
+    names = ("application_id", "image", "revision", "guarantee")
+    info = GaugeMetricFamily(f"{_APP_PREFIX}_info", "What the application is; always 1.", labels=[*_APP_LABELS, *names])
+    states = GaugeMetricFamily(
+        f"{_APP_PREFIX}_lifecycle_state", "What the application is doing; always 1.", labels=[*_APP_LABELS, "state"]
+    )
+    conditions = GaugeMetricFamily(
+        f"{_APP_PREFIX}_condition",
+        "The conditions of the application, with their status and reason; always 1.",
+        labels=[*_APP_LABELS, "type", "status", "reason"],
+    )
+    for app in apps:
+        spec, status = app.get("spec") or {}, app.get("status") or {}
+        said = (
+            spec.get("applicationId", ""),
+            spec.get("image", ""),
+            status.get("currentRevision", ""),
+            (spec.get("processing") or {}).get("guarantee", ""),
+        )
+        info.add_metric([*_labels(app), *map(str, said)], 1)
+        states.add_metric([*_labels(app), _state(app)], 1)
+        for item in status.get("conditions") or ():
+            conditions.add_metric([*_labels(app), item["type"], item["status"], item["reason"]], 1)
+    yield from (info, states, conditions)
+
+
+def _labels(app: Object) -> list[str]:
+    return [app["metadata"]["namespace"], app["metadata"]["name"]]
+
+
+def _state(app: Object) -> str:
+    return str((app.get("status") or {}).get("lifecycleState", "Unknown"))
+
+
+def _at(app: Object, path: Iterable[str]) -> Any:
+    value: Any = app
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

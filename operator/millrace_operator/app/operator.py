@@ -33,6 +33,7 @@ from millrace_operator.app.metrics import Metrics
 from millrace_operator.app.passes import Passes, Reconcile
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
+from millrace_operator.app.renewals import Renewals
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.app.settings import Settings
 from millrace_operator.app.workers import Workers
@@ -45,6 +46,7 @@ from millrace_operator.cluster.observe import Expandable, Outputs
 from millrace_operator.cluster.relist import relist
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka import KafkaClusters
+from millrace_operator.kafka.settings import Allowed
 
 log = logging.getLogger(__name__)
 
@@ -69,9 +71,10 @@ class Outside:
     outputs: Outputs
 
     @classmethod
-    def real(cls, requests: Requests) -> Self:
+    def real(cls, requests: Requests, settings: Settings) -> Self:
         """Return brokers, pods and logs as they are."""
-        return cls(KafkaHands(requests, KafkaClusters()), Instances(), Outputs(requests))
+        clusters = KafkaClusters(Allowed(settings.token_endpoints, settings.cloud_identity))
+        return cls(KafkaHands(requests, clusters), Instances(), Outputs(requests))
 
 
 class Operator:
@@ -106,27 +109,29 @@ class Operator:
             identity=settings.pod_name,
             seconds=settings.lease_seconds,
         )
-        outside = (outside_of or Outside.real)(self._requests)
+        outside = outside_of(self._requests) if outside_of is not None else Outside.real(self._requests, settings)
         resources, children = Cache(), Cache()
         self._cluster = Cluster(
             requests=self._requests,
             resources=resources,
             children=children,
             instances=outside.instances,
-            hands=Hands(self._requests, resources, children, outside.instances),
+            hands=Hands(self._requests, resources, children),
             outputs=outside.outputs,
             kafka=outside.kafka,
             operator_namespace=settings.pod_namespace,
-            recorder=Recorder(self._requests, settings.pod_name),
+            recorder=Recorder(self._requests, settings.pod_name, self._metrics.told),
             expandable=Expandable(self._requests).of,
         )
         self._brokers = Brokers(self._queue.add)
+        self._renewals = Renewals(settings.template_rolls, self._queue.add)
         self._passes = Passes(
             cluster=self._cluster,
             reconcile=reconcile,
             brokers=self._brokers,
             resync_seconds=settings.resync_seconds,
             after_action=crash_after(settings.crash_after_actions),
+            renewals=self._renewals,
         )
         resets = ResetPasses(self._cluster, self._brokers, self._passes.after_action)
         self._workers = Workers(
@@ -230,6 +235,7 @@ class Operator:
         if self._workers.started:
             self._relist_due.set()
         else:
+            self._renewals.resume(self._cluster.resources.of_kind(APPS))
             self._workers.start()
         for kind in (APPS, RESETS):
             for obj in self._cluster.resources.of_kind(kind):

@@ -8,11 +8,13 @@ later, and nothing but a change by its user (`urgent`) brings it forward; the ot
 
 from __future__ import annotations
 
+import heapq
 import random
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -48,7 +50,10 @@ class Schedule(Generic[K]):
     def __init__(self, backoff: Backoff | None = None) -> None:
         self._backoff = backoff or Backoff()
         self._due: dict[K, float] = {}
-        """Insertion order decides between keys that are due at the same time."""
+        self._heap: list[tuple[float, int, K]] = []
+        """When keys are due, in this order; of keys that were brought forward or are being worked on, entries are left over."""
+        self._numbers = count()
+        """Decides between keys that are due at the same time."""
         self._running: set[K] = set()
         self._failures: dict[K, int] = {}
         self._not_before: dict[K, float] = {}
@@ -68,13 +73,15 @@ class Schedule(Generic[K]):
             self.forget(key)
             self._urgent.add(key)
         due = max(now + after, self._not_before.get(key, 0.0))
-        self._due[key] = min(due, self._due.get(key, due))
+        if key not in self._due or due < self._due[key]:
+            self._plan(key, due)
 
     def take(self, now: float) -> K | None:
         """Return the key that has been due for longest, or None; it must be given to `done` afterwards."""
-        key = min((key for key in self._due if key not in self._running), key=self._due.__getitem__, default=None)
-        if key is None or self._due[key] > now:
+        due = self.next_due()
+        if due is None or due > now:
             return None
+        key = heapq.heappop(self._heap)[2]
         del self._due[key]
         self._running.add(key)
         self._urgent.discard(key)
@@ -83,6 +90,8 @@ class Schedule(Generic[K]):
     def done(self, key: K) -> None:
         """Let a key be taken again."""
         self._running.discard(key)
+        if key in self._due:
+            self._plan(key, self._due[key])
 
     def failed(self, key: K, now: float, chance: float) -> float:
         """Have a key worked on again after a delay that grows with every failure, and return the delay.
@@ -94,7 +103,7 @@ class Schedule(Generic[K]):
         self._failures[key] = self._failures.get(key, 0) + 1
         delay = self._backoff.seconds(self._failures[key], chance)
         self._not_before[key] = now + delay
-        self._due[key] = now + delay
+        self._plan(key, now + delay)
         return delay
 
     def forget(self, key: K) -> None:
@@ -108,11 +117,20 @@ class Schedule(Generic[K]):
 
     def next_due(self) -> float | None:
         """Return when the next key is due that is not being worked on."""
-        return min((due for key, due in self._due.items() if key not in self._running), default=None)
+        while self._heap:
+            due, _, key = self._heap[0]
+            if key not in self._running and self._due.get(key) == due:
+                return due
+            heapq.heappop(self._heap)
+        return None
 
     def depth(self, now: float) -> int:
         """Return how many keys are due."""
         return sum(due <= now for due in self._due.values())
+
+    def _plan(self, key: K, due: float) -> None:
+        self._due[key] = due
+        heapq.heappush(self._heap, (due, next(self._numbers), key))
 
 
 class WorkQueue(Generic[K]):
@@ -156,6 +174,13 @@ class WorkQueue(Generic[K]):
                 self._schedule.add(key, self._clock(), again_after)
             self._changed.notify_all()
 
+    def put_off(self, key: K, seconds: float) -> None:
+        """Let a key that nothing was done about be taken again, after so many seconds if it is not added before."""
+        with self._changed:
+            self._schedule.done(key)
+            self._schedule.add(key, self._clock(), seconds)
+            self._changed.notify_all()
+
     def failed(self, key: K) -> float:
         """Let a key that failed be taken again after a delay, which is returned."""
         with self._changed:
@@ -173,12 +198,6 @@ class WorkQueue(Generic[K]):
         """Return how many keys are due."""
         with self._changed:
             return self._schedule.depth(self._clock())
-
-    def waiting_seconds(self) -> float:
-        """Return for how long the key has been due that has waited longest; 0 if none is."""
-        with self._changed:
-            due = self._schedule.next_due()
-            return 0.0 if due is None else max(self._clock() - due, 0.0)
 
     def close(self) -> None:
         """Let every `take` return None."""

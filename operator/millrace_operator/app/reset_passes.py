@@ -13,6 +13,7 @@ from millrace.manifest import StreamsResetStatus
 from millrace_operator.app.brokers import Brokers
 from millrace_operator.app.context import Cluster
 from millrace_operator.app.failures import failure_of
+from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.act import StaleError
@@ -20,7 +21,7 @@ from millrace_operator.cluster.kinds import APPS, RESETS, Kind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
-from millrace_operator.model import Apply, Delete, Object
+from millrace_operator.model import FINALIZER, Apply, Delete, Object, SetFinalizer
 from millrace_operator.resets import (
     DesiredReset,
     ObservedReset,
@@ -69,18 +70,19 @@ class ResetPasses:
             raise failure from error
 
     def _pass(self, ref: Ref, resource: Object, desired: DesiredReset) -> float | None:
-        if desired.deleting or has_ended(desired.status):
+        if has_ended(desired.status) and FINALIZER not in desired.finalizers:
             return None
         name = desired.spec.app_ref.name if desired.spec else ""
         app = self._app(desired.namespace, name)
         observed = self._observe(desired, name, app)
         decision = reconcile_reset(desired, observed)
-        if decision.actions or _begins(desired, decision):
+        if _begins(desired, decision) or any(not isinstance(item, SetFinalizer) for item in decision.actions):
             self._confirm(resource, app)
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
             self.after_action()
+            resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name) or resource
         if decision.status is not None and self._write(resource, decision.status):
             self.after_action()
         for event in decision.events:
@@ -101,9 +103,13 @@ class ResetPasses:
         return self.cluster.resources.get(APPS, namespace, name)
 
     def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
+        of = desired_from(app) if app else None
+        cluster = self.cluster
+        near = neighbours(of, cluster.resources, cluster.children, self.brokers.cluster_id) if of else ()
         observed = ObservedReset(
             now=time.time(),
-            app=desired_from(app) if app else None,
+            app=of,
+            claimants=tuple(str(item) for item in near if item.same_id),
             objects=self.cluster.children.of_app(desired.namespace, name),
             before=self._before(desired, name),
         )
@@ -145,6 +151,9 @@ class ResetPasses:
                 raise StaleError(f"{kind.kind} {metadata['name']} has changed")
 
     def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
+        if isinstance(action, SetFinalizer):
+            self.cluster.hands.do(action, resource)
+            return
         app = observed.app
         assert app is not None
         if isinstance(action, PatchApp):

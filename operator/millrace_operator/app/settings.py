@@ -10,8 +10,13 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from millrace_operator.kafka.settings import is_allowed
+
 PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_SERVERS: Final = re.compile(r"[A-Za-z0-9.*-]*[A-Za-z0-9][A-Za-z0-9.*-]*:[0-9]+")
+"""Some of the host must be said: `*:9098` would be every broker of anybody's."""
 
 
 class SettingsError(Exception):
@@ -24,6 +29,22 @@ def _names(value: Any) -> Any:
         if not _NAMESPACE.fullmatch(name):
             raise ValueError(f"{name!r} is not the name of a namespace; separate several by commas")
     return names
+
+
+def _servers(value: Any) -> Any:
+    patterns = tuple(item.strip() for item in value.split(",") if item.strip()) if isinstance(value, str) else value
+    for pattern in patterns:
+        if not _SERVERS.fullmatch(pattern):
+            raise ValueError(f"{pattern!r} is not host:port, with `*` for any characters; separate several by commas")
+    return patterns
+
+
+def _urls(value: Any) -> Any:
+    urls = tuple(url.strip() for url in value.split(",") if url.strip()) if isinstance(value, str) else value
+    for url in urls:
+        if not is_allowed(url, [url]):
+            raise ValueError(f"{url!r} is not a URL that begins with https:// or http://; separate several by commas")
+    return urls
 
 
 class Settings(BaseModel):
@@ -44,7 +65,11 @@ class Settings(BaseModel):
     relist_seconds: Annotated[float, Field(ge=10, le=86400)] = 600
     """After how many seconds everything is listed anew, to find what a watch has missed."""
     stuck_seconds: Annotated[float, Field(ge=10, le=86400)] = 300
-    """How long one pass may take, or wait for its turn, before the liveness probe fails."""
+    """How long one pass may take before the liveness probe fails."""
+    template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
+    """How many applications at a time have pods replaced for being built by another version of the operator; 0 for none."""
+    token_endpoints: Annotated[tuple[str, ...], BeforeValidator(_urls)] = ()
+    """Beginnings of URLs, separated by commas, that tokens may be fetched from for applications that authenticate by OAuth."""
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /healthz, /readyz and /metrics."""
     pod_name: Annotated[str, Field(min_length=1)] = Field(
@@ -57,6 +82,9 @@ class Settings(BaseModel):
     """Name of the Lease that one of several operators holds."""
     lease_seconds: Annotated[float, Field(ge=3, le=600)] = 15
     """How long the Lease is held without being renewed."""
+    cloud_identity: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ()
+    """Bootstrap servers (host:port, `*` for any characters, separated by commas) to which the operator may show the identity that
+    its own pod has in AWS or Azure, for applications that reach them with theirs; empty for none."""
     crash_after_actions: Annotated[int, Field(ge=1)] | None = None
     """For tests only: the process ends at once after so many actions; writing a status is one."""
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from millrace_operator.app.brokers import AnswerAwaitedError
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.app.passes import STALE_SECONDS
@@ -57,7 +58,10 @@ class Workers:
         return not any(thread.is_alive() for thread in self._threads)
 
     def problems(self, stuck_seconds: float) -> list[str]:
-        """Return what speaks against the workers' getting on: passes that take, or wait, longer than this."""
+        """Return reasons to consider the workers stuck: passes that take longer than this, and threads that have ended.
+
+        Passes that wait for their turn are not among them: with many applications the queue is long, and workers get on.
+        """
         now = time.monotonic()
         stuck = [
             f"the pass over {ref} has taken {now - since:.0f} s"
@@ -66,8 +70,6 @@ class Workers:
         ]
         if self.started and not all(thread.is_alive() for thread in self._threads):
             stuck.append("a worker has died")
-        if (waiting := self._queue.waiting_seconds()) > stuck_seconds:
-            stuck.append(f"a resource has waited {waiting:.0f} s for a pass")
         return stuck
 
     def _loop(self) -> None:
@@ -77,17 +79,26 @@ class Workers:
                 result = self._pass(ref)
             finally:
                 del self._busy_since[ref]
-            self._metrics.passed(result, time.monotonic() - begun)
+            if result is not None:
+                self._metrics.passed(result, time.monotonic() - begun)
 
-    def _pass(self, ref: Ref) -> str:
+    def _pass(self, ref: Ref) -> str | None:
+        """Make a pass and return its result, or None if it was put off."""
         try:
             again = self._work[ref.kind](ref, self._queue.failures(ref))
+        except AnswerAwaitedError as awaited:
+            self._queue.put_off(ref, awaited.seconds)
+            return None
         except TransientError as error:
             log.warning("%s: %s; again in %.1f s", ref, error, self._queue.failed(ref))
             return "error"
         except FailedError as error:
             bug = error.reason == "OperatorError"
-            delay = self._queue.failed(ref)
+            delay = error.again_after
+            if delay is None:
+                delay = self._queue.failed(ref)
+            else:
+                self._queue.done(ref, again_after=delay)
             log.warning("%s: %s; again in %.1f s", ref, error, delay, exc_info=error.__cause__ if bug else None)
             return "stalled"
         except Exception:

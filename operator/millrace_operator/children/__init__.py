@@ -7,12 +7,30 @@ at rest costs no writes.
 
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
+from millrace_operator.children.config_maps import (
+    MANIFEST_KEY,
+    PLAN_KEY,
+    RETAINED_KEY,
+    plan_config_map,
+    retained_config_map,
+    revision_config_map,
+)
 from millrace_operator.children.disruption_budget import disruption_budget
-from millrace_operator.children.labels import APP, COMPONENT, MANAGER, REVISION, labels, selector
+from millrace_operator.children.environment import DRAIN_FILE
+from millrace_operator.children.labels import (
+    APP,
+    APP_UID,
+    COMPONENT,
+    MANAGER,
+    RETAINED,
+    REVISION,
+    labels,
+    owner_reference,
+    selector,
+)
 from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.plan_job import plan_job
-from millrace_operator.children.pod import pod_template
+from millrace_operator.children.pod import TEMPLATE, pod_template
 from millrace_operator.children.pod_monitor import pod_monitor
 from millrace_operator.children.ports import HTTP_PORT
 from millrace_operator.children.quantities import canonical_quantity
@@ -22,12 +40,17 @@ from millrace_operator.children.stateful_set import stateful_set
 
 __all__ = [
     "APP",
+    "APP_UID",
     "COMPONENT",
+    "DRAIN_FILE",
     "HTTP_PORT",
     "MANAGER",
     "MANIFEST_KEY",
     "PLAN_KEY",
+    "RETAINED",
+    "RETAINED_KEY",
     "REVISION",
+    "TEMPLATE",
     "AppRevision",
     "canonical_quantity",
     "disruption_budget",
@@ -35,11 +58,13 @@ __all__ = [
     "labels",
     "names",
     "network_policy",
+    "owner_reference",
     "plan_config_map",
     "plan_job",
     "plan_network_policy",
     "pod_monitor",
     "pod_template",
+    "retained_config_map",
     "revision_config_map",
     "selector",
     "service_account",

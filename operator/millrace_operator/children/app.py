@@ -20,3 +20,5 @@ class AppRevision:
     revision: str
     """Ten hexadecimal digits."""
     spec: StreamsAppSpec
+    uid: str = ""
+    """The StreamsApp's; needed for pods only."""

@@ -1,6 +1,6 @@
-"""The two ConfigMaps of a revision: what its pods are given, and what its topology needs.
+"""The two ConfigMaps of a revision, with what its pods are given and what its topology needs; and one that outlives them.
 
-Both are immutable and named after the revision, so that a pod can never see another manifest than the one it was started
+Those of a revision are immutable and named after it, so that a pod can never see another manifest than the one it was started
 for, and a rollback finds the old one as it was. A changed manifest is another revision, so another name, so another pod
 template: that is what makes pods roll.
 """
@@ -14,10 +14,11 @@ from typing import Any, Final
 from millrace.manifest import API_VERSION
 from millrace_operator.children import names
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.labels import labels
+from millrace_operator.children.labels import RETAINED, labels
 
 MANIFEST_KEY: Final = "streamsapp.yaml"
 PLAN_KEY: Final = "plan.json"
+RETAINED_KEY: Final = "retained.json"
 
 
 def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,6 +47,26 @@ def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
         plan: The plan's JSON, as `millrace plan --json` prints it.
     """
     return _config_map(app, names.plan_config_map(app.name, app.revision), PLAN_KEY, plan, component="plan")
+
+
+def retained_config_map(namespace: str, app: str, text: str) -> dict[str, Any]:
+    """Return the ConfigMap with what the next application of the name has to know of this one besides its plans.
+
+    Args:
+        namespace: The application's.
+        app: The application's name.
+        text: What it says, as JSON.
+    """
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.retained_config_map(app),
+            "namespace": namespace,
+            "labels": {**labels(app, "plan"), RETAINED: "true"},
+        },
+        "data": {RETAINED_KEY: text},
+    }
 
 
 def _config_map(app: AppRevision, name: str, key: str, text: str, component: Any = "runtime") -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The environment of the program: who it is, where telemetry goes, and what the user adds.
 
-No variable holds a secret, because whoever may look at pods sees them. What the operator sets wins over the user's variable of
-that name; but those that only describe the application (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`) the user may change.
+No variable of the operator's holds a secret; one of the user's may come from a Secret, and is then not in the plan Job. What the
+operator sets wins over the user's variable of that name; but those that only describe the application (`OTEL_SERVICE_NAME`,
+`OTEL_RESOURCE_ATTRIBUTES`) the user may change.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 from millrace.manifest.pods import APP_CONTAINER
-from millrace_operator.children import names
+from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.labels import POD_INDEX
 from millrace_operator.children.passed_on import all_as_kept
 
 Variable = dict[str, Any]
+
+DRAIN_FILE = "MILLRACE_DRAIN_FILE"
+"""Names the file that has a pod drained. It is a variable and not an option, because an image with an older Millrace would refuse
+an option that it does not know, and so never start. Such a pod is ended without having been drained, which loses nothing."""
 
 _ATTRIBUTES = "OTEL_RESOURCE_ATTRIBUTES"
 
@@ -24,8 +29,10 @@ def environment(app: AppRevision) -> list[Variable]:
     users = {variable["name"]: variable for variable in all_as_kept(app.spec.pod_template.env)}
     variables = [
         _field("POD_NAME", "metadata.name"),
+        _field("POD_UID", "metadata.uid"),
         _field("POD_INDEX", f"metadata.labels['{POD_INDEX}']"),
         _field("POD_NODE_NAME", "spec.nodeName"),
+        {"name": DRAIN_FILE, "value": paths.DRAIN_FILE},
         _service_name(app),
         _attributes(app, users.pop(_ATTRIBUTES, None)),
         *users.values(),
@@ -35,8 +42,19 @@ def environment(app: AppRevision) -> list[Variable]:
 
 
 def plan_environment(app: AppRevision) -> list[Variable]:
-    """Return the variables of the plan Job's container: the user's, which the topology may depend on."""
-    return all_as_kept(app.spec.pod_template.env)
+    """Return the variables of the plan Job's container: the user's, which the topology may depend on, without Secrets."""
+    variables = all_as_kept(app.spec.pod_template.env)
+    return [variable for variable in variables if "secretKeyRef" not in variable.get("valueFrom", {})]
+
+
+def environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+    """Return the ConfigMaps and Secrets whose keys are variables of the program's container."""
+    return all_as_kept(app.spec.pod_template.env_from)
+
+
+def plan_environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+    """Return those of them that the plan Job has: no Secrets."""
+    return [source for source in environment_sources(app) if "secretRef" not in source]
 
 
 def _field(name: str, path: str) -> Variable:

@@ -1,9 +1,10 @@
 """The NetworkPolicies: who may talk to an application's pods, and where these and the plan Job may connect to.
 
-Pods serve one port, of health, status and metrics. The operator and the application's own pods may reach it; kubelets always may.
-The operator is a pod with its labels *in its own namespace*: anybody may give pods of theirs any label. Brokers cannot be named
-in a policy (they are addresses outside, or pods of any operator), so pods may connect everywhere unless the spec lists where to.
-The plan Job may connect nowhere.
+Pods serve one port, of health, status and metrics, which changes nothing whoever asks. The operator may reach it, whoever
+scrapes it, and kubelets always. Any other port is open to the application's own pods only, which may pass queries on to each
+other, unless the spec has a rule for it. The operator is a pod with its labels *in its own namespace*: anybody may give pods of
+theirs any label. Brokers cannot be named in a policy (they are addresses outside, or pods of any operator), so pods may connect
+everywhere unless the spec lists where to. The plan Job may connect nowhere.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ def network_policy(app: AppRevision, operator_namespace: str) -> dict[str, Any] 
         "namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: operator_namespace}},
         "podSelector": {"matchLabels": dict(OPERATOR_LABELS)},
     }
-    ingress = {
-        "from": [own, operator, *all_as_kept(wanted.ingress_from)],
-        "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}],
-    }
-    rules: dict[str, Any] = {"ingress": [ingress], "policyTypes": ["Ingress"]}
+    everybody = wanted.ingress_from is None and app.spec.observability.metrics.pod_monitor.enabled
+    readers = {} if everybody else {"from": [operator, *all_as_kept(wanted.ingress_from or ())]}
+    ingress = [
+        {"from": [own]},
+        {**readers, "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]},
+        *all_as_kept(wanted.ingress),
+    ]
+    rules: dict[str, Any] = {"ingress": ingress, "policyTypes": ["Ingress"]}
     if wanted.egress is not None:
         dns = {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]}
         rules = {
             "egress": [dns, {"to": [own]}, *all_as_kept(wanted.egress)],
-            "ingress": [ingress],
+            "ingress": ingress,
             "policyTypes": ["Ingress", "Egress"],
         }
     return _policy(app, names.network_policy(app.name), "runtime", rules)

@@ -4,5 +4,7 @@ from typing import Final
 
 APP: Final = "/etc/millrace/app"
 MANIFEST: Final = f"{APP}/streamsapp.yaml"
+DRAIN: Final = "/etc/millrace/drain"
+DRAIN_FILE: Final = f"{DRAIN}/since"
 STATE: Final = "/var/lib/millrace"
 TEMPORARY: Final = "/tmp"  # noqa: S108 (the pod's own)

@@ -1,8 +1,9 @@
 """The Job that asks an image what its topology needs: the operator itself never runs a user's code.
 
-It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets,
-no API token, no state, and no network where policies are enforced. Its output is its log; what it says when it fails is its
-termination message, which falls back to the log's end. It is tried twice, unless the program says that trying again is of no
+It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets
+(nor variables that come from them), no API token, no state, and no network where policies are enforced. Its output is its log;
+what it says when it fails is its termination message, which falls back to the log's end.
+It is tried twice, unless the program says that trying again is of no
 use; a pod that its node loses does not count. It ends also if the code hangs. The operator deletes it once the plan is kept, or
 no longer wanted; it then ends at once, as it has nothing to finish.
 """
@@ -14,7 +15,7 @@ from typing import Any, Final
 from millrace.manifest.pods import APP_CONTAINER
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision
-from millrace_operator.children.environment import plan_environment
+from millrace_operator.children.environment import plan_environment, plan_environment_sources
 from millrace_operator.children.labels import labels
 from millrace_operator.children.pod import common_container_fields, common_pod_fields
 from millrace_operator.children.resources import plan_resources
@@ -31,6 +32,11 @@ _USELESS_TO_REPEAT: Final = {
     "action": "FailJob",
     "onExitCodes": {"containerName": APP_CONTAINER, "operator": "In", "values": [WRONG_INPUT]},
 }
+_NO_IDENTITY: Final = {
+    "azure.workload.identity/skip-containers": APP_CONTAINER,
+    "eks.amazonaws.com/skip-containers": APP_CONTAINER,
+}
+"""Keeps the clouds' admission webhooks from giving the container the identity of its service account, which may be the pods'."""
 
 
 def plan_job(app: AppRevision) -> dict[str, Any]:
@@ -49,7 +55,11 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
             "backoffLimit": 1,
             "podFailurePolicy": {"rules": [_DISRUPTED, _USELESS_TO_REPEAT]},
             "template": {
-                "metadata": {"labels": {**app.spec.pod_template.metadata.labels, **of_plan}},
+                "metadata": {
+                    # the user's: some keep a service mesh from adding a sidecar, with which a Job may never end
+                    "annotations": {**app.spec.pod_template.metadata.annotations, **_NO_IDENTITY},
+                    "labels": {**app.spec.pod_template.metadata.labels, **of_plan},
+                },
                 "spec": {
                     **common_pod_fields(app),
                     "containers": [_program(app)],
@@ -63,11 +73,12 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
 
 
 def _program(app: AppRevision) -> dict[str, Any]:
-    variables = plan_environment(app)
+    variables, sources = plan_environment(app), plan_environment_sources(app)
     return {
         **common_container_fields(app),
         "args": ["plan", "-f", paths.MANIFEST, "--json"],
         **({"env": variables} if variables else {}),
+        **({"envFrom": sources} if sources else {}),
         "resources": plan_resources(app),
         "volumeMounts": plan_mounts(app),
     }

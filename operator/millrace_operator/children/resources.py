@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from millrace.manifest.fields import quantity_value
 from millrace_operator.children.app import AppRevision
 from millrace_operator.children.quantities import canonical_quantity
 
@@ -29,6 +30,10 @@ def program_resources(app: AppRevision) -> dict[str, Any]:
 
 
 def plan_resources(app: AppRevision) -> dict[str, Any]:
-    """Return the resources of the plan Job's container: the program's memory, which its imports may need, and one CPU."""
+    """Return the resources of the plan Job's container: little is set aside for it, as it holds no state and no records.
+
+    It may still grow to the program's memory, which imports may need, and use one CPU.
+    """
     memory = program_resources(app)["limits"]["memory"]
-    return {"limits": {"cpu": "1", "memory": memory}, "requests": {"cpu": DEFAULT_CPU, "memory": memory}}
+    least = memory if quantity_value(memory) < quantity_value(DEFAULT_MEMORY) else DEFAULT_MEMORY
+    return {"limits": {"cpu": "1", "memory": memory}, "requests": {"cpu": DEFAULT_CPU, "memory": least}}

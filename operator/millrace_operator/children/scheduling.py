@@ -1,4 +1,4 @@
-"""On which nodes pods run.
+"""On which nodes pods run, and how they find others.
 
 Replicas are kept apart, over nodes and over zones, as far as that is possible: a node that is lost then takes one replica. It is
 a preference only, because two replicas on one node are better than one that waits. What the user says takes the place of the
@@ -21,6 +21,8 @@ def placement(app: AppRevision) -> dict[str, Any]:
         "nodeSelector": dict(template.node_selector),
         "tolerations": all_as_kept(template.tolerations),
         "priorityClassName": template.priority_class_name,
+        "runtimeClassName": template.runtime_class_name,
+        "schedulerName": template.scheduler_name,
     }
     return {name: value for name, value in fields.items() if value}
 
@@ -36,6 +38,17 @@ def spread(app: AppRevision) -> dict[str, Any]:
         "affinity": _apart(app) if template.affinity is None else as_kept(template.affinity),
         "topologySpreadConstraints": constraints or [_over_zones(app)],
     }
+
+
+def names_and_addresses(app: AppRevision) -> dict[str, Any]:
+    """Return the fields of a pod's spec that say how names are looked up; the plan Job talks to nobody."""
+    template = app.spec.pod_template
+    fields: dict[str, Any] = {
+        "dnsConfig": None if template.dns_config is None else as_kept(template.dns_config),
+        "dnsPolicy": template.dns_policy,
+        "hostAliases": all_as_kept(template.host_aliases),
+    }
+    return {name: value for name, value in fields.items() if value}
 
 
 def _selector(app: AppRevision) -> dict[str, Any]:

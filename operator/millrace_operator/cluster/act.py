@@ -5,25 +5,42 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from millrace_operator.children import APP_UID, RETAINED
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.instances import Instances
-from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, Kind, kind_of, kind_of_object
+from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, Kind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import (
+    DRAIN,
     FINALIZER,
     Action,
     Apply,
     Delete,
     DrainPod,
+    Key,
     Object,
+    Release,
     ResizeClaim,
     SetFinalizer,
 )
+from millrace_operator.reconcile.ownership import controller_of, described, is_own
 from millrace_operator.resets import PatchApp
 
 
 class StaleError(Exception):
     """What was seen is no longer so: the pass ends, and the next one looks again."""
+
+
+class NameTakenError(Exception):
+    """An object that is not the application's has a name that is wanted, or is meant by it; it is left alone.
+
+    Args:
+        key: Which object.
+        message: What it is and what to do, in words for the user.
+    """
+
+    def __init__(self, key: Key, message: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class Hands:
@@ -33,42 +50,41 @@ class Hands:
         requests: How to reach the API server.
         resources: The cache of StreamsApps.
         children: The cache of their children.
-        instances: How to reach pods.
     """
 
-    def __init__(self, requests: Requests, resources: Cache, children: Cache, instances: Instances) -> None:
+    def __init__(self, requests: Requests, resources: Cache, children: Cache) -> None:
         self._requests = requests
         self._resources = resources
         self._children = children
-        self._instances = instances
 
     def do(self, action: Action, app: Object) -> None:
-        """Carry out an action for the app with this resource.
+        """Carry out an action for an app, or a reset, with this resource.
 
         Raises:
             ApiError: The API server refused.
             StaleError: The object is another one than the one that was seen.
-            InstanceError: A pod does not do what it is told.
+            NameTakenError: The object is somebody else's.
             NotAllowedToWriteError: This operator is not the leader.
             TypeError: The action does not concern Kubernetes.
         """
         namespace = app["metadata"]["namespace"]
         match action:
-            case Apply(obj):
-                kind = kind_of_object(obj)
-                self._children.put(kind, self._requests.apply(kind, obj))
+            case Apply(obj, uid):
+                self._apply(kind_of_object(obj), obj, uid, app)
+            case Release(key, uid, retained):
+                self._release(kind_of(key.kind), app, key.name, uid, retained=retained)
             case Delete(key, uid, orphan):
+                if key.kind == PODS.kind:
+                    self._check_controller(namespace, key)
                 self._delete(kind_of(key.kind), namespace, key.name, uid, orphan=orphan)
             case ResizeClaim(name, uid, size):
                 body = {"metadata": {"uid": uid}, "spec": {"resources": {"requests": {"storage": size}}}}
-                self._patch_claim(namespace, name, body)
+                self._patch(CLAIMS, namespace, name, body)
             case SetFinalizer(present):
                 self._set_finalizer(app, present=present)
-            case DrainPod(name, uid):
-                pod = self._children.get(PODS, namespace, name)
-                if pod is None or pod["metadata"]["uid"] != uid:
-                    raise StaleError(f"Pod {name} is gone or is another one")
-                self._instances.drain(pod)
+            case DrainPod(name, uid, since):
+                body = {"metadata": {"uid": uid, "annotations": {DRAIN: str(since)}}}
+                self._patch(PODS, namespace, name, body)
             case _:
                 raise TypeError(f"not an action on Kubernetes: {action}")
 
@@ -91,6 +107,88 @@ class Hands:
                 raise StaleError(f"StreamsApp {name} is gone or is another one") from error
             raise
 
+    def _apply(self, kind: Kind, obj: Object, uid: str | None, app: Object) -> None:
+        namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
+        if uid is None:
+            try:
+                self._children.put(kind, self._requests.create(kind, namespace, obj))
+            except ApiError as error:
+                if not error.exists:
+                    raise
+                uid = self._adopt(kind, namespace, name, app)
+            else:
+                return
+        try:
+            self._children.put(kind, self._requests.apply(kind, obj, uid))
+        except ApiError as error:
+            if error.status in {409, 422} and self._is_another(kind, namespace, name, uid):
+                raise StaleError(f"{kind.kind} {name} is gone or is another one than was seen") from error
+            raise
+
+    def _adopt(self, kind: Kind, namespace: str, name: str, app: Object) -> str:
+        """Return the uid of an object that is the application's own, though no watch has told of it yet."""
+        try:
+            found = self._requests.get(kind, namespace, name)
+        except ApiError as error:
+            if error.not_found:
+                raise StaleError(f"{kind.kind} {name} has just gone") from error
+            raise
+        found = {**found, "kind": kind.kind}
+        own_name = app["metadata"]["name"]
+        if not is_own(Key(kind.kind, name), found, own_name, app["metadata"]["uid"]):
+            raise NameTakenError(Key(kind.kind, name), described(found, own_name))
+        self._children.put(kind, found)
+        if "deletionTimestamp" in found["metadata"]:
+            raise StaleError(f"{kind.kind} {name} is being deleted")
+        return str(found["metadata"]["uid"])
+
+    def _is_another(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+        """Return whether the object that was seen is gone, or another one has its name; it is not seen any more then."""
+        try:
+            if self._requests.get(kind, namespace, name)["metadata"]["uid"] == uid:
+                return False
+        except ApiError as error:
+            if not error.not_found:
+                raise
+        self._forget(kind, namespace, name, uid)
+        return True
+
+    def _release(self, kind: Kind, app: Object, name: str, uid: str, *, retained: bool) -> None:
+        namespace = app["metadata"]["namespace"]
+        seen = self._children.get(kind, namespace, name) or {"metadata": {}}
+        owners = seen["metadata"].get("ownerReferences") or []
+        others = [owner for owner in owners if owner["uid"] != app["metadata"]["uid"]]
+        labels = {APP_UID: None, **({RETAINED: "true"} if retained else {})}
+        change = {"labels": labels, **({"ownerReferences": others} if others != owners else {})}
+        body = {"metadata": {"uid": uid, **change}}
+        try:
+            self._children.put(kind, self._requests.patch(kind, namespace, name, body))
+        except ApiError as error:
+            if error.not_found or error.conflict:
+                self._forget(kind, namespace, name, uid)
+                raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
+            raise
+
+    def _check_controller(self, namespace: str, key: Key) -> None:
+        """Check that a pod is not one of somebody else's StatefulSet, of which no watch tells."""
+        pod = self._children.get(PODS, namespace, key.name)
+        controller = None if pod is None else controller_of(pod)
+        if controller is None:
+            return
+        name, uid = str(controller["name"]), controller["uid"]
+        seen = self._children.get(STATEFUL_SETS, namespace, name)
+        if seen is not None and seen["metadata"]["uid"] == uid:
+            return
+        try:
+            found = self._requests.get(STATEFUL_SETS, namespace, name)
+        except ApiError as error:
+            if error.not_found:
+                return
+            raise
+        if found["metadata"]["uid"] == uid:
+            message = f"Pod {key.name} is of StatefulSet {name}, which is not of this StreamsApp. It is left alone."
+            raise NameTakenError(key, message)
+
     def _delete(self, kind: Kind, namespace: str, name: str, uid: str, *, orphan: bool) -> None:
         propagation = "Orphan" if orphan else "Background"
         try:
@@ -112,16 +210,16 @@ class Hands:
         if known is not None and known["metadata"]["uid"] == uid:
             self._children.remove(kind, known)
 
-    def _patch_claim(self, namespace: str, name: str, body: Object) -> None:
+    def _patch(self, kind: Kind, namespace: str, name: str, body: Object) -> None:
         try:
-            self._children.put(CLAIMS, self._requests.patch(CLAIMS, namespace, name, body))
+            self._children.put(kind, self._requests.patch(kind, namespace, name, body))
         except ApiError as error:
             if error.not_found or error.conflict:
-                raise StaleError(f"claim {name} is gone or is another one") from error
+                raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
             raise
 
-    def _set_finalizer(self, app: Object, *, present: bool) -> None:
-        metadata = app["metadata"]
+    def _set_finalizer(self, resource: Object, *, present: bool) -> None:
+        kind, metadata = kind_of_object(resource), resource["metadata"]
         finalizers = [name for name in metadata.get("finalizers") or () if name != FINALIZER]
         body = {
             "metadata": {
@@ -131,18 +229,18 @@ class Hands:
             }
         }
         try:
-            answer = self._requests.patch(APPS, metadata["namespace"], metadata["name"], body)
+            answer = self._requests.patch(kind, metadata["namespace"], metadata["name"], body)
         except ApiError as error:
             if error.not_found and not present:
-                self._resources.remove(APPS, app)
+                self._resources.remove(kind, resource)
                 return
             if error.not_found or error.conflict:
-                raise StaleError(f"StreamsApp {metadata['name']} has changed") from error
+                raise StaleError(f"{kind.kind} {metadata['name']} has changed") from error
             raise
         if not present and "deletionTimestamp" in answer["metadata"] and not answer["metadata"].get("finalizers"):
-            self._resources.remove(APPS, answer)
+            self._resources.remove(kind, answer)
         else:
-            self._resources.put(APPS, answer)
+            self._resources.put(kind, answer)
 
 
 def crash_after(actions: int | None) -> Callable[[], None]:

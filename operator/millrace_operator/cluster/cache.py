@@ -40,6 +40,14 @@ class Cache:
         with self._lock:
             return self._put(identity, slim)
 
+    def expect_end(self, kind: Kind, obj: Object, timestamp: str) -> None:
+        """Take an object for one that is being deleted and has until this time, unless something newer is known of it."""
+        identity = _id(kind, obj)
+        with self._lock:
+            known = self._objects.get(identity)
+            if known is not None and version_of(known) <= version_of(obj):
+                self._objects[identity] = {**known, "metadata": {**known["metadata"], "deletionTimestamp": timestamp}}
+
     def remove(self, kind: Kind, obj: Object) -> None:
         """Forget an object that was seen to be deleted."""
         identity, version = _id(kind, obj), version_of(obj)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -25,10 +26,14 @@ class Recorder:
     Args:
         requests: How to reach the API server.
         identity: Which operator this is.
+        count: Told of the type and reason of every Event.
     """
 
-    def __init__(self, requests: Requests, identity: str) -> None:
+    def __init__(
+        self, requests: Requests, identity: str, count: Callable[[str, str], None] = lambda _type, _reason: None
+    ) -> None:
         self._requests = requests
+        self._count = count
         self._identity = identity
         self._counts: dict[str, int] = {}
         """So that Events need not be read; after a restart the counting begins anew."""
@@ -36,12 +41,14 @@ class Recorder:
     def record(self, resource: Object, event: Event) -> None:
         """Write an event about a resource, or count it once more; if that fails it is logged."""
         metadata = resource["metadata"]
+        self._count(event.type, event.reason)
         name = _name(resource, event)
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             self._write(metadata["namespace"], name, now, self._object(resource, event, name, now))
         except ApiError as error:
-            log.warning("Event %s of %s was not written: %s", event.reason, metadata["name"], error)
+            where = f"{resource.get('kind', '')} {metadata['namespace']}/{metadata['name']}"
+            log.warning("%s: %s: %s (this Event could not be written: %s)", where, event.reason, event.message, error)
 
     def _write(self, namespace: str, name: str, now: str, body: Object) -> None:
         if name not in self._counts:

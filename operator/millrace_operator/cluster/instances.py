@@ -1,29 +1,45 @@
-"""Asks pods how they do, and tells them to drain: the runtime's own HTTP endpoints.
+"""Asks pods how they do: the runtime's own HTTP endpoints.
 
-A pod that does not answer is left out: it may be starting, restoring or gone, which its own state in the API tells. The
-time-outs are short, all pods are asked at once, and answers larger than any real one are cut off: a pod runs its user's code.
+A pod that does not answer is left out: it may be starting, restoring or gone, which its own state in the API tells. A pod runs
+its user's code, so nothing that it does may hold the operator up: all pods of an application are asked at once within one
+deadline, however slowly they answer, answers larger than any real one are cut off, and pods that are late again and again are
+asked less often. An address may be another pod's by now: an answer that names another pod is none.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-import urllib3
+import aiohttp
 
 from millrace_operator.children import HTTP_PORT
 from millrace_operator.model import Instance, Object
 
-_TIMEOUT: Final = urllib3.Timeout(connect=1.0, read=2.0)
+_CONNECT_SECONDS: Final = 1.0
+_DEADLINE_SECONDS: Final = 3.0
 _LARGEST_ANSWER: Final = 4 << 20
-_MOST_AT_ONCE: Final = 32
+_LARGEST_ANSWERS: Final = 32 << 20
+"""Of all pods of an application together."""
+_MOST_AT_ONCE: Final = 64
+_LATE_SECONDS: Final = 5.0
+"""For how long a pod that was late twice in a row is not asked; with every further time it is twice as long."""
+_LONGEST_LATE_SECONDS: Final = 60.0
+_MOST_LATE: Final = 10_000
 _T = TypeVar("_T")
 
 
-class InstanceError(Exception):
-    """A pod did not do what it was asked."""
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """How often in a row a pod has not answered within the deadline, and until when it is not asked."""
+
+    times: int
+    until: float
 
 
 class Instances:
@@ -31,50 +47,86 @@ class Instances:
 
     Args:
         port: The port of the runtime's endpoints.
+        clock: Seconds that only go forward.
     """
 
-    def __init__(self, port: int = HTTP_PORT) -> None:
+    def __init__(self, port: int = HTTP_PORT, clock: Callable[[], float] = time.monotonic) -> None:
         self._port = port
-        # A pod's address may be another pod's soon: connections are not kept.
-        self._http = urllib3.PoolManager(num_pools=1, headers={"Connection": "close"}, retries=False)
-        self._pool = ThreadPoolExecutor(_MOST_AT_ONCE, thread_name_prefix="instances")
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._late: dict[str, _Late] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="instances", daemon=True)
+        self._thread.start()
 
     def ask(self, pods: Iterable[Object]) -> dict[str, Instance]:
         """Return what the pods say of themselves, by name; those that do not answer are left out."""
-        addresses = {str(pod["metadata"]["name"]): str(pod["status"]["podIP"]) for pod in pods if is_asked(pod)}
-        answers = zip(addresses, self._pool.map(self._ask, addresses.values()), strict=True)
-        return {name: answer for name, answer in answers if answer is not None}
-
-    def drain(self, pod: Object) -> None:
-        """Tell a pod's instance to leave its group; a pod without an address has nothing to leave.
-
-        Raises:
-            InstanceError: The pod does not answer or refuses.
-        """
-        name, address = pod["metadata"]["name"], pod.get("status", {}).get("podIP")
-        if not address:
-            return
-        try:
-            response = self._http.request("POST", self._url(address, "drain"), timeout=_TIMEOUT)
-        except urllib3.exceptions.HTTPError as error:
-            raise InstanceError(f"Pod {name} does not answer: {error}") from error
-        if response.status >= 300:
-            raise InstanceError(f"Pod {name} answers {response.status} to drain: {response.data[:200]!r}")
+        asked = {str(pod["metadata"]["name"]): pod for pod in pods if is_asked(pod) and self._is_due(pod)}
+        if not asked:
+            return {}
+        addresses = {name: str(pod["status"]["podIP"]) for name, pod in asked.items()}
+        answers = asyncio.run_coroutine_threadsafe(self._get_all(addresses), self._loop).result()
+        for name, pod in asked.items():
+            self._note(pod, late=name not in answers)
+        told = {name: _told(asked[name], data) for name, data in answers.items()}
+        return {name: item for name, item in told.items() if item is not None}
 
     def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
 
-    def _ask(self, address: str) -> Instance | None:
-        try:
-            response = self._http.request("GET", self._url(address, "status"), timeout=_TIMEOUT, preload_content=False)
-            try:
-                data = response.read(_LARGEST_ANSWER)
-            finally:
-                response.close()
-            return instance(json.loads(data)) if response.status == 200 else None
-        except (urllib3.exceptions.HTTPError, OSError, ValueError, TypeError):
-            return None
+    async def _get_all(self, addresses: Mapping[str, str]) -> dict[str, bytes]:
+        """Return what pods answer within the deadline, by name: nothing for those that do not, or not so that it can be read."""
+        answers: dict[str, bytes] = {}
+        room = _LARGEST_ANSWERS
+        turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        timeout = aiohttp.ClientTimeout(total=_DEADLINE_SECONDS, sock_connect=_CONNECT_SECONDS)
+
+        async def get(name: str, address: str) -> None:
+            nonlocal room
+            data = b""
+            async with turns:
+                try:
+                    async with http.get(self._url(address, "status"), allow_redirects=False) as response:
+                        async for part in response.content.iter_any():
+                            data, room = data + part, room - len(part)
+                            if len(data) > _LARGEST_ANSWER or room < 0:
+                                return
+                except TimeoutError:
+                    return
+                except (aiohttp.ClientError, OSError, ValueError):
+                    data = b""
+            answers[name] = data if data and response.status == 200 else b""
+
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=timeout,
+        ) as http:
+            tasks = [asyncio.create_task(get(name, address)) for name, address in addresses.items()]
+            _, late = await asyncio.wait(tasks, timeout=_DEADLINE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return answers
+
+    def _is_due(self, pod: Object) -> bool:
+        late = self._late.get(_uid(pod))
+        return late is None or self._clock() >= late.until
+
+    def _note(self, pod: Object, *, late: bool) -> None:
+        with self._lock:
+            before = self._late.pop(_uid(pod), None)
+            if not late:
+                return
+            if len(self._late) >= _MOST_LATE:
+                self._late.clear()
+            times = 1 if before is None else before.times + 1
+            pause = min(_LATE_SECONDS * 2.0 ** min(times - 2, 10), _LONGEST_LATE_SECONDS) if times > 1 else 0.0
+            self._late[_uid(pod)] = _Late(times, self._clock() + pause)
 
     def _url(self, address: str, path: str) -> str:
         host = f"[{address}]" if ":" in address else address
@@ -87,6 +139,21 @@ def is_asked(pod: Object) -> bool:
     status = pod.get("status") or {}
     of_runtime = labels.get("app.kubernetes.io/component") == "runtime"
     return of_runtime and status.get("phase") == "Running" and bool(status.get("podIP"))
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"].get("uid", ""))
+
+
+def _told(pod: Object, data: bytes) -> Instance | None:
+    """Return what a pod's answer says; None if it says nothing, or is another pod's."""
+    try:
+        status = json.loads(data)
+        told = instance(status)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    of_another = status.get("pod_uid") not in {None, "", _uid(pod)}
+    return None if of_another else told
 
 
 def instance(status: Mapping[str, Any]) -> Instance:

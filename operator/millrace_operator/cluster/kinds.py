@@ -61,6 +61,7 @@ CHILDREN: Final = (
 )
 """The kinds of children on every cluster; `POD_MONITORS` come to them where the cluster knows the kind."""
 
+NAMESPACES: Final = Kind("Namespace", "", "v1", "namespaces", namespaced=False)
 SECRETS: Final = Kind("Secret", "", "v1", "secrets")
 EVENTS: Final = Kind("Event", "", "v1", "events")
 LEASES: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, check
-from millrace.manifest.status import StreamsAppStatus
+from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
 from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Desired, Key, Object
@@ -47,6 +47,7 @@ def desired_from(body: Object) -> Desired:
         uid=metadata["uid"],
         generation=metadata.get("generation", 1),
         spec=app.spec if app else None,
+        created=metadata.get("creationTimestamp") or "",
         manifest=body.get("spec") or {},
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsAppStatus),
@@ -60,6 +61,7 @@ def desired_from(body: Object) -> Desired:
 def desired_reset_from(body: Object) -> DesiredReset:
     """Return a `StreamsReset` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
     metadata: Mapping[str, Any] = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
     given = {"name": metadata["name"], "namespace": metadata["namespace"]}
     manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
     found, problems = check(manifest, StreamsReset)
@@ -71,13 +73,17 @@ def desired_reset_from(body: Object) -> DesiredReset:
         spec=found.spec if found else None,
         problems=tuple(map(str, problems)),
         status=_status(body, StreamsResetStatus),
-        deleting="deletionTimestamp" in metadata,
+        finalizers=tuple(metadata.get("finalizers") or ()),
+        deleting=deleted is not None,
+        deletion_time=None if deleted is None else datetime.fromisoformat(deleted).timestamp(),
     )
 
 
 def _status(body: Object, model: type[_S]) -> _S | None:
     """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
     status = dict(body.get("status") or {})
+    if status.get("observedGeneration") == UNSEEN_GENERATION:  # the API server's default: nobody has written one
+        return None
     while status:
         try:
             return model.model_validate(status)

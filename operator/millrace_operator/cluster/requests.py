@@ -58,6 +58,11 @@ class ApiError(Exception):
         return self.status == 404
 
     @property
+    def exists(self) -> bool:
+        """Whether there is an object of the name already."""
+        return self.status == 409 and self.reason == "AlreadyExists"
+
+    @property
     def conflict(self) -> bool:
         """Whether the object is another one, or a newer one, than the request assumed."""
         return self.status == 409
@@ -78,13 +83,18 @@ class Requests:
         self._gate = gate
         self._count = count
 
+    @property
+    def may_write(self) -> bool:
+        """Whether this operator may change things, also those that are not in the API server."""
+        return self._gate() >= _SHORTEST_WRITE_SECONDS
+
     def check_may_write(self) -> None:
         """Check that this operator may change things, also those that are not in the API server.
 
         Raises:
             NotAllowedToWriteError: It does not hold the lease.
         """
-        if self._gate() < _SHORTEST_WRITE_SECONDS:
+        if not self.may_write:
             raise NotAllowedToWriteError("this operator does not hold the lease")
 
     def get(self, kind: Kind, namespace: str | None, name: str, subresource: str | None = None, **query: str) -> Any:
@@ -96,8 +106,32 @@ class Requests:
         found: Mapping[str, Any] = self._send("list", "GET", kind, namespace, None, None, query)
         return found
 
-    def apply(self, kind: Kind, obj: Object) -> Object:
-        """Create the object or bring it to this state; fields that others own are taken from them."""
+    def apply(self, kind: Kind, obj: Object, uid: str) -> Object:
+        """Bring the object with this uid to this state; fields that others own are taken from them.
+
+        Args:
+            kind: Its kind.
+            obj: What is wanted.
+            uid: Of the object that was seen. The API server answers 409 if it is gone, 422 if another one is there.
+        """
+        obj = {**obj, "metadata": {**obj["metadata"], "uid": uid}}
+        applied = self._apply(kind, obj)
+        fields = applied["metadata"].get("managedFields") or ()
+        written = [item for item in fields if _is_update(item)]
+        if not written:
+            return applied
+        # What was created, or patched, is the manager's by another operation than what is applied. Applying would never remove
+        # such a field, so they become applied ones, and those that are not wanted go when it is applied again.
+        kept = [item for item in fields if item.get("manager") != FIELD_MANAGER or item.get("subresource")]
+        metadata = {
+            "uid": uid,
+            "resourceVersion": applied["metadata"]["resourceVersion"],
+            "managedFields": [*kept, *({**item, "operation": "Apply"} for item in written)],
+        }
+        self.patch(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"], {"metadata": metadata})
+        return self._apply(kind, obj)
+
+    def _apply(self, kind: Kind, obj: Object) -> Object:
         metadata = obj["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         applied: Object = self._send(
@@ -182,6 +216,12 @@ class Requests:
         if subresource == "log" and status == 200:
             return data.decode(errors="replace")
         return _parsed(f"{verb} {path}", status, data)
+
+
+def _is_update(entry: Mapping[str, Any]) -> bool:
+    """Return whether an entry of managed fields is what the operator has created or patched."""
+    by_operator = entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
+    return by_operator and entry.get("operation") == "Update"
 
 
 def _free() -> None:

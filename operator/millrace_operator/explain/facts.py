@@ -10,6 +10,8 @@ from typing import Any
 Object = Mapping[str, Any]
 
 _INITIAL_STATUS: Mapping[str, Any] = {}
+_AT_REST = frozenset({"Suspended", "ScaledToZero"})
+"""Reasons why an application is ready though nothing runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,12 @@ class Facts:
     def condition(self, kind: str) -> Object | None:
         """Return a condition of the application."""
         return next((item for item in self.status.get("conditions", ()) if item["type"] == kind), None)
+
+    @property
+    def processes(self) -> bool:
+        """Whether it does its work: it is ready, and not only because nothing is wanted of it."""
+        condition = self.condition("Ready")
+        return self.is_condition("Ready", "True") and condition is not None and condition["reason"] not in _AT_REST
 
     def is_condition(self, kind: str, status: str) -> bool:
         """Return whether a condition has a status."""

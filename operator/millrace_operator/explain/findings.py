@@ -64,7 +64,7 @@ def explain(facts: Facts) -> Findings:
 
 def _verdict(facts: Facts, found: list[Finding]) -> Verdict:
     severities = {finding.severity for finding in found}
-    if facts.is_condition("Ready", "True"):
+    if facts.processes:
         bad = severities & {Severity.BLOCKING, Severity.PROBLEM}
         return Verdict.PROCESSING_WITH_PROBLEMS if bad else Verdict.PROCESSING
     if Severity.WANTED in severities:

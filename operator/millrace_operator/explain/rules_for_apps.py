@@ -128,7 +128,7 @@ def _consequences(facts: Facts) -> Iterator[Finding]:
 
 def _conditions(facts: Facts, *, of_pods: bool) -> Iterator[Finding]:
     stopped = facts.spec.get("state") == "suspended" or facts.replicas == 0
-    processes = facts.is_condition("Ready", "True")
+    processes = facts.processes
     for kind, bad, severity in _BAD:
         condition = facts.condition(kind)
         if condition is None or condition["status"] != bad or (kind == "Ready" and stopped):
@@ -177,7 +177,7 @@ def _restoration(facts: Facts) -> Iterator[Finding]:
 def _lag(facts: Facts) -> Iterator[Finding]:
     lag = facts.status.get("lag") or {}
     total = lag.get("total")
-    if total is None or not facts.is_condition("Ready", "True"):
+    if total is None or not facts.processes:
         return
     if total == 0:
         yield Finding(

@@ -108,8 +108,11 @@ def _unscheduled(facts: Facts, pod: Object) -> Iterator[Finding]:
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             message = condition.get("message", "no node fits")
             remedy = "Add nodes, or change what the pods ask for (spec.podTemplate)."
-            if "PersistentVolumeClaim" in message or "volume" in message:
-                remedy = "Look at the claims: the pod's volume is missing, or is on a node that takes no more pods."
+            if "volume" in message.lower():
+                remedy = (
+                    "Look at the claims: the pod's volume is missing, or is on a node that takes no more pods. If that node is "
+                    "gone for good, delete the claim and the pod: the state is restored from the changelog topics."
+                )
             elif "nsufficient" in message:
                 remedy = "Add nodes, or lower the requests of the pods (spec.podTemplate, resources)."
             yield Finding(Severity.BLOCKING, _name(pod), f"No node takes it: {message}", remedy)

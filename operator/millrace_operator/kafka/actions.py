@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.config import StreamsConfig
+from millrace.errors import StreamsTimeoutError
 from millrace.kafka.admin import delete_group, delete_topics
 from millrace.kafka.internal_topics import provision
+from millrace.kafka.requests import given_up
 from millrace.kafka.reset import Member
 from millrace.kafka.resetter import set_offsets
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.connections import Connection
-from millrace_operator.kafka.observation import pod_of
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 
 log = logging.getLogger("millrace_operator.kafka")
@@ -40,6 +41,7 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
     Raises:
         StreamsError: It could not be done; says why and what to do.
     """
+    _check_may_go_on(config)
     match action:
         case ProvisionTopics(plan, names, replication_factor):
             wanted = config.model_copy(update={"replication_factor": replication_factor})
@@ -52,9 +54,10 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
         case DeleteTopics(names):
             delete_topics(connection.admin, names, ACTION_TIMEOUT_S)
             log.info("Deleted topics of %s: %s", config.application_id, ", ".join(names))
-        case RemoveMembers(pods):
+        case RemoveMembers(_, member_ids):
             group = connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S)
-            gone = [member for member in group.members() if member.instance_id and pod_of(member.instance_id) in pods]
+            gone = [member for member in group.members() if member.instance_id and member.member_id in member_ids]
+            _check_may_go_on(config)
             if gone:
                 group.remove(gone)
             log.info("Removed %d members of group %s", len(gone), config.application_id)
@@ -64,3 +67,15 @@ def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction
         case DeleteGroup():
             delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
             log.info("Deleted group %s", config.application_id)
+
+
+def _check_may_go_on(config: StreamsConfig) -> None:
+    """Check that whoever acts may still do so: to connect, and to look, takes time.
+
+    Raises:
+        StreamsTimeoutError: It may not.
+    """
+    if given_up():
+        raise StreamsTimeoutError(
+            f"The brokers of {config.application_id} were given no more to do: it is too late for that"
+        )

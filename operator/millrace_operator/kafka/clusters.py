@@ -28,7 +28,7 @@ from millrace_operator.kafka.actions import KafkaAction, carry_out
 from millrace_operator.kafka.connections import Connections
 from millrace_operator.kafka.credentials import Credentials, needed_secrets
 from millrace_operator.kafka.observation import look
-from millrace_operator.kafka.settings import client_config
+from millrace_operator.kafka.settings import Allowed, TokenEndpointNotAllowedError, client_config
 from millrace_operator.model import KafkaState
 
 log = logging.getLogger("millrace_operator.kafka")
@@ -40,6 +40,7 @@ _ALL_LOOKS_S: Final = 6.0
 _REASONS: Final[tuple[tuple[type[StreamsError], str], ...]] = (
     (AuthenticationError, "AuthenticationFailed"),
     (AuthorizationError, "NotAuthorized"),
+    (TokenEndpointNotAllowedError, "TokenEndpointNotAllowed"),
     (ConfigError, "BadConfiguration"),
     (UnsupportedFeatureError, "BadConfiguration"),
     (StreamsError, "Unreachable"),
@@ -50,19 +51,22 @@ class KafkaClusters:
     """The brokers of all applications.
 
     Args:
+        allowed: What the platform team lets the operator do; nothing if not given.
         connections: Those to the clusters; its own ones if not given.
 
     Example: `clusters.observe(app, Credentials.of(app.spec, secrets), plan, stable_plan)`
     """
 
-    def __init__(self, connections: Connections | None = None) -> None:
-        self._connections = connections or Connections()
+    def __init__(self, allowed: Allowed | None = None, connections: Connections | None = None) -> None:
+        self._allowed = allowed or Allowed()
+        self._connections = Connections() if connections is None else connections
 
     def observe(
         self,
         app: StreamsApp,
         credentials: Credentials,
         *plans: TopologyPlan | None,
+        internal_topics: Collection[str] = (),
     ) -> KafkaState:
         """Return what an application's brokers say of it, within ten seconds; never raises.
 
@@ -70,11 +74,13 @@ class KafkaClusters:
             app: The application; its `metadata.uid` tells whose connection it is.
             credentials: To be used for it.
             plans: What its revisions need, None if that is not known; the one that lag is counted for comes first.
+            internal_topics: Internal topics besides those of the plans.
         """
         if credentials.problem is not None:
             return KafkaState(error=credentials.problem, reason="SecretMissing")
         try:
-            return self._look(app, client_config(app, credentials), [plan for plan in plans if plan is not None])
+            known = [plan for plan in plans if plan is not None]
+            return self._look(app, client_config(app, credentials, self._allowed), known, internal_topics)
         except StreamsError as error:
             reason = next(reason for kind, reason in _REASONS if isinstance(error, kind))
             return KafkaState(error=_explained(app, error, reason), reason=reason)
@@ -104,7 +110,7 @@ class KafkaClusters:
         """
         if credentials.problem is not None:
             raise ConfigError(credentials.problem)
-        config = client_config(app, credentials)
+        config = client_config(app, credentials, self._allowed)
         with self._connections.lease(_uid(app), config) as connection:
             group = connection.groups.of_group(config.application_id, LOOK_TIMEOUT_S)
             try:
@@ -121,7 +127,7 @@ class KafkaClusters:
         """
         if credentials.problem is not None:
             raise ConfigError(credentials.problem)
-        config = client_config(app, credentials)
+        config = client_config(app, credentials, self._allowed)
         with self._connections.lease(_uid(app), config, patient=True) as connection:
             try:
                 carry_out(connection, config, action)
@@ -137,14 +143,17 @@ class KafkaClusters:
         """Close all connections."""
         self._connections.close()
 
-    def _look(self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan]) -> KafkaState:
+    def _look(
+        self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan], internal_topics: Collection[str]
+    ) -> KafkaState:
         """Look; where that fails over a connection of old, over a new one, whose opening says what is wrong if it fails too."""
         began = time.monotonic()
         while True:
             with self._connections.lease(_uid(app), config) as connection:
                 left = max(0.5, began + _ALL_LOOKS_S - time.monotonic())
                 try:
-                    return look(connection, config.application_id, plans, min(LOOK_TIMEOUT_S, left))
+                    timeout_s = min(LOOK_TIMEOUT_S, left)
+                    return look(connection, config.application_id, plans, timeout_s, internal_topics)
                 except AuthorizationError:
                     raise
                 except Exception as error:

@@ -1,9 +1,12 @@
 """Connections to Kafka clusters, opened once for all applications that reach the same brokers in the same way.
 
-A connection costs threads and memory, and hundreds of applications may share a cluster; a pass may come every second. So a
-connection stays open while an application uses it, and is found by a keyed hash of all it was opened with: new credentials or
-addresses make another one, and the old goes with its last application. A cluster that could not be reached is not tried again
-at once, or the applications of one cluster that is down would keep the workers from those of all others.
+A connection costs threads and memory, and a pass may come every second: so it stays open while it is used, and is found by a
+keyed hash of all it was opened with. New credentials or addresses make another one, and the old goes with its last application.
+With credentials of its own for each application there may be a thousand of them: only those used last stay open.
+
+Brokers that could not be reached are not tried again at once, and ever more seldom. When several credentials in a row have not
+reached the brokers at the same addresses, these are away for all others too, and one after another tries them. One application's
+fault hides them from nobody: brokers that refuse a password are there, and a single success opens them to all.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.errors import StreamsError
+from millrace.errors import AuthenticationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.check import check_brokers
 from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
@@ -29,6 +32,13 @@ from millrace_operator.kafka.settings import client_settings
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0
+LONGEST_RETRY_S: Final = 30.0
+MOST_OPEN: Final = 32
+"""How many connections stay open that nobody uses just now; each has some five threads."""
+IDLE_S: Final = 90.0
+"""After how long without use one is closed."""
+_FAILED_FOR_ALL: Final = 3
+"""How many credentials in a row have not reached brokers when these are considered away."""
 
 
 class Connection:
@@ -56,21 +66,74 @@ class Connection:
 @dataclass(slots=True, eq=False)
 class _Shared:
     connection: Connection
+    used_at: float
     users: int = 0
     retired: bool = False
 
 
 @dataclass(slots=True, eq=False)
+class _Failures:
+    """How often in a row something has failed, and when it may be tried again."""
+
+    count: int = 0
+    error: StreamsError | None = None
+    retry_at: float = float("-inf")
+
+    def add(self, error: StreamsError, now: float) -> None:
+        """Count one; those before it may be tried again are one."""
+        self.count += now >= self.retry_at
+        self.error = error
+        self.retry_at = now + min(RETRY_AFTER_S * 2.0 ** min(self.count - 1, 10), LONGEST_RETRY_S)
+
+    def clear(self) -> None:
+        """Begin to count again."""
+        self.count, self.error, self.retry_at = 0, None, float("-inf")
+
+
+@dataclass(slots=True, eq=False)
 class _Cluster:
+    """The brokers at some addresses, by whatever credentials."""
+
+    addresses: str
+    logins: int = 0
+    missed_by: set[bytes] = field(default_factory=set)
+    """The logins that have not reached them since the last one that has."""
+    failures: _Failures = field(default_factory=_Failures)
+    """Since these are so many that the brokers are considered away."""
+    trying: bool = False
+    """Whether somebody tries whether they are back."""
+
+    def is_there(self) -> None:
+        """Note that brokers have answered somebody."""
+        self.missed_by.clear()
+        self.failures.clear()
+
+    def missed(self, fingerprint: bytes, now: float) -> None:
+        """Note that a login has not reached them."""
+        self.missed_by.add(fingerprint)
+        if len(self.missed_by) >= _FAILED_FOR_ALL:
+            away = (
+                f"No broker of bootstrap.servers={self.addresses} answers: several applications have tried, each with its "
+                "own credentials. Check that the brokers run, that host and port are right, and that nothing (firewall, "
+                "network policy, DNS) is between"
+            )
+            self.failures.add(BrokerUnreachableError(away), now)
+
+
+@dataclass(slots=True, eq=False)
+class _Login:
+    """One way to reach a cluster: addresses, credentials, and all other settings."""
+
+    fingerprint: bytes
+    cluster: _Cluster
     applications: set[str] = field(default_factory=set)
     opening: threading.Lock = field(default_factory=threading.Lock)
     shared: _Shared | None = None
-    failure: StreamsError | None = None
-    failed_at: float = 0.0
+    failures: _Failures = field(default_factory=_Failures)
 
 
 class Connections:
-    """Gives applications their connections.
+    """Gives applications their connections; safe to use from several threads.
 
     Args:
         open_connection: Opens one; `Connection` unless a test counts them.
@@ -86,7 +149,12 @@ class Connections:
         self._clock = clock
         self._key = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._clusters: dict[bytes, _Cluster] = {}
+        self._clusters: dict[str, _Cluster] = {}
+        """By addresses."""
+        self._logins: dict[bytes, _Login] = {}
+        self._of_application: dict[str, bytes] = {}
+        self._open_logins: dict[_Login, None] = {}
+        """Those with a connection; the one used least recently comes first."""
 
     @contextlib.contextmanager
     def lease(self, uid: str, config: StreamsConfig, *, patient: bool = False) -> Iterator[Connection]:
@@ -100,105 +168,156 @@ class Connections:
         Raises:
             StreamsError: The brokers cannot be reached, as `Connection` says.
         """
-        cluster = self._cluster_of(uid, self._fingerprint(config))
-        with cluster.opening:
-            shared = self._take(cluster)
-            if shared is None:
-                shared = self._connect(cluster, config, patient=patient)
+        login = self._login_of(uid, config)
+        with login.opening:
+            shared = self._take(login) or self._connect(login, config, patient=patient)
         try:
             yield shared.connection
         finally:
-            self._give_back(shared)
+            self._give_back(login, shared)
 
     def drop(self, connection: Connection) -> None:
         """Let a connection that no longer serves not be used again; it closes when its last user is done."""
         with self._lock:
-            for cluster in self._clusters.values():
-                if cluster.shared is not None and cluster.shared.connection is connection:
-                    idle = _retire(cluster)
-                    break
-            else:
-                return
+            found = (login for login in self._open_logins if login.shared and login.shared.connection is connection)
+            login = next(found, None)
+            idle = None if login is None else self._retire(login)
         _close(idle)
 
     def forget(self, uid: str) -> None:
         """Close what only this application used."""
         with self._lock:
             idle = self._leave(uid)
-        _close(*idle)
+        _close(idle)
 
     def close(self) -> None:
         """Close all."""
         with self._lock:
-            idle = [_retire(cluster) for cluster in self._clusters.values()]
+            idle = [self._retire(login) for login in list(self._open_logins)]
+            self._logins.clear()
             self._clusters.clear()
+            self._of_application.clear()
         _close(*idle)
 
     def __len__(self) -> int:
         """Return how many connections are open."""
         with self._lock:
-            return sum(cluster.shared is not None for cluster in self._clusters.values())
+            return len(self._open_logins)
+
+    def _login_of(self, uid: str, config: StreamsConfig) -> _Login:
+        fingerprint = self._fingerprint(config)
+        addresses = ",".join(sorted(config.bootstrap_servers))
+        with self._lock:
+            idle = None if self._of_application.get(uid) == fingerprint else self._leave(uid)
+            login = self._logins.get(fingerprint)
+            if login is None:
+                cluster = self._clusters.setdefault(addresses, _Cluster(addresses))
+                cluster.logins += 1
+                login = self._logins[fingerprint] = _Login(fingerprint, cluster)
+            login.applications.add(uid)
+            self._of_application[uid] = fingerprint
+        _close(idle)
+        return login
 
     def _fingerprint(self, config: StreamsConfig) -> bytes:
         given = config.model_dump(mode="json", exclude={"application_id"})
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), key=self._key, digest_size=32).digest()
 
-    def _cluster_of(self, uid: str, fingerprint: bytes) -> _Cluster:
+    def _leave(self, uid: str) -> Connection | None:
+        fingerprint = self._of_application.pop(uid, None)
+        login = None if fingerprint is None else self._logins.get(fingerprint)
+        if fingerprint is None or login is None:
+            return None
+        login.applications.discard(uid)
+        if login.applications:
+            return None
+        del self._logins[fingerprint]
+        login.cluster.logins -= 1
+        if not login.cluster.logins:
+            self._clusters.pop(login.cluster.addresses, None)
+        return self._retire(login)
+
+    def _take(self, login: _Login) -> _Shared | None:
         with self._lock:
-            idle = self._leave(uid, but=fingerprint)
-            cluster = self._clusters.setdefault(fingerprint, _Cluster())
-            cluster.applications.add(uid)
-        _close(*idle)
-        return cluster
+            if login.shared is not None:
+                login.shared.users += 1
+            return login.shared
 
-    def _leave(self, uid: str, but: bytes | None = None) -> list[Connection | None]:
-        idle = []
-        for fingerprint in [key for key, cluster in self._clusters.items() if uid in cluster.applications]:
-            cluster = self._clusters[fingerprint]
-            if fingerprint != but:
-                cluster.applications.discard(uid)
-                if not cluster.applications:
-                    idle.append(_retire(cluster))
-                    del self._clusters[fingerprint]
-        return idle
-
-    def _take(self, cluster: _Cluster) -> _Shared | None:
-        with self._lock:
-            if cluster.shared is not None:
-                cluster.shared.users += 1
-            return cluster.shared
-
-    def _connect(self, cluster: _Cluster, config: StreamsConfig, *, patient: bool) -> _Shared:
-        if cluster.failure is not None and not patient and self._clock() < cluster.failed_at + RETRY_AFTER_S:
-            raise cluster.failure.with_traceback(None)
+    def _connect(self, login: _Login, config: StreamsConfig, *, patient: bool) -> _Shared:
+        self._check_may_try(login, patient=patient)
         try:
             connection = self._open(config)
         except StreamsError as error:
-            cluster.failure, cluster.failed_at = error, self._clock()
+            with self._lock:
+                self._note_failure(login, error)
             raise
-        cluster.failure = None
-        shared = _Shared(connection, users=1)
+        finally:
+            login.cluster.trying = False
+        shared = _Shared(connection, self._clock(), users=1)
         with self._lock:
-            if cluster in self._clusters.values():
-                cluster.shared = shared
+            login.failures.clear()
+            login.cluster.is_there()
+            if self._logins.get(login.fingerprint) is login:
+                login.shared = shared
+                self._open_logins[login] = None
             else:
                 shared.retired = True  # the application was forgotten meanwhile
         return shared
 
-    def _give_back(self, shared: _Shared) -> None:
+    def _check_may_try(self, login: _Login, *, patient: bool) -> None:
+        """Check that the brokers are not considered away.
+
+        Raises:
+            StreamsError: They are; it is what this login has met last, or another one.
+        """
+        cluster, now = login.cluster, self._clock()
+        with self._lock:
+            away = cluster.failures.error is not None
+            waits = now < max(login.failures.retry_at, cluster.failures.retry_at) or (away and cluster.trying)
+            if waits and not patient:
+                known = login.failures.error or cluster.failures.error
+                assert known is not None
+                raise known.with_traceback(None)
+            cluster.trying = away
+
+    def _note_failure(self, login: _Login, error: StreamsError) -> None:
+        now = self._clock()
+        login.failures.add(error, now)
+        if isinstance(error, BrokerUnreachableError):
+            login.cluster.missed(login.fingerprint, now)
+        elif isinstance(error, AuthenticationError):
+            login.cluster.is_there()
+
+    def _give_back(self, login: _Login, shared: _Shared) -> None:
         with self._lock:
             shared.users -= 1
-            idle = shared.connection if shared.retired and not shared.users else None
-        _close(idle)
+            shared.used_at = self._clock()
+            idle = [shared.connection] if shared.retired and not shared.users else []
+            if login.shared is shared:
+                self._open_logins[login] = self._open_logins.pop(login)
+            idle += self._too_many()
+        _close(*idle)
+
+    def _too_many(self) -> list[Connection]:
+        """Take the connections that nobody uses, and that are too many or have not been used for long."""
+        latest = self._clock() - IDLE_S
+        unused = [login for login in self._open_logins if login.shared is not None and not login.shared.users]
+        excess = len(self._open_logins) - MOST_OPEN
+        old = (login for number, login in enumerate(unused) if number < excess or _used_at(login) <= latest)
+        return [connection for login in list(old) if (connection := self._retire(login)) is not None]
+
+    def _retire(self, login: _Login) -> Connection | None:
+        """Take a login's connection from it, and return it if nobody uses it."""
+        shared, login.shared = login.shared, None
+        self._open_logins.pop(login, None)
+        if shared is None:
+            return None
+        shared.retired = True
+        return None if shared.users else shared.connection
 
 
-def _retire(cluster: _Cluster) -> Connection | None:
-    """Take a cluster's connection from it, and return it if nobody uses it."""
-    shared, cluster.shared = cluster.shared, None
-    if shared is None:
-        return None
-    shared.retired = True
-    return None if shared.users else shared.connection
+def _used_at(login: _Login) -> float:
+    return float("-inf") if login.shared is None else login.shared.used_at
 
 
 def _close(*connections: Connection | None) -> None:

@@ -6,51 +6,21 @@ application may, so an application team cannot reach through it what is not thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from millrace.kafka.secrets import Settings
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.references import SecretReference
+from millrace.manifest.binding import BindingError, settings_of_binding
+from millrace.manifest.secrets import BINDING, PEM, NamedSecret, secrets_of_brokers
 
 SecretData = Mapping[str, bytes]
 """What a Secret holds: the bytes of each key, decoded from the API's base64."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """A key of a Secret, and the setting it becomes."""
-
-    field: str
-    reference: SecretReference
-    key: str
-    setting: str
-
-
-def _wanted(spec: StreamsAppSpec) -> Iterator[_Wanted]:
-    tls, auth = spec.kafka.tls, spec.kafka.auth
-    if tls is not None and tls.ca_secret_ref is not None:
-        yield _Wanted("spec.kafka.tls.caSecretRef", tls.ca_secret_ref, "ca.crt", "ssl.ca.pem")
-    if tls is not None and tls.client_cert_secret_ref is not None:
-        field = "spec.kafka.tls.clientCertSecretRef"
-        yield _Wanted(field, tls.client_cert_secret_ref, "tls.crt", "ssl.certificate.pem")
-        yield _Wanted(field, tls.client_cert_secret_ref, "tls.key", "ssl.key.pem")
-    if auth is not None and auth.secret_ref is not None:
-        keys = {"username": "sasl.username", "password": "sasl.password"}
-        if auth.type == "oauthbearer":
-            keys = {
-                "clientId": "sasl.oauthbearer.client.id",
-                "clientSecret": "sasl.oauthbearer.client.secret",
-                "tokenEndpoint": "sasl.oauthbearer.token.endpoint.url",
-            }
-        for key, setting in keys.items():
-            yield _Wanted("spec.kafka.auth.secretRef", auth.secret_ref, key, setting)
-
-
 def needed_secrets(spec: StreamsAppSpec) -> tuple[str, ...]:
     """Return the names of the Secrets that are needed to reach the application's brokers, each once."""
-    return tuple(dict.fromkeys(wanted.reference.name for wanted in _wanted(spec)))
+    return tuple(dict.fromkeys(secret.reference.name for secret in secrets_of_brokers(spec.kafka)))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -73,22 +43,67 @@ class Credentials:
             spec: The application's.
             secrets: The data of `needed_secrets` by name; None, or no entry, for those that do not exist.
         """
-        settings: dict[str, Any] = {}
+        settings: dict[str, str] = {}
         problems = []
-        for wanted in _wanted(spec):
-            name, key = wanted.reference.name, wanted.reference.key(wanted.key)
-            data = secrets.get(name)
-            if data is None:
-                problems.append(f"Secret {name} of {wanted.field} does not exist: create it with the key {key}")
-            elif not data.get(key):
-                problems.append(
-                    f"Secret {name} of {wanted.field} has no key {key}: add it, or say by `keys` which it is"
-                )
-            else:
-                try:
-                    settings[wanted.setting] = data[key].decode().rstrip("\r\n")
-                except UnicodeDecodeError:
-                    problems.append(f"Secret {name} of {wanted.field} holds no text under the key {key}")
+        for secret in secrets_of_brokers(spec.kafka):
+            try:
+                settings |= _settings(secret, secrets.get(secret.reference.name))
+            except _LackingError as error:
+                problems.append(str(error))
         if problems:
             return cls(problem="; ".join(dict.fromkeys(problems)))
         return cls(Settings(settings))
+
+
+class _LackingError(Exception):
+    """A Secret lacks something; says what."""
+
+
+def _settings(secret: NamedSecret, data: SecretData | None) -> dict[str, str]:
+    """Return what becomes of a Secret.
+
+    Raises:
+        _LackingError: It does not exist, or lacks something.
+    """
+    name = secret.reference.name
+    if data is None:
+        if secret.folder == BINDING:
+            raise _LackingError(f"Secret {name} of {secret.field} does not exist: create it, or name another")
+        first = [secret.reference.key(key) for key in secret.forms[0]]
+        noun = "keys" if len(first) > 1 else "key"
+        raise _LackingError(
+            f"Secret {name} of {secret.field} does not exist: create it with the {noun} {' and '.join(first)}"
+        )
+    if secret.folder == BINDING:
+        return _of_binding(secret, data)
+    there = {key for key in secret.keys if data.get(secret.reference.key(key))}
+    problem = secret.problem(there)
+    if problem is not None:
+        raise _LackingError(problem)
+    used = secret.used(there)
+    user = secret.named_user(used)
+    settings = {} if user is None else {"sasl.username": user}
+    for key in used:
+        setting = secret.settings[key]
+        if setting in PEM:
+            setting = f"{setting}.pem"
+        settings[setting] = _text(secret, data, secret.reference.key(key))
+    return settings
+
+
+def _of_binding(secret: NamedSecret, data: SecretData) -> dict[str, str]:
+    there = {key: _text(secret, data, key) for key in secret.keys if data.get(key)}
+    try:
+        settings, keys = settings_of_binding(there)
+    except BindingError as error:
+        raise _LackingError(f"Secret {secret.reference.name} of {secret.field} {error}") from None
+    return settings | {f"{name}.pem" if name in PEM else name: there[key] for name, key in keys.items()}
+
+
+def _text(secret: NamedSecret, data: SecretData, key: str) -> str:
+    try:
+        return data[key].decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise _LackingError(
+            f"Secret {secret.reference.name} of {secret.field} holds no text under the key {key}"
+        ) from None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from millrace.errors import AuthorizationError
 from millrace.kafka import reset
-from millrace.kafka.admin import DescribedTopic, all_topic_partitions, broker_count, describe_topics, topic_configs
+from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.kafka.partition_counts import external_source_topics
 from millrace.records import TopicPartition
@@ -20,7 +20,7 @@ from millrace_operator.model import Group, KafkaState, Member, Topic
 log = logging.getLogger("millrace_operator.kafka")
 
 _ALWAYS = frozenset({"cleanup.policy", "retention.ms", "min.insync.replicas"})
-_INSTANCE = re.compile(r"(?P<pod>.+)-\d+")
+_INSTANCE = re.compile(r"(?P<pod>.+?)(\.[0-9a-z]+)?-\d+")
 
 
 def look(
@@ -28,6 +28,7 @@ def look(
     application_id: str,
     plans: Sequence[TopologyPlan],
     timeout_s: float,
+    also: Collection[str] = (),
 ) -> KafkaState:
     """Return what the brokers have of an application.
 
@@ -36,6 +37,7 @@ def look(
         application_id: Its consumer group's name.
         plans: What its revisions need, as far as that is known; the one that lag is counted for comes first.
         timeout_s: How long all of it may take, give or take a request.
+        also: Internal topics besides those of the plans.
 
     Raises:
         AuthorizationError: The principal may not see the topics or the group.
@@ -47,7 +49,8 @@ def look(
         return max(0.1, deadline - time.monotonic())
 
     admin = connection.admin
-    internal = {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
+    internal: dict[str, Mapping[str, str]] = {name: {} for name in also}
+    internal |= {name: config for item in reversed(plans) for name, config in _internal_topics(item)}
     everything = all_topic_partitions(admin, left()) if any(_patterns(item) for item in plans) else {}
     inputs = {name for item in plans for name in _inputs(item, everything) | external_source_topics(item)}
     described = describe_topics(admin, internal.keys() | inputs, left()) if internal or inputs else {}
@@ -58,25 +61,33 @@ def look(
         name: Topic(topic.id, topic.partitions, topic.replication_factor, configs.get(name, {}))
         for name, topic in described.items()
     }
-    brokers = broker_count(admin, left())
+    cluster_id, brokers = describe_cluster(admin, left())
     group = connection.groups.of_group(application_id, left())
     found = group.describe()
     lag = None
     if plans:
-        read = _inputs(plans[0], everything)
+        read = _inputs(plans[0], everything) | _repartition_topics(plans[0])
         partitions = [
             TopicPartition(name, n) for name in read if name in topics for n in range(topics[name].partitions)
         ]
         lag = _lag(connection, partitions, group.committed(), left)
     asked = frozenset(internal.keys() | inputs | letters.keys())
-    return KafkaState(topics=topics, asked=asked, brokers=brokers, group=_group(found.state, found.members), lag=lag)
+    return KafkaState(
+        topics=topics,
+        internal=frozenset(internal),
+        asked=asked,
+        brokers=brokers,
+        cluster_id=cluster_id,
+        group=_group(found.state, found.members),
+        lag=lag,
+    )
 
 
 def pod_of(instance_id: str | None) -> str | None:
     """Return the pod whose stream thread is a static member: Kafka Streams adds the thread's number to `group.instance.id`.
 
-    >>> pod_of("wordcount-0-1")
-    'wordcount-0'
+    >>> pod_of("wordcount-0.1b4e28ba-1"), pod_of("wordcount-0-1")
+    ('wordcount-0', 'wordcount-0')
     """
     match = _INSTANCE.fullmatch(instance_id or "")
     return instance_id if match is None else match["pod"]
@@ -85,7 +96,10 @@ def pod_of(instance_id: str | None) -> str | None:
 def _group(state: str, members: Iterable[reset.Member]) -> Group | None:
     if state == "Dead":
         return None
-    listed = (Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/")) for item in members)
+    listed = (
+        Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id)
+        for item in members
+    )
     return Group(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
 
 
@@ -93,6 +107,11 @@ def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str
     for item in plan.subtopologies:
         yield from ((topic.name, topic.config) for topic in item.repartition_topics)
         yield from ((topic.name, topic.config) for topic in item.changelog_topics)
+
+
+def _repartition_topics(plan: TopologyPlan) -> set[str]:
+    """Return the internal topics that the group reads and commits like inputs: what waits there is late as well."""
+    return {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
 
 
 def _patterns(plan: TopologyPlan) -> list[str]:

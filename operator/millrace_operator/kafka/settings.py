@@ -1,5 +1,8 @@
 """What the operator's own clients are configured with: a few things of the manifest, and nothing that could lead elsewhere.
 
+Where tokens are fetched for OAuth stands in an application's Secret. The operator's network reaches more than the
+application's, so it fetches them only from where the platform team has allowed it.
+
 A manifest may set any client setting, and pods take them all. The operator must not: among them are names of files, of
 libraries to load and of addresses to fetch tokens from, and the operator's files, token and network are not the
 application's. So only what is listed here is taken over, and what would be needed but cannot be taken is refused in words.
@@ -7,37 +10,70 @@ application's. So only what is listed here is taken over, and what would be need
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.clients import ClientSettings
 from millrace.manifest import StreamsApp, StreamsAppSpec
-from millrace.manifest.kafka import is_security_setting
+from millrace.manifest.kafka import IDENTITIES, is_security_setting
+from millrace.manifest.settings import mechanism
 from millrace_operator.kafka.credentials import Credentials
 
 CLIENT_ID: Final = "millrace-operator"
 REQUEST_TIMEOUT_MS: Final = 3_500
 """How long the operator waits for one answer; what it asks is asked again at the next pass."""
 
-_MECHANISMS: Final = {
-    "scram-sha-512": "SCRAM-SHA-512",
-    "scram-sha-256": "SCRAM-SHA-256",
-    "plain": "PLAIN",
-    "oauthbearer": "OAUTHBEARER",
-}
+_TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the name of a setting)
+_URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+([/?][A-Za-z0-9._~:/?&=%+,;-]*)?")
+"""Without a user, and without characters that two readers of URLs may understand in two ways."""
 _TAKEN: Final = frozenset({"security.protocol", "ssl.endpoint.identification.algorithm"})
 _IGNORED: Final = frozenset({"ssl.cipher.suites"})
 
 
-def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
+class TokenEndpointNotAllowedError(ConfigError):
+    """A Secret names a token endpoint from which the operator may not fetch tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What the platform team lets the operator do to reach the brokers of an application."""
+
+    token_endpoints: Collection[str] = ()
+    """Beginnings of the URLs that tokens may be fetched from."""
+    cloud_identity: Sequence[str] = ()
+    """Patterns of the bootstrap servers to which the operator may show the identity of its own pod."""
+
+
+NOTHING: Final = Allowed()
+
+
+def client_config(app: StreamsApp, credentials: Credentials, allowed: Allowed = NOTHING) -> StreamsConfig:
     """Return the settings of the operator's clients of an application's brokers.
+
+    Args:
+        app: The application.
+        credentials: What its Secrets hold.
+        allowed: What the platform team lets the operator do.
 
     Raises:
         ConfigError: The manifest reaches its brokers in a way that the operator cannot go.
+        TokenEndpointNotAllowedError: Its token endpoint is not one of those allowed.
     """
+    endpoint = credentials.settings.get(_TOKEN_ENDPOINT)
+    if endpoint is not None and not is_allowed(endpoint, allowed.token_endpoints):
+        raise TokenEndpointNotAllowedError(
+            f"The token endpoint in the Secret of spec.kafka.auth ({_shown(endpoint)}) is not one that the operator may fetch "
+            "tokens from. The platform team has to add it to MILLRACE_OPERATOR_TOKEN_ENDPOINTS (operator.tokenEndpoints in the "
+            "chart)"
+        )
     spec = app.spec
+    _check_identity(spec, allowed.cloud_identity)
     settings: dict[str, Any] = {
         "application.id": spec.application_id,
         "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers),
@@ -45,7 +81,7 @@ def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
         "admin.request.timeout.ms": REQUEST_TIMEOUT_MS,
         "admin.reconnect.backoff.max.ms": 1_000,
         **_taken(spec),
-        **dict(_security(spec)),
+        **dict(mechanism(spec.kafka)),
         **credentials.settings,
     }
     protocol = str(settings.get("security.protocol", "PLAINTEXT")).upper()
@@ -57,6 +93,40 @@ def client_config(app: StreamsApp, credentials: Credentials) -> StreamsConfig:
     return StreamsConfig.of(settings)
 
 
+def is_allowed(endpoint: str, allowed: Collection[str]) -> bool:
+    """Return whether a URL begins with one of those allowed: scheme, host and port the same, and whole parts of the path.
+
+    >>> is_allowed("https://login.example/realms/a/token", ["https://login.example/realms/a"])
+    True
+    >>> is_allowed("https://login.example.evil/realms/a", ["https://login.example"])
+    False
+    """
+    if not _URL.fullmatch(endpoint) or "%2e" in endpoint.lower():
+        return False
+    origin, path = _parts(endpoint)
+    if {".", ".."} & set(path):
+        return False
+    return bool(origin[0]) and any(
+        origin == there and path[: len(parts)] == parts for there, parts in map(_parts, allowed)
+    )
+
+
+def _parts(url: str) -> tuple[tuple[str, str | None, int | None], list[str]]:
+    try:
+        split = urlsplit(url)
+        port = split.port or {"https": 443, "http": 80}.get(split.scheme)
+    except ValueError:
+        return ("", None, None), []
+    return (split.scheme, split.hostname, port), [part for part in split.path.split("/") if part]
+
+
+def _shown(endpoint: str) -> str:
+    """Return a URL without what may be secret in it."""
+    return (
+        endpoint.partition("?")[0][:200] if _URL.fullmatch(endpoint) else "not an http or https URL of plain characters"
+    )
+
+
 def client_settings(config: StreamsConfig) -> ClientSettings:
     """Return the settings of the clients themselves.
 
@@ -64,6 +134,21 @@ def client_settings(config: StreamsConfig) -> ClientSettings:
     read its own files, and send them to brokers of his choice.
     """
     return ClientSettings(config, "operator", resolve_references=False)
+
+
+def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None:
+    """Check that the operator may use its own identity, where an application has none that could be handed to it."""
+    auth = spec.kafka.auth
+    if auth is None or auth.type not in IDENTITIES:
+        return
+    servers = spec.kafka.bootstrap_servers
+    strange = [server for server in servers if not any(fnmatchcase(server, pattern) for pattern in cloud_identity)]
+    if strange:
+        raise ConfigError(
+            f"spec.kafka.auth.type {auth.type} is an identity of the pods, which the operator does not have, and it may not show "
+            f"its own to {', '.join(strange)}: list the bootstrap servers in MILLRACE_OPERATOR_CLOUD_IDENTITY, and give the "
+            "operator's ServiceAccount an identity that these brokers know"
+        )
 
 
 def _taken(spec: StreamsAppSpec) -> dict[str, Any]:
@@ -79,14 +164,3 @@ def _taken(spec: StreamsAppSpec) -> dict[str, Any]:
 
 def _is_ours(key: str) -> bool:
     return is_security_setting(key) and key.startswith(("admin.", "security.", "sasl.", "ssl."))
-
-
-def _security(spec: StreamsAppSpec) -> Iterator[tuple[str, str]]:
-    tls, auth = spec.kafka.tls, spec.kafka.auth
-    sasl = auth is not None and auth.type != "mtls"
-    if tls is not None or sasl:
-        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if tls is None else 'SSL'}"
-    if auth is not None and sasl:
-        yield "sasl.mechanism", _MECHANISMS[auth.type]
-    if auth is not None and auth.type == "oauthbearer":
-        yield "sasl.oauthbearer.method", "oidc"

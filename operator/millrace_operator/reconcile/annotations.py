@@ -26,6 +26,3 @@ FAILED: Final = f"{GROUP}/failed"
 
 STARTED: Final = f"{GROUP}/started"
 """On a plan's ConfigMap: since when pods of its revision may have written state (seconds since the epoch)."""
-
-DRAIN: Final = f"{GROUP}/drain"
-"""On the StatefulSet: the uid of the pod that leaves, and since when (seconds since the epoch)."""

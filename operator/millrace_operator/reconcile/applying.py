@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.manifest.fields import quantity_value
+from millrace_operator.children import APP_UID
 from millrace_operator.model import Object
 from millrace_operator.reconcile.annotations import APPLIED
 
@@ -20,11 +21,18 @@ _QUANTITY_MAPS: Final = frozenset({"requests", "limits", "capacity"})
 _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
 
 
-def stamped(wanted: Object) -> dict[str, Any]:
-    """Return an object with the hash of itself as its annotation."""
-    canonical = json.dumps(wanted, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+def stamped(wanted: Object, app_uid: str | None) -> dict[str, Any]:
+    """Return an object with the uid of its application as a label, and the hash of itself as an annotation.
+
+    Args:
+        wanted: The object; templates in it stay as they are.
+        app_uid: The uid; None for an object that outlives the application.
+    """
     metadata = wanted["metadata"]
+    if app_uid is not None:
+        metadata = {**metadata, "labels": {**metadata.get("labels", {}), APP_UID: app_uid}}
+    canonical = json.dumps({**wanted, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
     return {**wanted, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), APPLIED: digest}}}
 
 

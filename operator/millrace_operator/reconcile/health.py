@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from millrace_operator.reconcile.reasons import Reason
+from collections.abc import Mapping
+from typing import Final
+
+from millrace.manifest.status import ConditionType
+from millrace_operator.reconcile.reasons import REASONS, Reason
 from millrace_operator.reconcile.turn import NOT_ASKED, Turn
+from millrace_operator.reconcile.view import Pod
 
 _KAFKA_REASONS = {
     NOT_ASKED: Reason.BROKERS_NOT_ASKED,
@@ -12,8 +17,16 @@ _KAFKA_REASONS = {
     "NotAuthorized": Reason.NOT_AUTHORIZED,
     "BadConfiguration": Reason.BAD_CONFIGURATION,
     "SecretMissing": Reason.SECRET_MISSING,
+    "TokenEndpointNotAllowed": Reason.TOKEN_ENDPOINT_NOT_ALLOWED,
 }
 _NAMES_SHOWN = 3
+_IN_THE_WAY: Final[tuple[tuple[ConditionType, str], ...]] = (
+    ("ReconciliationPaused", "True"),
+    ("Stalled", "True"),
+    ("BrokersReachable", "False"),
+    ("Reconciling", "True"),
+)
+"""What may keep an application from having pods, and when it does; the first one is the reason."""
 
 
 def settle_brokers(turn: Turn) -> None:
@@ -25,9 +38,9 @@ def settle_brokers(turn: Turn) -> None:
     reason = _KAFKA_REASONS.get(kafka.reason, Reason.UNREACHABLE)
     if reason is Reason.BROKERS_NOT_ASKED:
         turn.settle_unknown(reason, kafka.error)
-        turn.look_after(2)
+        turn.look_after(15)  # the answer brings a turn by itself
     else:
-        turn.settle("False", reason, kafka.error)
+        turn.settle("False", reason, f"{kafka.error.rstrip('.')}.")
         turn.look_after(15)
 
 
@@ -56,16 +69,22 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         wanted: How many pods there are to be.
         suspended: Whether the application is suspended.
     """
+    turn.wanted = wanted
     pods = turn.view.pods
-    failing = [pod for _, pod in sorted(pods.items()) if pod.trouble is not None and not pod.ready]
+    failing = [pod for _, pod in sorted(pods.items()) if _fails(turn, pod)]
     late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
     if suspended:
-        turn.settle("False", Reason.SUSPENDED, "The application is suspended: state is suspended.")
+        # At rest it is as its spec says: tools that wait for a resource would wait for ever otherwise.
+        done = not pods and turn.view.replicas in {None, 0}
+        what = "no pods are left" if done else "its pods commit and end"
+        turn.settle("True" if done else "False", Reason.SUSPENDED, f"The application is suspended; {what}.")
     elif failing:
         first = failing[0]
         assert first.trouble is not None
         others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
         turn.settle("False", Reason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
+    elif not pods and _is_scaled_to_zero(turn):
+        turn.settle("True", Reason.SCALED_TO_ZERO)
     elif not pods:
         turn.settle("False", Reason.NOTHING_RUNS)
     elif late or len(pods) < wanted:
@@ -79,6 +98,32 @@ def settle_ready(turn: Turn, wanted: int, *, suspended: bool) -> None:
         turn.look_after(15)
     else:
         turn.settle("True", Reason.ALL_TASKS_RUN)
+
+
+def why_nothing_runs(verdicts: Mapping[str, tuple[str, str]]) -> str:
+    """Return Ready's message where there are no pods: what is in the way, which is another condition's message.
+
+    Args:
+        verdicts: The status and the message of conditions.
+    """
+    for kind, status in _IN_THE_WAY:
+        found, message = verdicts.get(kind, ("", ""))
+        if found == status:
+            return f"There are no pods yet: {message}"
+    return REASONS[Reason.NOTHING_RUNS].meaning
+
+
+def _fails(turn: Turn, pod: Pod) -> bool:
+    """Return whether a pod does not come up by itself; a new one that has no node yet may only wait for its volume."""
+    if pod.trouble is None or pod.ready:
+        return False
+    return pod.trouble.reason != "Unschedulable" or pod.is_old(turn.now)
+
+
+def _is_scaled_to_zero(turn: Turn) -> bool:
+    """Return whether no pods are wanted and that has been seen to: it is as its spec says then, as a Deployment of none is."""
+    spec = turn.desired.spec
+    return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and turn.view.replicas == 0
 
 
 def settle_scaling(turn: Turn, *, busy: Reason | None) -> None:

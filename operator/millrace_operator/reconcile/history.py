@@ -11,8 +11,9 @@ from typing import Any
 
 from millrace.topology.plan import TopologyPlan
 from millrace.topology.plan_diff import diff_plans
-from millrace_operator.children import AppRevision, names, plan_config_map
+from millrace_operator.children import AppRevision, plan_config_map
 from millrace_operator.model import Apply, Desired
+from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.reconcile.applying import stamped
 from millrace_operator.reconcile.turn import Turn
@@ -51,10 +52,11 @@ def obstacles(turn: Turn, revision: str, plan: TopologyPlan) -> Sequence[str]:
         revision: The revision.
         plan: Its plan.
     """
-    if revision == turn.stable:
+    stable = retained.stable_revision(turn)
+    if revision == stable:
         return ()
     started = _started(turn)
-    current = started.keys() & {turn.stable, turn.view.running_revision} or {
+    current = started.keys() & {stable, turn.view.running_revision} or {
         max(started, key=started.__getitem__, default="")
     }
     lines: dict[str, str] = {}
@@ -85,9 +87,9 @@ def forgotten(app: Desired, view: View) -> Sequence[Apply]:
     """
     marked = [revision for revision in sorted(view.revisions()) if _mark(view, revision) is not None]
     return [
-        Apply(stamped(_plan_config_map(app, revision, text)))
+        Apply(stamped(_plan_config_map(app, revision, text), app.uid), kept["metadata"]["uid"])
         for revision in marked
-        if (text := view.plan_text(revision)) is not None
+        if (kept := view.plan_config_map(revision)) is not None and (text := view.plan_text(revision)) is not None
     ]
 
 
@@ -105,5 +107,5 @@ def _plan_config_map(app: Desired, revision: str, text: str) -> dict[str, Any]:
 
 
 def _mark(view: View, revision: str) -> str | None:
-    kept = view.get("ConfigMap", names.plan_config_map(view.app, revision))
+    kept = view.plan_config_map(revision)
     return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED)

@@ -70,7 +70,8 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
             why = f"Job {name} printed something that is no plan: is another version of Millrace in {image}? {_tail(output)}"
             return Planned(failure=Reason.PLAN_FAILED, message=why)
         turn.apply(plan_config_map(app, output))
-        turn.look_after(1)
+        if not turn.is_taken("ConfigMap", names.plan_config_map(turn.desired.name, app.revision)):
+            turn.look_after(1)
         return Planned(message=f"The plan that Job {name} printed is being kept.")
     if _has(job, "Failed"):
         trouble = _image_trouble(turn, app.revision) or _told_before(turn, job)

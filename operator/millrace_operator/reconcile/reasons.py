@@ -17,6 +17,7 @@ class Reason(StrEnum):
     """Why a condition is as it is, in one word."""
 
     ALL_TASKS_RUN = "AllTasksRun"
+    SCALED_TO_ZERO = "ScaledToZero"
     NOTHING_RUNS = "NothingRuns"
     PODS_NOT_READY = "PodsNotReady"
     PODS_FAILING = "PodsFailing"
@@ -33,23 +34,32 @@ class Reason(StrEnum):
     REPLACING_PODS = "ReplacingPods"
     WAITING_FOR_GATE = "WaitingForGate"
     RENEWING_CREDENTIALS = "RenewingCredentials"
+    RENEWING_PODS = "RenewingPods"
     ROLLING_BACK = "RollingBack"
     SCALING_OUT = "ScalingOut"
     DRAINING = "Draining"
     SUSPENDING = "Suspending"
     RESIZING_VOLUMES = "ResizingVolumes"
     RECREATING_STATEFUL_SET = "RecreatingStatefulSet"
+    WAITING_FOR_HANDOVER = "WaitingForHandover"
     DELETING_CHILDREN = "DeletingChildren"
     DELETING_FROM_KAFKA = "DeletingFromKafka"
 
     NOT_STALLED = "NotStalled"
     INVALID_SPEC = "InvalidSpec"
+    NAME_TAKEN = "NameTaken"
     PLAN_FAILED = "PlanFailed"
     PLAN_IMAGE_UNAVAILABLE = "PlanImageUnavailable"
     TOPOLOGY_HELD_BACK = "TopologyHeldBack"
     TOPICS_UNFIT = "TopicsUnfit"
     START_FAILED = "StartFailed"
     UPGRADE_FAILED = "UpgradeFailed"
+    RENEWAL_FAILED = "RenewalFailed"
+    APPLICATION_ID_IN_USE = "ApplicationIdInUse"
+    REFUSED_BY_API_SERVER = "RefusedByApiServer"
+    REFUSED_BY_KAFKA = "RefusedByKafka"
+    ACTION_FAILED = "ActionFailed"
+    OPERATOR_ERROR = "OperatorError"
 
     BROKERS_ANSWER = "BrokersAnswer"
     BROKERS_NOT_ASKED = "NotAsked"
@@ -58,6 +68,7 @@ class Reason(StrEnum):
     NOT_AUTHORIZED = "NotAuthorized"
     BAD_CONFIGURATION = "BadConfiguration"
     SECRET_MISSING = "SecretMissing"  # noqa: S105 (the name of a reason)
+    TOKEN_ENDPOINT_NOT_ALLOWED = "TokenEndpointNotAllowed"  # noqa: S105 (the name of a reason)
 
     TOPICS_FIT = "TopicsFit"
     TOPICS_UNKNOWN = "TopicsUnknown"
@@ -101,8 +112,20 @@ class Reason(StrEnum):
     READY_TIMEOUT = "ReadyTimeout"
     UPGRADE_NOT_BEGUN = "UpgradeNotBegun"
 
+    TEMPLATE_IN_USE = "TemplateInUse"
+    TEMPLATE_OUTDATED = "TemplateOutdated"
+    RENEWAL_UNDER_WAY = "RenewalUnderWay"
+
     NOT_PAUSED = "NotPaused"
     PAUSED_BY_ANNOTATION = "PausedByAnnotation"
+
+    UNIQUE = "Unique"
+    MEMBERS_UNKNOWN = "MembersUnknown"
+    DUPLICATE_APPLICATION_ID = "DuplicateApplicationId"
+    HANDED_OVER = "HandedOver"
+    GROUP_IN_USE = "GroupInUse"
+    MEMBERS_LEFT = "MembersLeft"
+    HANDOVER_PENDING = "HandoverPending"
 
 
 class Explanation(NamedTuple):
@@ -114,13 +137,17 @@ class Explanation(NamedTuple):
     """What to do; empty if nothing need be done."""
 
 
-_WAIT: Final = "Nothing; it passes."
+PASSES: Final = "Nothing; it passes."
+"""The remedy of what belongs to the course of things."""
 _SEE_MESSAGE: Final = "Correct what the message names."
 
 REASONS: Final[Mapping[str, Explanation]] = {
     Reason.ALL_TASKS_RUN: Explanation("Ready", "All pods run all tasks that are assigned to them.", ""),
+    Reason.SCALED_TO_ZERO: Explanation(
+        "Ready", "No replicas are wanted, and none are left.", "Set `replicas` to process again."
+    ),
     Reason.NOTHING_RUNS: Explanation(
-        "Ready", "There are no pods: none were started yet, or none are wanted.", "Look at Reconciling and Stalled."
+        "Ready", "There are no pods yet; the message says why.", "Look at Stalled, BrokersReachable and Reconciling."
     ),
     Reason.PODS_NOT_READY: Explanation(
         "Ready",
@@ -132,24 +159,28 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Some pods crash or cannot start.",
         "Read the message and the pods' logs; change the spec or the program.",
     ),
-    Reason.SUSPENDED: Explanation("Ready", "The application is suspended.", "Set `state: running`."),
-    Reason.DELETING: Explanation("Ready", "The application is being deleted.", _WAIT),
+    Reason.SUSPENDED: Explanation(
+        "Ready",
+        "The application is suspended: `True` once no pods are left, as the spec says.",
+        "Set `state: running`.",
+    ),
+    Reason.DELETING: Explanation("Ready", "The application is being deleted.", PASSES),
     Reason.UP_TO_DATE: Explanation("Reconciling", "The cluster is as the spec wants it.", ""),
     Reason.HELD_BACK: Explanation(
         "Reconciling",
         "Nothing more is done until somebody does something.",
         "Look at Stalled and ReconciliationPaused.",
     ),
-    Reason.PLANNING: Explanation("Reconciling", "The image is being asked for its topology plan.", _WAIT),
-    Reason.PROVISIONING_TOPICS: Explanation("Reconciling", "Internal topics are being created.", _WAIT),
+    Reason.PLANNING: Explanation("Reconciling", "The image is being asked for its topology plan.", PASSES),
+    Reason.PROVISIONING_TOPICS: Explanation("Reconciling", "Internal topics are being created.", PASSES),
     Reason.WAITING_FOR_BROKERS: Explanation(
         "Reconciling", "The brokers have to answer before anything is started.", "Look at BrokersReachable."
     ),
     Reason.WAITING_FOR_TOPICS: Explanation(
         "Reconciling", "Topics have to exist and fit first.", "Look at TopicsReady."
     ),
-    Reason.STARTING_PODS: Explanation("Reconciling", "Pods are starting.", _WAIT),
-    Reason.REPLACING_PODS: Explanation("Reconciling", "Pods are being brought to another revision.", _WAIT),
+    Reason.STARTING_PODS: Explanation("Reconciling", "Pods are starting.", PASSES),
+    Reason.REPLACING_PODS: Explanation("Reconciling", "Pods are being brought to another revision.", PASSES),
     Reason.WAITING_FOR_GATE: Explanation(
         "Reconciling",
         "The next pod is replaced when the group is stable, nothing restores and the lag is within `upgrade.gate.maxLag`.",
@@ -160,23 +191,37 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Certificates or keys have changed, and pods are restarted one after another to use them.",
         "Wait. If a restarted pod does not become ready, the new certificates do not do: correct the Secret.",
     ),
+    Reason.RENEWING_PODS: Explanation(
+        "Reconciling",
+        "Pods are replaced one after another, as this version of the operator builds them differently.",
+        "Nothing; it passes.",
+    ),
     Reason.ROLLING_BACK: Explanation(
         "Reconciling", "Pods go back to the revision that ran before.", "Look at RolledBack."
     ),
-    Reason.SCALING_OUT: Explanation("Reconciling", "Pods are being added.", _WAIT),
-    Reason.DRAINING: Explanation("Reconciling", "A pod hands its tasks over before it is removed.", _WAIT),
-    Reason.SUSPENDING: Explanation("Reconciling", "Pods commit and stop.", _WAIT),
-    Reason.RESIZING_VOLUMES: Explanation("Reconciling", "Volumes are being made larger.", _WAIT),
+    Reason.SCALING_OUT: Explanation("Reconciling", "Pods are being added.", PASSES),
+    Reason.DRAINING: Explanation("Reconciling", "A pod hands its tasks over before it is removed.", PASSES),
+    Reason.SUSPENDING: Explanation("Reconciling", "Pods commit and stop.", PASSES),
+    Reason.RESIZING_VOLUMES: Explanation("Reconciling", "Volumes are being made larger.", PASSES),
     Reason.RECREATING_STATEFUL_SET: Explanation(
-        "Reconciling", "The StatefulSet is replaced under its running pods, as it cannot be changed in place.", _WAIT
+        "Reconciling", "The StatefulSet is replaced under its running pods, as it cannot be changed in place.", PASSES
     ),
-    Reason.DELETING_CHILDREN: Explanation("Reconciling", "What the deletion policy says is being deleted.", _WAIT),
+    Reason.WAITING_FOR_HANDOVER: Explanation(
+        "Reconciling", "The application begins when nobody else is left in its group.", "Look at ApplicationIdUnique."
+    ),
+    Reason.DELETING_CHILDREN: Explanation("Reconciling", "What the deletion policy says is being deleted.", PASSES),
     Reason.DELETING_FROM_KAFKA: Explanation(
-        "Reconciling", "The brokers are told to delete what the deletion policy says, and to let members go.", _WAIT
+        "Reconciling", "The brokers are told to delete what the deletion policy says, and to let members go.", PASSES
     ),
     Reason.NOT_STALLED: Explanation("Stalled", "Nothing keeps the operator from going on.", ""),
     Reason.INVALID_SPEC: Explanation(
         "Stalled", "The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE
+    ),
+    Reason.NAME_TAKEN: Explanation(
+        "Stalled",
+        "An object that is not this StreamsApp's has a name that one of its children is to have. It is neither changed nor "
+        "deleted, and all that does not need the name goes on.",
+        "Delete or hand over the object as the message says, or give the StreamsApp another name.",
     ),
     Reason.PLAN_FAILED: Explanation(
         "Stalled",
@@ -204,10 +249,41 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "New pods fail or are not ready in time, and rolling back is off or was done.",
         "Correct the spec; or set another `restartNonce` to try the failed revision again.",
     ),
+    Reason.RENEWAL_FAILED: Explanation(
+        "Stalled",
+        "A pod as this version of the operator builds it fails or is not ready in time; the other pods are left as they are.",
+        "Read the message and the pod's logs. If the program is not at fault, install the operator's last version again.",
+    ),
+    Reason.APPLICATION_ID_IN_USE: Explanation(
+        "Stalled",
+        "The application does not begin, because its `applicationId` is somebody else's as well.",
+        "Look at ApplicationIdUnique.",
+    ),
+    Reason.REFUSED_BY_API_SERVER: Explanation(
+        "Stalled",
+        "The API server refuses what the message names: a quota, an admission policy or webhook, or the operator's role. "
+        "What does not rest on it goes on.",
+        "Change what refuses it; it is tried again by itself, and at once when the spec changes.",
+    ),
+    Reason.REFUSED_BY_KAFKA: Explanation(
+        "Stalled",
+        "The brokers refuse what the message names.",
+        "Grant the application's user what it needs; it is tried again by itself.",
+    ),
+    Reason.ACTION_FAILED: Explanation(
+        "Stalled",
+        "Something did not answer several times, or a pod did not do what it was told.",
+        "Look at what the message names: the API server, a webhook, the brokers or a pod. It is tried again by itself.",
+    ),
+    Reason.OPERATOR_ERROR: Explanation(
+        "Stalled",
+        "The operator failed on this resource by a fault of its own; other applications are not affected.",
+        "Please report it with the operator's log.",
+    ),
     Reason.BROKERS_ANSWER: Explanation(
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""
     ),
-    Reason.BROKERS_NOT_ASKED: Explanation("BrokersReachable", "The brokers have not been asked yet.", _WAIT),
+    Reason.BROKERS_NOT_ASKED: Explanation("BrokersReachable", "The brokers have not been asked yet.", PASSES),
     Reason.UNREACHABLE: Explanation(
         "BrokersReachable",
         "No broker answers. Running pods are left alone; nothing new is started.",
@@ -226,6 +302,11 @@ REASONS: Final[Mapping[str, Explanation]] = {
     ),
     Reason.SECRET_MISSING: Explanation(
         "BrokersReachable", "A Secret that `kafka` names is missing, or a key of it.", "Create the Secret or the key."
+    ),
+    Reason.TOKEN_ENDPOINT_NOT_ALLOWED: Explanation(
+        "BrokersReachable",
+        "The Secret of `kafka.auth` names a token endpoint from which the operator may not fetch tokens.",
+        "The platform team adds it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
     ),
     Reason.TOPICS_FIT: Explanation("TopicsReady", "All topics exist and are as the topology needs them.", ""),
     Reason.TOPICS_UNKNOWN: Explanation(
@@ -246,7 +327,7 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "`internalTopics.management` is VerifyOnly and a topic does not exist.",
         "Create it as the message says (`millrace plan` shows all).",
     ),
-    Reason.TOPICS_BEING_CREATED: Explanation("TopicsReady", "The operator is creating internal topics.", _WAIT),
+    Reason.TOPICS_BEING_CREATED: Explanation("TopicsReady", "The operator is creating internal topics.", PASSES),
     Reason.TOO_FEW_BROKERS: Explanation(
         "TopicsReady",
         "There are fewer brokers than `internalTopics.replicationFactor`.",
@@ -293,17 +374,17 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "Check the results.",
     ),
     Reason.RESTORED: Explanation("StateRestored", "No task restores state.", ""),
-    Reason.RESTORING: Explanation("StateRestored", "Tasks read their changelogs before they go on.", _WAIT),
+    Reason.RESTORING: Explanation("StateRestored", "Tasks read their changelogs before they go on.", PASSES),
     Reason.RESTORATION_UNKNOWN: Explanation("StateRestored", "No pod has told of its tasks.", "Look at Ready."),
     Reason.SCALING_POSSIBLE: Explanation("ScalingAllowed", "The number of replicas may be changed.", ""),
     Reason.NOT_RUNNING: Explanation("ScalingAllowed", "The application does not run.", "Look at Ready."),
-    Reason.TASKS_MOVE: Explanation("ScalingAllowed", "The group rebalances.", _WAIT),
-    Reason.STATE_IS_RESTORED: Explanation("ScalingAllowed", "State is being restored.", _WAIT),
-    Reason.UPGRADE_IN_PROGRESS: Explanation("ScalingAllowed", "Pods are being replaced.", _WAIT),
+    Reason.TASKS_MOVE: Explanation("ScalingAllowed", "The group rebalances.", PASSES),
+    Reason.STATE_IS_RESTORED: Explanation("ScalingAllowed", "State is being restored.", PASSES),
+    Reason.UPGRADE_IN_PROGRESS: Explanation("ScalingAllowed", "Pods are being replaced.", PASSES),
     Reason.SCALING_IN_PROGRESS: Explanation(
-        "ScalingAllowed", "The number of replicas is being changed already.", _WAIT
+        "ScalingAllowed", "The number of replicas is being changed already.", PASSES
     ),
-    Reason.BROKERS_AWAY: Explanation("ScalingAllowed", "The brokers do not answer.", "Look at BrokersReachable."),
+    Reason.BROKERS_AWAY: Explanation("ScalingAllowed", "The brokers cannot be asked.", "Look at BrokersReachable."),
     Reason.VOLUMES_FIT: Explanation("StorageHealthy", "Volumes are as wanted and have room.", ""),
     Reason.VOLUME_NEARLY_FULL: Explanation(
         "StorageHealthy",
@@ -346,11 +427,58 @@ REASONS: Final[Mapping[str, Explanation]] = {
         "The new revision failed before a pod was touched: the old one runs on.",
         "Look at Stalled.",
     ),
+    Reason.TEMPLATE_IN_USE: Explanation("PodsCurrent", "All pods are as this version of the operator builds them.", ""),
+    Reason.TEMPLATE_OUTDATED: Explanation(
+        "PodsCurrent",
+        "Another version of the operator has made some pods, and this one builds them differently. They run on, and are replaced "
+        "when it is the application's turn: the operator does that for few applications at a time.",
+        "Nothing; or set another `restartNonce` to have them replaced now.",
+    ),
+    Reason.RENEWAL_UNDER_WAY: Explanation(
+        "PodsCurrent",
+        "It is the application's turn: pods that another version of the operator has made are replaced.",
+        "Look at Reconciling and Stalled.",
+    ),
     Reason.NOT_PAUSED: Explanation("ReconciliationPaused", "The operator does its work.", ""),
     Reason.PAUSED_BY_ANNOTATION: Explanation(
         "ReconciliationPaused",
         "The annotation `streams.millrace.dev/pause` keeps the operator from changing anything but the status.",
         "Remove the annotation.",
+    ),
+    Reason.UNIQUE: Explanation(
+        "ApplicationIdUnique", "No other application with the same id has a better right to it.", ""
+    ),
+    Reason.MEMBERS_UNKNOWN: Explanation(
+        "ApplicationIdUnique",
+        "The brokers have to say first who is in the consumer group.",
+        "Look at BrokersReachable.",
+    ),
+    Reason.DUPLICATE_APPLICATION_ID: Explanation(
+        "ApplicationIdUnique",
+        "Another StreamsApp has the same `applicationId` on the same brokers, and runs or is older. This one does not begin; "
+        "if it runs already, it runs on.",
+        "Delete one of them, or let one take over with `handover`.",
+    ),
+    Reason.HANDED_OVER: Explanation(
+        "ApplicationIdUnique",
+        "Another StreamsApp takes the application id over: its `handover` names this one, which does not begin again.",
+        "Delete it with the policy `Retain` or `Purge`; topics and group are the other one's then. Or remove that `handover`.",
+    ),
+    Reason.GROUP_IN_USE: Explanation(
+        "ApplicationIdUnique",
+        "Members of the consumer group are not pods of this StreamsApp, so it does not begin.",
+        "Set `handover` to take their place; delete the StreamsApp if it has their id by mistake; or stop them.",
+    ),
+    Reason.MEMBERS_LEFT: Explanation(
+        "ApplicationIdUnique",
+        "Members that are not pods of this StreamsApp have left the group. They may only be restarting, so it begins when none "
+        "has been seen for five minutes.",
+        "Wait; or set another `restartNonce` if they are gone for good.",
+    ),
+    Reason.HANDOVER_PENDING: Explanation(
+        "ApplicationIdUnique",
+        "The application that is taken over from still runs, or its members are still in the group.",
+        "Stop it as the message says.",
     ),
 }
 """By reason: the condition it belongs to, what it means, and the remedy."""

@@ -8,23 +8,26 @@ and any turn may be lost, repeated or cut short.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 from millrace.manifest.status import LifecycleState
-from millrace_operator.children import AppRevision, stateful_set
+from millrace_operator.children import TEMPLATE, AppRevision, owner_reference, stateful_set
 from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import (
+    application_id,
     autoscaling,
     deletion,
     health,
     history,
+    members,
     renewing,
+    retained,
     rolling,
     scaling,
     status,
     storage,
 )
-from millrace_operator.reconcile.annotations import DRAIN, PAUSE
+from millrace_operator.reconcile.annotations import PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.supporting import collect_garbage, keep_supporting
@@ -54,9 +57,12 @@ def reconcile(desired: Desired, observed: Observed) -> Decision:
     else:
         _run(turn)
     status.settle_defaults(turn)
+    if turn.verdicts["Ready"].reason is Reason.NOTHING_RUNS:
+        verdicts = {str(kind): (item.status, item.message) for kind, item in turn.verdicts.items()}
+        turn.settle("False", Reason.NOTHING_RUNS, health.why_nothing_runs(verdicts))
     new = status.status_of(turn)
     events = (*turn.events, *transitions(desired.status, new))
-    return Decision(tuple(turn.actions), new, events, min(turn.looks, default=None))
+    return Decision(tuple(turn.actions), new, events, min(turn.looks, default=None), turn.renewal)
 
 
 def _observe(turn: Turn) -> None:
@@ -84,6 +90,7 @@ def _run(turn: Turn) -> None:
     if FINALIZER not in turn.desired.finalizers:
         turn.actions.append(SetFinalizer(present=True))
     _observe(turn)
+    application_id.settle(turn)
     keep_supporting(turn)
     target = choose(turn)
     suspended = turn.spec.state == "suspended"
@@ -98,6 +105,12 @@ def _run(turn: Turn) -> None:
     health.settle_scaling(turn, busy=_busy(turn))
     autoscaling.recommend(turn, running)
     _settle_failed_start(turn, target)
+    _settle_taken(turn)
+    if (
+        turn.view.stateful_set is None and turn.view.pods
+    ):  # somebody has deleted it, and nothing else tells when these end
+        retained.note_members(turn, members.uids(turn.desired, turn.view))
+    retained.forget(turn)
     turn.lifecycle = _lifecycle(turn, suspended=suspended)
 
 
@@ -107,35 +120,46 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         settle_waiting(turn)
         return
     step = scaling.scale(turn, wanted, may_start=target.may_start)
-    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec)
-    item = stateful_set(app, step.replicas)
-    if step.note is not None:
-        item["metadata"]["annotations"] = {DRAIN: step.note}
+    item = _stateful_set(turn, target, step)
     if storage.needs_recreation(turn, item):
         turn.settle("True", Reason.RECREATING_STATEFUL_SET)
         turn.delete("StatefulSet", item["metadata"]["name"], orphan=True)
         return
     history.mark_started(turn, target.revision, step.replicas)
     applied = turn.apply(item)
-    if step.drain is not None:
-        turn.actions.append(step.drain)
-    scaling.restart_drained(turn, step.replicas)
+    if turn.is_taken("StatefulSet", item["metadata"]["name"]):
+        return
+    if step.leaving is not None:
+        scaling.drain(turn, step.leaving, step.since)
+    scaling.restart_drained(turn, step.replicas if step.leaving is None else step.leaving.index)
     storage.delete_claims_beyond(turn, running)
     if not applied or step.replicas != wanted or len(turn.view.pods) != wanted:
         _settle_pods_change(turn, wanted, suspended=turn.spec.state == "suspended")
     if step.replicas < wanted and not target.may_start:
         settle_waiting(turn)
-    if not applied or step.replicas != turn.view.replicas or step.note is not None:
+    if not applied or step.replicas != turn.view.replicas or step.leaving is not None:
         return
-    done = rolling.replace_pods(turn, target.revision, step.replicas, may_start=target.may_start)
-    if not done:
+    template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE]
+    _replace_pods(turn, target, template, step.replicas, wanted)
+
+
+def _replace_pods(turn: Turn, target: Target, template: str, replicas: int, wanted: int) -> None:
+    """Replace what is of another revision, then what has old credentials, then what another template has made."""
+    if not rolling.replace_pods(turn, target.revision, replicas, may_start=target.may_start):
         _settle_roll(turn, target)
-    elif (
-        renewing.renew_pods(turn, step.replicas, may_start=target.may_start)
-        and step.replicas == wanted
-        and rolling.has_settled(turn, target.revision, wanted)
-    ):
-        turn.stable = target.revision
+    elif renewing.renew_pods(turn, replicas, may_start=target.may_start):
+        if replicas == wanted and rolling.has_settled(turn, target.revision, wanted):
+            turn.stable = target.revision
+        renewing.renew_by_template(turn, target.revision, template, replicas, may_start=target.may_start)
+
+
+def _stateful_set(turn: Turn, target: Target, step: scaling.Scale) -> dict[str, Any]:
+    app = AppRevision(turn.desired.namespace, turn.desired.name, target.revision, target.spec, members.uid_of(turn))
+    item = stateful_set(app, step.replicas)
+    item["metadata"]["annotations"] = step.notes
+    if turn.spec.deletion_policy != "Orphan":
+        item["metadata"]["ownerReferences"] = [owner_reference(app.name, turn.desired.uid)]
+    return item
 
 
 def _settle_pods_change(turn: Turn, wanted: int, *, suspended: bool) -> None:
@@ -163,7 +187,13 @@ def _settle_roll(turn: Turn, target: Target) -> None:
 
 
 _UPGRADES: Final = frozenset(
-    {Reason.REPLACING_PODS, Reason.ROLLING_BACK, Reason.WAITING_FOR_GATE, Reason.RENEWING_CREDENTIALS}
+    {
+        Reason.REPLACING_PODS,
+        Reason.ROLLING_BACK,
+        Reason.WAITING_FOR_GATE,
+        Reason.RENEWING_CREDENTIALS,
+        Reason.RENEWING_PODS,
+    }
 )
 
 
@@ -187,6 +217,22 @@ def _settle_failed_start(turn: Turn, target: Target | None) -> None:
         return
     reason = Reason.START_FAILED if turn.stable is None else Reason.UPGRADE_FAILED
     turn.settle("True", reason, f"{failure.message} Change the spec or the program.")
+    if turn.is_true("Reconciling"):
+        turn.settle("False", Reason.HELD_BACK)  # the roll does not go on, so nobody is to wait for its end
+
+
+def _settle_taken(turn: Turn) -> None:
+    """Settle Stalled for names that somebody else's objects have, beside what else keeps the operator from going on."""
+    if not turn.taken:
+        return
+    message = "\n".join(sorted(turn.taken))
+    known = turn.verdicts.get("Stalled")
+    if known is None or known.status == "False":
+        turn.settle("True", Reason.NAME_TAKEN, message)
+    elif known.reason is Reason.APPLICATION_ID_IN_USE:  # whose members may be the pods that have the names
+        turn.settle("True", Reason.NAME_TAKEN, f"{message}\n{known.message}")
+    else:
+        turn.settle("True", known.reason, f"{known.message}\n{message}")
 
 
 _LIFECYCLES: Final[Mapping[Reason, LifecycleState]] = {
@@ -196,6 +242,7 @@ _LIFECYCLES: Final[Mapping[Reason, LifecycleState]] = {
     Reason.REPLACING_PODS: "RollingOut",
     Reason.WAITING_FOR_GATE: "RollingOut",
     Reason.RENEWING_CREDENTIALS: "RollingOut",
+    Reason.RENEWING_PODS: "RollingOut",
     Reason.ROLLING_BACK: "RollingBack",
     Reason.SCALING_OUT: "Scaling",
     Reason.DRAINING: "Draining",
@@ -213,10 +260,13 @@ def _lifecycle(turn: Turn, *, suspended: bool) -> LifecycleState:
         return "Suspended"
     if turn.is_true("Stalled") and not turn.view.pods:
         return "Blocked"
+    failed = turn.is_true("Stalled") and turn.verdicts["Stalled"].reason in {Reason.START_FAILED, Reason.UPGRADE_FAILED}
     if turn.is_true("Stalled") and not any(pod.ready for pod in turn.view.pods.values()):
         return "Failed"
+    if failed and not turn.is_true("RolledBack"):
+        return "Failed"
     if not turn.view.pods:
-        return "Pending"
+        return "Suspended" if turn.verdicts["Ready"].reason is Reason.SCALED_TO_ZERO else "Pending"
     if turn.is_true("Ready"):
         return "Running"
     if turn.verdicts["StateRestored"].status == "False":

@@ -21,6 +21,7 @@ _NOT_OF_PODS: Final = (
     ("replicas",),
     ("state",),
     ("upgrade",),
+    ("handover",),
     ("autoscaling",),
     ("deletionPolicy",),
     ("internalTopics", "deletionPolicy"),

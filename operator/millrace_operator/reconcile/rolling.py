@@ -10,7 +10,7 @@ Whether a revision failed is remembered on its ConfigMap: it is then not the tar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -50,15 +50,13 @@ class Failure:
 
 def failure_of(turn: Turn, revision: str) -> Failure | None:
     """Return why the pods of a revision show that it does not do; None while they may come up yet."""
-    for pod in _of_revision(turn, revision):
-        failure = _pod_failure(turn, pod)
-        if failure is not None:
-            return failure
-    return None
+    return failure_among(turn, [pod for _, pod in sorted(turn.view.pods.items()) if pod.revision == revision])
 
 
-def _of_revision(turn: Turn, revision: str) -> Sequence[Pod]:
-    return [pod for _, pod in sorted(turn.view.pods.items()) if pod.revision == revision and not pod.terminating]
+def failure_among(turn: Turn, pods: Iterable[Pod]) -> Failure | None:
+    """Return why the first of some pods that fails does; None while they may come up yet."""
+    failures = (_pod_failure(turn, pod) for pod in pods if not pod.terminating)
+    return next((failure for failure in failures if failure is not None), None)
 
 
 def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
@@ -133,13 +131,21 @@ def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> 
     elif is_at_once(turn, target):
         delete_pods(turn, outdated)
     else:
-        _replace_one(turn, target, replicas, there, outdated)
+        replace_one(turn, replicas, there, outdated)
     return False
 
 
-def _replace_one(turn: Turn, target: str, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
+def replace_one(turn: Turn, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
+    """Replace the first of some outdated pods if the gate is open, or one that is broken anyway.
+
+    Args:
+        turn: The turn; the StatefulSet has the template that the pod is to come back by.
+        replicas: How many pods there are to be.
+        there: Those that there are.
+        outdated: Those of them that are to be replaced.
+    """
     absent = len(there) < replicas or any(pod.terminating for pod in there)
-    coming = [pod for pod in there if pod.revision == target and not pod.ready]
+    coming = [pod for pod in there if pod not in outdated and not pod.ready]
     if absent or coming:
         return
     broken = [pod for pod in outdated if _is_broken(turn, pod)]

@@ -1,23 +1,21 @@
 """Scaling: how many pods the StatefulSet is to have now, and what has to happen before there are fewer.
 
 More pods, or none at all, are a matter of a number. One pod fewer means: the highest ordinal is told to leave the group, its
-tasks move, and only then the pod goes. A pod that does not answer holds this up no longer than its grace period. Static members
-whose pods are gone for good are removed from the group, which would wait for them otherwise.
+tasks move, and only then the pod goes. A pod that does not hear, or that may not be told, holds this up no longer than its grace
+period, and one of which it is known that it cannot hear does not at all: SIGTERM has it commit and close. Static members whose
+pods are gone for good are removed from the group, which would wait for them otherwise.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
 
-from millrace_operator.model import Delete, DrainPod, Key, RemoveMembers
-from millrace_operator.reconcile.annotations import DRAIN
+from millrace_operator.model import DRAIN, Delete, DrainPod, Key
+from millrace_operator.reconcile import members
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import Pod
-
-_STILL_WORKS: Final = frozenset({"CREATED", "STARTING", "REBALANCING", "RUNNING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +23,15 @@ class Scale:
     """How many replicas the StatefulSet is to have now."""
 
     replicas: int
-    drain: DrainPod | None = None
-    """What is to be done once the StatefulSet has the note."""
-    note: str | None = None
-    """What the StatefulSet's annotation is to say of a pod that drains."""
+    leaving: Pod | None = None
+    """The pod that hands its tasks over before there is one fewer."""
+    since: int = 0
+    """Since when it is to, in seconds since the epoch."""
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The annotations by which the StatefulSet remembers it."""
+        return {} if self.leaving is None else {DRAIN: f"{self.leaving.uid} {self.since}"}
 
 
 def scale(turn: Turn, wanted: int, *, may_start: bool) -> Scale:
@@ -53,30 +56,42 @@ def _one_fewer(turn: Turn, current: int) -> Scale:
     pod = turn.view.pods.get(current - 1)
     if pod is None or pod.terminating:
         return Scale(current - 1)
-    started = _drain_started(turn, pod)
-    left = started + turn.spec.drain.termination_grace_period_seconds - turn.now
-    turn.settle("True", Reason.DRAINING, f"Pod {pod.name} hands its tasks over before it is removed.")
-    if left <= 0 or _has_left(turn, pod):
+    noted = _noted(turn, pod)
+    since = pod.drains_since or noted or int(turn.now)
+    grace = turn.spec.drain.termination_grace_period_seconds
+    left = since + grace - turn.now
+    message = f"Pod {pod.name} hands its tasks over before it is removed."
+    if pod.drains_since is None and noted is not None:
+        message = (
+            f"Pod {pod.name} could not be told to hand its tasks over; after {grace} s it is removed without that."
+        )
+    turn.settle("True", Reason.DRAINING, message)
+    if left <= 0 or not pod.reads_drain or _has_left(turn, pod):
         return Scale(current - 1)
-    instance = turn.observed.instances.get(pod.name)
-    works = instance is not None and instance.state in _STILL_WORKS
     turn.look_after(min(left, 3))
-    return Scale(current, DrainPod(pod.name, pod.uid) if works else None, f"{pod.uid} {started:.0f}")
+    return Scale(current, pod, since)
+
+
+def _noted(turn: Turn, pod: Pod) -> int | None:
+    """Return since when a pod is to hand its tasks over, by the StatefulSet's annotation."""
+    annotations = (turn.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
+    uid, _, since = annotations.get(DRAIN, "").partition(" ")
+    return int(since) if uid == pod.uid and since.isdecimal() else None
+
+
+def drain(turn: Turn, pod: Pod, since: int) -> None:
+    """Tell a pod to hand its tasks over, unless it was told before."""
+    if pod.drains_since is None:
+        turn.actions.append(DrainPod(pod.name, pod.uid, since))
 
 
 def restart_drained(turn: Turn, replicas: int) -> None:
-    """Start those pods anew that were drained and are wanted after all: a drained instance takes no tasks again."""
+    """Replace those pods that were told to drain and are wanted after all: a drained instance takes no tasks again."""
     for index, pod in sorted(turn.view.pods.items()):
         instance = turn.observed.instances.get(pod.name)
-        if index < replicas and instance is not None and instance.state == "DRAINED" and not pod.terminating:
+        drained = pod.drains_since is not None or (instance is not None and instance.state == "DRAINED")
+        if index < replicas and drained and not pod.terminating:
             turn.actions.append(Delete(Key("Pod", pod.name), pod.uid))
-
-
-def _drain_started(turn: Turn, pod: Pod) -> float:
-    stateful_set = turn.view.stateful_set
-    annotations = {} if stateful_set is None else stateful_set["metadata"].get("annotations", {})
-    uid, _, since = annotations.get(DRAIN, "").partition(" ")
-    return float(since) if uid == pod.uid and since.isdigit() else turn.now
 
 
 def _has_left(turn: Turn, pod: Pod) -> bool:
@@ -84,10 +99,8 @@ def _has_left(turn: Turn, pod: Pod) -> bool:
     instance = turn.observed.instances.get(pod.name)
     if instance is None or instance.state != "DRAINED":
         return False
-    group = turn.observed.kafka.group
-    if group is None:
-        return False
-    return turn.group_is_stable and not any(_ordinal(turn, item.instance_id) == pod.index for item in group.members)
+    mine = members.own(turn)
+    return turn.group_is_stable and not any(_ordinal(turn, item.instance_id) == pod.index for item in mine)
 
 
 def _ordinal(turn: Turn, instance_id: str | None) -> int | None:
@@ -97,20 +110,19 @@ def _ordinal(turn: Turn, instance_id: str | None) -> int | None:
 
 
 def remove_members(turn: Turn) -> None:
-    """Let those static members leave whose pods are gone for good; those of lower ordinals come back.
+    """Let those static members leave whose pods are gone for good; those of lower ordinals come back, but not an earlier app's.
 
     This is the last thing done, as brokers that refuse it should keep nothing else from being done.
     """
-    group, replicas = turn.observed.kafka.group, turn.view.replicas
-    if not turn.brokers_answer or group is None or replicas is None:
+    if not turn.brokers_answer:
         return
-    gone = {
-        item.instance_id
-        for item in group.members
-        if item.instance_id is not None
-        and (index := _ordinal(turn, item.instance_id)) is not None
-        and index >= replicas
-        and index not in turn.view.pods
-    }
-    if gone:
-        turn.actions.append(RemoveMembers(tuple(sorted(gone))))
+    gone, replicas = members.former(turn), turn.view.replicas
+    if replicas is not None:
+        gone += [
+            item
+            for item in members.own(turn)
+            if (index := _ordinal(turn, item.instance_id)) is not None
+            and index >= replicas
+            and index not in turn.view.pods
+        ]
+    turn.actions.extend(members.removal(gone))

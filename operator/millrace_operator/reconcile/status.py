@@ -23,8 +23,8 @@ from millrace.manifest.status import (
     TopologyStatus,
 )
 from millrace_operator.children import selector
-from millrace_operator.model import Instance
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.model import Event, Instance
+from millrace_operator.reconcile.reasons import REASONS, Reason
 from millrace_operator.reconcile.storage import max_used_percent
 from millrace_operator.reconcile.turn import Turn
 
@@ -38,6 +38,7 @@ def status_of(turn: Turn) -> StreamsAppStatus:
     """Return the status of a turn, in which everything is settled."""
     old = turn.status
     pods = turn.view.pods.values()
+    ready = sum(pod.ready for pod in pods)
     instances = turn.observed.instances.values()
     kafka = turn.observed.kafka
     return old.model_copy(
@@ -45,7 +46,9 @@ def status_of(turn: Turn) -> StreamsAppStatus:
             "observed_generation": turn.desired.generation,
             "lifecycle_state": turn.lifecycle,
             "replicas": len(turn.view.pods),
-            "ready_replicas": sum(pod.ready for pod in pods),
+            "ready_replicas": ready,
+            "desired_replicas": turn.wanted,
+            "ready": f"{ready}/{turn.wanted}",
             "selector": ",".join(f"{name}={value}" for name, value in sorted(selector(turn.desired.name).items())),
             "current_revision": turn.target or old.current_revision,
             "stable_revision": turn.stable,
@@ -161,6 +164,17 @@ def settle_defaults(turn: Turn) -> None:
     if "Stalled" not in turn.verdicts:
         turn.settle("False", Reason.NOT_STALLED)
     if "Reconciling" not in turn.verdicts:
-        turn.settle("False", Reason.UP_TO_DATE if turn.verdicts["Stalled"].status == "False" else Reason.HELD_BACK)
+        done = turn.verdicts["Stalled"].status == "False"
+        _settle_rest(turn, Reason.UP_TO_DATE if done else Reason.HELD_BACK)
     if "ReconciliationPaused" not in turn.verdicts:
         turn.settle("False", Reason.NOT_PAUSED)
+
+
+def _settle_rest(turn: Turn, reason: Reason) -> None:
+    """Settle that nothing is being done, with what cannot be had here; an Event tells of that when it is new."""
+    message = " ".join((REASONS[reason].meaning, *turn.notes))
+    before = turn.condition("Reconciling")
+    for note in turn.notes:
+        if before is None or note not in before.message:
+            turn.events.append(Event("NotAvailable", note, "Warning"))
+    turn.settle("False", reason, message)

@@ -16,7 +16,7 @@ from millrace_operator.children import names
 from millrace_operator.model import Delete, Key, Object, ResizeClaim
 from millrace_operator.reconcile.applying import is_part_of
 from millrace_operator.reconcile.reasons import Reason
-from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.turn import ConditionStatus, Turn
 
 FULL_PERCENT: Final = 85
 _FIXED_FIELDS: Final = ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates")
@@ -47,13 +47,16 @@ def needs_recreation(turn: Turn, wanted: Mapping[str, Any]) -> bool:
 
 
 def resize_claims(turn: Turn) -> bool:
-    """Have claims grow to the wanted size, settle StorageHealthy, and return whether all have it."""
+    """Have claims grow to the wanted size, settle StorageHealthy, and return whether all have it.
+
+    One that is not bound yet cannot be changed, which the API server refuses: its turn comes when it is.
+    """
     wanted = turn.spec.storage.size
     template = _claim_template(turn)
     small = [
         claim
         for _, claim in sorted(turn.view.claims.items())
-        if not claim.terminating and quantity_value(claim.asked) < quantity_value(wanted)
+        if claim.bound and not claim.terminating and quantity_value(claim.asked) < quantity_value(wanted)
     ]
     if template is not None and quantity_value(_size(template)) > quantity_value(wanted):
         message = f"storage.size is {wanted}, but volumes have {_size(template)} and cannot shrink. Set the size back."
@@ -83,8 +86,9 @@ def _settle_use(turn: Turn) -> None:
         turn.settle("False", Reason.VOLUME_NEARLY_FULL, message)
     elif used is None and before is not None and before.reason == Reason.VOLUME_NEARLY_FULL and turn.view.has_pods:
         turn.settle("False", Reason.VOLUME_NEARLY_FULL, before.message)  # which may be why no pod answers, or is ready
-    elif unbound and any(not pod.ready for pod in turn.view.pods.values()):
-        turn.settle("False", Reason.VOLUME_PENDING, f"Claim {unbound[0]} has no volume yet. See its events.")
+    elif unbound and (waiting := [pod for pod in turn.view.pods.values() if not pod.ready]):
+        status: ConditionStatus = "False" if any(pod.is_old(turn.now) for pod in waiting) else "Unknown"
+        turn.settle(status, Reason.VOLUME_PENDING, f"Claim {unbound[0]} has no volume yet. See its events.")
     else:
         turn.settle("True", Reason.VOLUMES_FIT)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from millrace_operator.children import (
     AppRevision,
@@ -19,6 +19,11 @@ from millrace_operator.reconcile import history
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.turn import Turn
 
+_NO_POD_MONITORS: Final = (
+    "There is no PodMonitor, as this cluster does not know the kind, or the operator may not list it: install the CRDs of "
+    "Prometheus' operator, or set observability.metrics.podMonitor.enabled: false."
+)
+
 
 def keep_supporting(turn: Turn) -> None:
     """Apply those that are wanted and delete those that are not."""
@@ -27,10 +32,14 @@ def keep_supporting(turn: Turn) -> None:
     turn.apply(service_account(app))  # not deleted before the app is: pods of an older revision may still need it
     _keep(turn, "NetworkPolicy", names.network_policy(name), network_policy(app, turn.observed.operator_namespace))
     _keep(turn, "NetworkPolicy", names.plan_network_policy(name), plan_network_policy(app))
+    turn.delete("NetworkPolicy", names.former_plan_network_policy(name))
     _keep(turn, "Service", names.service(name), headless_service(app))
     _keep(turn, "PodDisruptionBudget", names.disruption_budget(name), disruption_budget(app))
+    monitor = pod_monitor(app)
     if turn.observed.pod_monitors:
-        _keep(turn, "PodMonitor", names.pod_monitor(name), pod_monitor(app))
+        _keep(turn, "PodMonitor", names.pod_monitor(name), monitor)
+    elif monitor is not None:
+        turn.notes.append(_NO_POD_MONITORS)
 
 
 def _keep(turn: Turn, kind: str, name: str, wanted: Mapping[str, Any] | None) -> None:
@@ -45,8 +54,10 @@ def collect_garbage(turn: Turn) -> None:
     name = turn.desired.name
     used = {revision_of(turn.spec), turn.target, turn.stable, turn.status.stable_revision, turn.view.running_revision}
     used |= {pod.revision for pod in turn.view.pods.values()}
+    for key in sorted(turn.view.objects):
+        if key.kind == "Job" and key.name not in {names.plan_job(name, revision) for revision in used if revision}:
+            turn.delete(key.kind, key.name)
     for revision in sorted(turn.view.revisions() - used):
-        turn.delete("Job", names.plan_job(name, revision))
         if not history.is_worth_keeping(turn, revision):
             turn.delete("ConfigMap", names.plan_config_map(name, revision))
         turn.delete("ConfigMap", names.revision_config_map(name, revision))

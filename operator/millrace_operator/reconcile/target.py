@@ -11,9 +11,9 @@ from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import AppRevision, revision_config_map
+from millrace_operator.children import AppRevision, names, revision_config_map
 from millrace_operator.model import Event, ProvisionTopics
-from millrace_operator.reconcile import history, planning, rolling, topics
+from millrace_operator.reconcile import history, planning, retained, rolling, topics
 from millrace_operator.reconcile.annotations import ACCEPT_LOSS, FAILED
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
@@ -44,6 +44,10 @@ def choose(turn: Turn) -> Target | None:
     running = _running(turn, wanted)
     failure = _failure(turn, wanted)
     _keep_revision(turn, wanted, failure)
+    if turn.is_taken("ConfigMap", names.revision_config_map(turn.desired.name, wanted)):
+        turn.settle("Unknown", Reason.PLAN_PENDING)
+        kept = _kept(turn, running, decided=True)  # pods of the wanted revision would be given somebody else's manifest
+        return None if kept in {None, wanted} else _with_topics(turn, kept)
     if failure is not None and turn.stable is not None and turn.stable != wanted:
         _settle_rolled_back(turn, wanted, failure)
         turn.settle("Unknown", Reason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again.")
@@ -144,7 +148,7 @@ def _is_compatible(turn: Turn, wanted: str, plan: TopologyPlan) -> bool:
         )
         return True
     remedy = "Take the change back, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
-    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}")
+    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}{retained.remedy(turn)}")
     return False
 
 
@@ -164,15 +168,17 @@ def _with_topics(turn: Turn, revision: str | None) -> Target:
         turn.settle("Unknown", Reason.TOPICS_UNKNOWN)
         may_start = turn.brokers_answer
     elif not turn.brokers_answer:
-        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers do not answer.")
+        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers cannot be asked: look at BrokersReachable.")
         may_start = False
     else:
         may_start = _examine(turn, target.spec, turn.plan)
-    return Target(target.revision, target.spec, may_start)
+    return Target(target.revision, target.spec, may_start and turn.may_begin)
 
 
 def settle_waiting(turn: Turn) -> None:
     """Settle that something is to be started and has to wait, and for what."""
+    if not turn.may_begin:
+        return
     if not turn.brokers_answer:
         turn.settle("True", Reason.WAITING_FOR_BROKERS)
     elif "Reconciling" not in turn.verdicts:
@@ -189,7 +195,7 @@ def _may_run_on(turn: Turn, running: str | None) -> bool:
 
 
 def _found(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> Topics | None:
-    known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
+    known = retained.topic_ids(turn)
     accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
     return topics.examine(plan, spec, turn.observed.kafka, known, accepted)
 
@@ -202,7 +208,7 @@ def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
         return False
     turn.topics, turn.tasks = found.statuses, found.tasks
     _settle_topics(turn, found)
-    if found.create and turn.spec.state == "running":
+    if found.create and turn.spec.state == "running" and turn.may_begin:
         replicas = spec.internal_topics.replication_factor
         turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
         turn.look_after(2)
@@ -218,7 +224,7 @@ def _settle_topics(turn: Turn, found: Topics) -> None:
         turn.settle("False", Reason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}.")
     else:
         turn.settle("True", Reason.TOPICS_FIT)
-    if found.create and turn.spec.state == "running":
+    if found.create and turn.spec.state == "running" and turn.may_begin:
         turn.settle("True", Reason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}.")
     elif not found.ready:
         turn.look_after(10)

@@ -13,8 +13,9 @@ from typing import Any, Final, Literal, NamedTuple
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, InternalTopicStatus, LifecycleState
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed
+from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed, Renewal
 from millrace_operator.reconcile.applying import needs_apply, stamped
+from millrace_operator.reconcile.ownership import key_of
 from millrace_operator.reconcile.reasons import REASONS, Reason
 from millrace_operator.reconcile.view import View, is_terminating
 
@@ -44,6 +45,8 @@ class Turn:
     events: list[Event] = field(default_factory=list)
     looks: list[float] = field(default_factory=list)
     """After how many seconds to look again."""
+    taken: list[str] = field(default_factory=list)
+    """What there is under names that children are to have, and is not the application's."""
     lifecycle: LifecycleState = "Running"
     target: str | None = None
     """The revision that pods are brought to."""
@@ -55,6 +58,13 @@ class Turn:
     topics: tuple[InternalTopicStatus, ...] | None = None
     """None keeps what the status says."""
     autoscaling: AutoscalingStatus | None = None
+    renewal: Renewal | None = None
+    may_begin: bool = True
+    """False if the application has no pods, and must not get any because its application id is somebody else's as well."""
+    notes: list[str] = field(default_factory=list)
+    """What cannot be had here, though the spec asks for it and all else is done."""
+    wanted: int = 0
+    """How many pods there are to be."""
 
     @property
     def status(self) -> StreamsAppStatus:
@@ -97,15 +107,22 @@ class Turn:
         """Have an object applied if it is not as wanted, and return whether it is as wanted already."""
         if wanted is None:
             return True
-        item = stamped(wanted)
-        seen = self.view.get(item["kind"], item["metadata"]["name"])
+        item = stamped(wanted, self.desired.uid)
+        key = key_of(item)
+        seen = self.view.get(key.kind, key.name)
+        if seen is None and key in self.observed.taken:  # it is tried again, as the other object may be gone
+            self.taken.append(self.observed.taken[key])
         if seen is not None and is_terminating(seen):
             self.look_after(2)
             return False
         if not needs_apply(item, seen):
             return True
-        self.actions.append(Apply(item))
+        self.actions.append(Apply(item, None if seen is None else seen["metadata"]["uid"]))
         return False
+
+    def is_taken(self, kind: str, name: str) -> bool:
+        """Return whether a name that a child is to have is an object's of somebody else."""
+        return Key(kind, name) in self.observed.taken and self.view.get(kind, name) is None
 
     def delete(self, kind: str, name: str, *, orphan: bool = False) -> bool:
         """Have a child deleted, and return whether it is gone already."""

@@ -13,12 +13,17 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.children import COMPONENT, PLAN_KEY, REVISION, names
-from millrace_operator.model import Desired, Key, Object, Observed
+from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, TEMPLATE, names
+from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
+from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHING: Final = "CrashLoopBackOff"
+_NOT_APPLIED: Final = frozenset({"Pod", "PersistentVolumeClaim"})
+"""The kinds of children that a StatefulSet's controller makes, which know no uid of the application."""
+_TIME_TO_PLACE: Final = 30.0
+"""Seconds in which a new pod usually has a node and its volume, if they can be had."""
 _MOST_PLANS: Final = 1024
 """How many plans are kept as they were read, of all applications together."""
 
@@ -52,6 +57,8 @@ class Pod:
     index: int
     uid: str
     revision: str | None
+    template: str | None
+    """The hash of the template that it was made by; None of an operator that gave templates none."""
     created: float
     terminating: bool = False
     ends: float | None = None
@@ -63,11 +70,19 @@ class Pod:
     trouble: Trouble | None = None
     last_words: str = ""
     """What it said when it crashed last, also if it runs again; empty if it never did."""
+    drains_since: int | None = None
+    """Since when it is to hand its tasks over."""
+    reads_drain: bool = True
+    """Whether it is told so by a file; pods that older operators have made are not."""
 
     @property
     def ready(self) -> bool:
         """Whether it runs all its tasks, and is to stay."""
         return self.ready_since is not None and not self.terminating
+
+    def is_old(self, now: float) -> bool:
+        """Return whether it should have found a node and a volume by now."""
+        return now - self.created >= _TIME_TO_PLACE
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +100,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """All children of one application."""
+    """All children of one application, and nothing that only has its labels."""
 
     app: str
     objects: Mapping[Key, Object]
@@ -147,9 +162,13 @@ class View:
         """Return the ConfigMap with a revision's manifest."""
         return None if revision is None else self.get("ConfigMap", names.revision_config_map(self.app, revision))
 
+    def plan_config_map(self, revision: str | None) -> Object | None:
+        """Return the ConfigMap with a revision's plan."""
+        return None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+
     def plan_text(self, revision: str | None) -> str | None:
         """Return the JSON of a revision's plan."""
-        found = None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+        found = self.plan_config_map(revision)
         return None if found is None or is_terminating(found) else found.get("data", {}).get(PLAN_KEY)
 
     def plan(self, revision: str | None) -> TopologyPlan | None:
@@ -184,12 +203,26 @@ def view_of(desired: Desired, observed: Observed) -> View:
         re.compile(rf"{re.escape(app)}-(\d+)"),
         re.compile(rf"{re.escape(names.claim(app, 0)[:-1])}(\d+)"),
     )
+    own = {
+        key: item
+        for key, item in observed.objects.items()
+        if key.kind not in _NOT_APPLIED and is_own(key, item, app, desired.uid)
+    }
+    set_key = Key("StatefulSet", names.stateful_set(app))
+    others = None if set_key in own else observed.objects.get(set_key)
+    others_uid = None if others is None else others["metadata"]["uid"]
     for key, item in observed.objects.items():
-        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name)):
-            pods[int(match[1])] = _pod(item, int(match[1]))
+        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "plan":
+            own[key] = item
+        elif (
+            key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name))
+        ):
+            known_as_others = set_key not in own and key in observed.taken
+            if not known_as_others and is_own_pod(item, app, own.get(set_key), others_uid):
+                own[key], pods[int(match[1])] = item, _pod(item, int(match[1]))
         elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
-            claims[int(match[1])] = _claim(item, int(match[1]))
-    return View(app, observed.objects, pods, claims)
+            own[key], claims[int(match[1])] = item, _claim(item, int(match[1]))
+    return View(app, own, pods, claims)
 
 
 @functools.lru_cache(maxsize=_MOST_PLANS)
@@ -260,17 +293,22 @@ def _pod(item: Object, index: int) -> Pod:
     metadata = item["metadata"]
     ready_since, unready_since = _readiness(item)
     containers = item.get("status", {}).get("containerStatuses", ())
+    variables = [each for container in item["spec"]["containers"] for each in container.get("env", ())]
+    since = metadata.get("annotations", {}).get(DRAIN, "")
     return Pod(
         name=metadata["name"],
         index=index,
         uid=metadata["uid"],
         revision=_labels(item).get(REVISION),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE),
         created=seconds(metadata["creationTimestamp"]),
         terminating=is_terminating(item),
         ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,
         ready_since=ready_since,
         unready_since=unready_since,
         trouble=trouble_of(item),
+        drains_since=int(since) if since.isdecimal() else None,
+        reads_drain=any(variable["name"] == DRAIN_FILE for variable in variables),
         last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
 

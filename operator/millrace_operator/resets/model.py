@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millrace.kafka import reset
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object
+from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object, SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,10 @@ class DesiredReset:
     problems: tuple[str, ...] = ()
     status: StreamsResetStatus | None = None
     """The status written last."""
+    finalizers: tuple[str, ...] = ()
     deleting: bool = False
+    deletion_time: float | None = None
+    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class ObservedReset:
     """What the brokers have of the application; None if they were not asked or do not tell."""
     problem: str | None = None
     """Why they do not tell."""
+    claimants: tuple[str, ...] = ()
+    """Other StreamsApps with the same group and internal topics."""
     before: tuple[str, ...] = ()
     """Names of older resets of the same application that are not finished."""
 
@@ -55,7 +60,7 @@ class PatchApp:
     """Fields of the status that are forgotten."""
 
 
-ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply
+ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
-from millrace.errors import ConfigError
+from millrace.errors import ActiveGroupError, ConfigError
 from millrace.kafka import reset
 from millrace.kafka.reset import ResetActions, Start, plan_reset
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import PartitionOffset, ResetResult
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
+from millrace_operator.model import Desired
+from millrace_operator.reconcile import members
 from millrace_operator.reconcile.view import View
 
 SHOWN: Final = 1000
@@ -34,19 +37,34 @@ def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan |
     )
 
 
-def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, *, force: bool) -> ResetActions:
+def work_out(
+    spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, app: Desired, view: View
+) -> ResetActions:
     """Return what is done to the brokers.
 
     Args:
         spec: The reset's.
         brokers: What they have of the application.
         plan: What all its revisions need.
-        force: Whether members in the group are removed rather than respected.
+        app: The application. Only its own members are removed from the group by `force`.
+        view: Its children, which tell what its members are known by.
 
     Raises:
-        ActiveGroupError: The group has members, and `force` is False.
+        ActiveGroupError: The group has members, and `force` is not set or they are not of this application.
         ConfigError: The offsets of so many partitions cannot be shifted.
     """
+    known = members.uids(app, view)
+    foreign = [
+        item
+        for item in brokers.members
+        if not any(members.is_of(app.name, uid, item.client_id, item.instance_id) for uid in known)
+    ]
+    if foreign and not spec.dry_run:
+        raise ActiveGroupError(
+            f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: {members.listed(foreign)}. "
+            "Stop them; force: true does not remove them."
+        )
+    force = spec.force or spec.dry_run
     actions = plan_reset(
         plan.application_id, brokers, plan, target=spec.target(), inputs=spec.input_topics, force=force
     )
@@ -55,6 +73,11 @@ def work_out(spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan
             f"toOffset: {spec.to_offset} is about {len(actions.set_offsets)} partitions; more than {SHOWN} cannot be shifted, as "
             "their offsets could not be kept while it is done. Use timestamp:TIME"
         )
+    staying = foreign if spec.force else brokers.members
+    if staying:  # a dry run tells what would be waited for
+        note = f"Members that a reset waits for until they have left the group: {members.listed(staying)}"
+        leaving = tuple(item for item in actions.remove_members if item not in staying)
+        actions = replace(actions, remove_members=leaving, notes=(*actions.notes, note))
     return actions
 
 
@@ -65,7 +88,7 @@ def described(spec: StreamsResetSpec, actions: ResetActions, view: View) -> Rese
     if len(actions.set_offsets) > SHOWN:
         notes.append(f"{len(actions.set_offsets)} partitions in all; the first {SHOWN} are listed")
     if actions.remove_members:
-        notes.append(f"Members that are removed from the group: {', '.join(map(str, actions.remove_members))}")
+        notes.append(f"Members that are removed from the group: {members.listed(actions.remove_members)}")
     return ResetResult(
         offsets=tuple(PartitionOffset(topic=tp.topic, partition=tp.partition, offset=o) for tp, o in offsets),
         deleted_topics=actions.delete_topics[:SHOWN] if spec.delete_internal_topics else (),

@@ -5,6 +5,9 @@ done in one pass, and what is left of it in another if that pass does not come t
 set while anybody is in the group; then topics, then volumes, then what the operator remembers of them. Each step may be done
 twice. When all is done that is written down, and a reset that has ended does nothing ever again.
 
+A finalizer keeps a reset that has begun: one that is deleted half done is finished, because offsets and state must go together.
+Where that is not possible within a minute it ends as failed, which an Event tells.
+
 A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
 later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
 """
@@ -23,8 +26,8 @@ from millrace.manifest import Condition, StreamsResetSpec, StreamsResetStatus
 from millrace.manifest.streamsreset import ResetResult
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed
-from millrace_operator.reconcile import history
+from millrace_operator.model import FINALIZER, Delete, DeleteTopics, Desired, Event, Key, Observed, SetFinalizer
+from millrace_operator.reconcile import history, retained
 from millrace_operator.reconcile.annotations import ACCEPT_LOSS, PAUSE
 from millrace_operator.reconcile.status import timestamp
 from millrace_operator.reconcile.view import View, view_of
@@ -35,6 +38,9 @@ Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused
 ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 PATIENCE_S: Final = 600.0
 """How long a reset waits for the application to be suspended."""
+LAST_PATIENCE_S: Final = 60.0
+"""How long a reset that has begun and is deleted is tried to be finished."""
+_NOT_ALL: Final = "Not all could be done yet"
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
 _EXECUTED: Final = "Executed"
@@ -56,9 +62,9 @@ def has_ended(status: StreamsResetStatus | None) -> bool:
 
 def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | None:
     """Return what the brokers are to be asked before `reconcile_reset` goes on; None if that depends on something else."""
-    if desired.deleting or has_ended(desired.status) or desired.spec is None:
-        return None
     this = _Pass(desired, observed)
+    if this.is_over or desired.spec is None:
+        return None
     if this.executed or this.hindrance() is not None:
         return None
     plan = this.plan
@@ -72,9 +78,9 @@ def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDeci
         desired: The resource as it stands.
         observed: What was seen of the application, its children and its brokers.
     """
-    if desired.deleting or has_ended(desired.status):
-        return ResetDecision()
     this = _Pass(desired, observed)
+    if this.is_over:
+        return ResetDecision((SetFinalizer(present=False),) if FINALIZER in desired.finalizers else ())
     if this.executed:
         return this.finish()
     return this.hindrance() or this.decide()
@@ -93,6 +99,17 @@ class _Pass:
     def begun(self) -> bool:
         """Whether something may have been done already."""
         return self.status.phase == "Running"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is to be done any more: it has ended, or is deleted before it has begun."""
+        return has_ended(self.desired.status) or (self.desired.deleting and not self.begun)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is being deleted, and nothing is waited for any longer."""
+        deleted = self.desired.deletion_time
+        return deleted is not None and self.observed.now >= deleted + LAST_PATIENCE_S
 
     @property
     def executed(self) -> bool:
@@ -141,7 +158,7 @@ class _Pass:
         if self.observed.brokers is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         try:
-            actions = work_out(spec, self.observed.brokers, plan, force=spec.force or spec.dry_run)
+            actions = work_out(spec, self.observed.brokers, plan, self.app, self.view)
         except ActiveGroupError as error:
             return self._wait(str(error))
         except ConfigError as error:
@@ -157,7 +174,7 @@ class _Pass:
         planned = self.status.plan or ResetResult()
         if self.observed.app is not None:
             going = sorted(claim.name for claim in self.view.claims.values() if claim.terminating)
-            if going:
+            if going and not self.desired.deleting:
                 return ResetDecision(
                     (), self._status("Running", f"Volumes are going: {', '.join(going)}."), (), _LATER_S
                 )
@@ -176,6 +193,11 @@ class _Pass:
             return self._wait(f"The annotation {PAUSE} of StreamsApp {app.name} keeps it as it is: remove it.")
         if self.observed.before:
             return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
+        if self.observed.claimants:
+            named = ", ".join(self.observed.claimants)
+            return self._wait(
+                f"StreamsApp {named} has the same applicationId, so what would be reset is its own as well."
+            )
         pods = sorted(pod.name for pod in self.view.pods.values())
         if pods:
             return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")
@@ -210,11 +232,15 @@ class _Pass:
             update={"plan": planned}
         )
         event = Event("ResetBegun", f"The reset begins: {_summary(planned)}.")
-        return ResetDecision((), status, (event,), _SOON_S)
+        # An operator that ended between the finalizer and the status finds the finalizer there.
+        actions = () if FINALIZER in self.desired.finalizers else (SetFinalizer(present=True),)
+        return ResetDecision(actions, status, (event,), _SOON_S)
 
     def _execute(
         self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.Observed
     ) -> ResetDecision:
+        if self.overdue and (self.status.message or "").startswith(_NOT_ALL):  # it has been tried, and was refused
+            return self._give_up(self.status.message or "")
         app, todo = self.app, list[ResetAction]()
         committed = brokers.committed or {}
         offsets = {tp: to for tp, to in as_planned(actions, planned, brokers).items() if committed.get(tp) != to}
@@ -231,6 +257,7 @@ class _Pass:
             if remembered := _remembered(app):
                 todo.append(PatchApp(app.uid, status=remembered))
             todo += history.forgotten(app, self.view)
+            todo += retained.forgotten(self.view)
         told = "Offsets are set, topics and volumes deleted."
         status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
         return ResetDecision(tuple(todo), status, (), _SOON_S)
@@ -242,7 +269,16 @@ class _Pass:
         message = f"Dry run, nothing was changed. A reset would do: {_summary(planned)}.{first}"
         return self._end("Succeeded", message, plan=planned)
 
+    def _give_up(self, message: str) -> ResetDecision:
+        return self._end(
+            "Failed",
+            f"The reset was deleted while it was under way, and could not be finished: {message} Offsets, topics and volumes may "
+            "not fit each other: leave the application suspended until another StreamsReset has succeeded.",
+        )
+
     def _wait(self, message: str) -> ResetDecision:
+        if self.overdue:
+            return self._give_up(message)
         return ResetDecision((), self._status("Running" if self.begun else "Waiting", message), (), _LATER_S)
 
     def _end(self, phase: Phase, message: str, **fields: ResetResult) -> ResetDecision:
@@ -250,7 +286,8 @@ class _Pass:
         status = self._status(phase, message, self._condition("Complete" if good else "Failed", phase, message))
         ended = {"completion_time": timestamp(self.observed.now), **fields}
         event = Event(f"Reset{phase}", message, "Normal" if good else "Warning")
-        return ResetDecision((), status.model_copy(update=ended), (event,))
+        again = _SOON_S if FINALIZER in self.desired.finalizers else None
+        return ResetDecision((), status.model_copy(update=ended), (event,), again)
 
     def _status(self, phase: Phase, message: str, *conditions: Condition) -> StreamsResetStatus:
         return self.status.model_copy(
@@ -276,7 +313,7 @@ class _Pass:
 
 def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus:
     """Return the status of a reset of which an action has failed; the next pass tries it again."""
-    return status.model_copy(update={"message": f"Not all could be done yet: {problem}"})
+    return status.model_copy(update={"message": f"{_NOT_ALL}: {problem}"})
 
 
 def _accepted_losses(app: Desired) -> Sequence[ResetAction]:

@@ -43,7 +43,12 @@ class HostInfo(NamedTuple):
         return cls(host.strip("[]"), int(port))
 
     def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
+        """Return what `parse` reads.
+
+        >>> str(HostInfo.parse("[2001:db8::1]:8080"))
+        '[2001:db8::1]:8080'
+        """
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from millrace.telemetry import configure
 from millrace.topology import Topology
 
 PATIENCE_WITHOUT_HOST_S = 10.0
+_LOOK_EVERY_S = 0.5
 
 
 def run_until_stopped(
@@ -25,6 +26,7 @@ def run_until_stopped(
     config: StreamsConfig,
     *,
     status_file: Path | None = None,
+    drain_file: Path | None = None,
     stop_with_parent: bool = False,
     verbose: bool = False,
 ) -> int:
@@ -34,6 +36,7 @@ def run_until_stopped(
         topology: What to run.
         config: The settings.
         status_file: Rewritten every second with what the instance does.
+        drain_file: Has the instance drained once there is something in it.
         stop_with_parent: Whether the end of standard input counts as SIGTERM; nothing is read from it otherwise.
         verbose: Whether errors come with their traceback.
     """
@@ -52,6 +55,10 @@ def run_until_stopped(
     def observe(streams: KafkaStreams) -> None:
         if telemetry is not None:
             telemetry.observe(streams)
+        if drain_file is not None:
+            threading.Thread(
+                target=_drain_when_told, args=(streams, drain_file), name="millrace-drain-file", daemon=True
+            ).start()
 
     try:
         return run(
@@ -65,6 +72,25 @@ def run_until_stopped(
     finally:
         if telemetry is not None:
             telemetry.shutdown()
+
+
+def _drain_when_told(streams: KafkaStreams, file: Path) -> None:
+    """Drain once the file has something in it.
+
+    In a pod it holds the value of an annotation, which is empty as long as nobody has annotated the pod. So whoever may write
+    pods decides, and nobody else.
+    """
+    while not streams.state.has_ended:
+        if _has_content(file) and streams.drain():
+            return
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _has_content(file: Path) -> bool:
+    try:
+        return bool(file.read_text().strip())
+    except (OSError, ValueError):  # not there, or not readable (yet)
+        return False
 
 
 def _stop_at_end_of_input() -> None:

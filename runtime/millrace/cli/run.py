@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,8 @@ from millrace.cli.application import (
     application,
 )
 from millrace.cli.logs import LogFormat, LogLevel, configure
+
+_log = logging.getLogger(__name__)
 
 
 def run(
@@ -64,9 +67,17 @@ def run(
             "--http", metavar="HOST:PORT", help="Serve /livez, /startedz, /readyz and /status here.", show_default=False
         ),
     ] = None,
+    drain_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--drain-file",
+            envvar="MILLRACE_DRAIN_FILE",
+            help="Give up all tasks, and go on living without any, once this file has something in it.",
+            show_default=False,
+        ),
+    ] = None,
     drain_endpoint: Annotated[
-        bool,
-        typer.Option("--drain-endpoint", help="Let POST /drain, at --http, have the instance give up its tasks."),
+        bool, typer.Option("--drain-endpoint", hidden=True, help="Ignored: operators that are older than this give it.")
     ] = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
@@ -83,10 +94,13 @@ def run(
         "application.id": application_id,
         "state.dir": None if state_dir is None else str(state_dir),
         "health.listener": http,
-        "health.drain": drain_endpoint or None,
     }
     verbose = bool((context.parent or context).params.get("verbose"))
     configure(verbose=verbose, quiet=False, level=log_level, form=log_format or LogFormat.TEXT)
+    if drain_endpoint:
+        _log.warning(
+            "--drain-endpoint is ignored: instances drain by --drain-file. Upgrade the operator, which gave it."
+        )
     app = application(
         entrypoint,
         file,
@@ -104,6 +118,7 @@ def run(
         app.topology(),
         app.config(),
         status_file=status_file,
+        drain_file=drain_file,
         stop_with_parent=stop_with_parent,
         verbose=verbose,
     )

@@ -22,10 +22,10 @@ __all__ = [
     "TopicToCreate",
     "all_topic_partitions",
     "appears_on_demand",
-    "broker_count",
     "create_topics",
     "delete_group",
     "delete_topics",
+    "describe_cluster",
     "describe_topics",
     "group_names",
     "may_write",
@@ -143,8 +143,8 @@ def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) ->
         time.sleep(_PAUSE_S)
 
 
-def broker_count(admin: AdminClient, timeout_s: float = 30.0) -> int:
-    """Return how many brokers the cluster has that run.
+def describe_cluster(admin: AdminClient, timeout_s: float = 30.0) -> tuple[str | None, int]:
+    """Return the cluster's id, and how many brokers it has that run.
 
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
@@ -154,7 +154,8 @@ def broker_count(admin: AdminClient, timeout_s: float = 30.0) -> int:
     def request(_: Collection[str]) -> Mapping[str, Any]:
         return {"cluster": admin.describe_cluster(request_timeout=request_timeout(deadline))}
 
-    return len(ask("describe the", request, ["cluster"], timeout_s)["cluster"].nodes)
+    found = ask("describe the", request, ["cluster"], timeout_s)["cluster"]
+    return found.cluster_id, len(found.nodes)
 
 
 def all_topic_partitions(admin: AdminClient, timeout_s: float = 30.0) -> dict[str, int]:

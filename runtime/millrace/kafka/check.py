@@ -62,9 +62,12 @@ def check_brokers(settings: ClientSettings, timeout_s: float) -> None:
     Raises:
         BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.
         AuthenticationError: The credentials or the mechanism were refused, or `security.protocol` is not the listener's.
+        StreamsError: There is no token to authenticate with.
     """
     config, security = settings.config, settings.security("admin.")
     security.for_librdkafka()
+    if (tokens := settings.tokens("admin.")) is not None:
+        tokens.current()  # without one, what brokers would say is of no interest
     began = time.monotonic()
     deadline, patience = began + timeout_s, began + min(timeout_s, _MISMATCH_PATIENCE_S)
     servers = list(config.bootstrap_servers)
@@ -168,6 +171,8 @@ def _sasl_reason(server: str, security: Security, fallback: str) -> str:
         offered = offered_mechanisms(server, security)
     if offered and security.mechanism not in offered:
         return f"it does not offer sasl.mechanism={security.mechanism}, but {', '.join(offered)}"
+    if security.oauth is not None:
+        return f"it does not take the token ({fallback})"
     if offered:
         return f"user name or password is wrong for sasl.mechanism={security.mechanism}"
     return fallback

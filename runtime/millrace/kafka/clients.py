@@ -21,6 +21,7 @@ from millrace.kafka.client_log import librdkafka_log
 from millrace.kafka.live_clients import CredentialWatch, LiveClients
 from millrace.kafka.secrets import HIDDEN, Settings
 from millrace.kafka.security import Security, parse_security
+from millrace.kafka.tokens import Token, Tokens, fetch_token
 from millrace.kafka.translation import translate
 from millrace.references import Hidden, files, is_reference, refers, resolve
 
@@ -98,6 +99,7 @@ class ClientSettings:
         self._process_id = process_id
         self._resolve = resolve_references
         self._live = LiveClients()
+        self._tokens: dict[tuple[tuple[str, str], ...], Tokens] = {}
         self._client_prefix = config.client_id or f"{config.application_id}-{process_id}"
 
     @property
@@ -209,6 +211,24 @@ class ClientSettings:
         """Return the security settings that clients with these prefixes have."""
         return parse_security(self._given(*prefixes), self._config.security_protocol)
 
+    def tokens(self, *prefixes: str) -> Tokens | None:
+        """Return where clients with these prefixes get their tokens, or None if they use none.
+
+        Clients with the same settings share theirs; what the settings refer to is read again for every token.
+        """
+        oauth = self.security(*prefixes).oauth
+        if oauth is None:
+            return None
+        given = self._given(*prefixes, resolved=False)
+        same = tuple(sorted((key, str(value)) for key, value in given.items() if key.startswith(("sasl.", "https."))))
+
+        def fetch() -> Token:
+            found = self.security(*prefixes).oauth
+            assert found is not None
+            return fetch_token(found, self._config.bootstrap_servers[0])
+
+        return self._tokens.setdefault(same, Tokens(fetch, oauth.extensions))
+
     def kafka_python(self, thread: int | None = None) -> Settings:
         """Return settings of kafka-python's networking for a thread's member, or for a process-wide check."""
         kind = _ADMIN if thread is None else _MAIN
@@ -228,6 +248,8 @@ class ClientSettings:
                 "receive_message_max_bytes": 100_000_000,  # a leader receives every member's subscription in one answer
             }
         )
+        if security.oauth is not None:
+            settings["sasl_oauth_token_provider"] = self.tokens(*kind)
         settings.on_open = lambda client: self._live.add(client, kind)
         return settings
 
@@ -248,7 +270,7 @@ class ClientSettings:
 
     # Assembly
 
-    def _given(self, *prefixes: str) -> dict[str, Any]:
+    def _given(self, *prefixes: str, resolved: bool = True) -> dict[str, Any]:
         """Return what the user set for a client: settings without a prefix, then those of the prefixes in order."""
         config = self._config
         given = {
@@ -259,6 +281,8 @@ class ClientSettings:
         given |= config.common_client_settings()
         for prefix in prefixes:
             given |= config.prefixed(prefix)
+        if not resolved:
+            return given
         if self._resolve:
             return {key: resolve(key, value) for key, value in given.items()}
         return _without_references(given)
@@ -304,6 +328,8 @@ class ClientSettings:
                 "bootstrap.servers": ",".join(self._config.bootstrap_servers),
             }
         )
+        if (tokens := self.tokens(*kind)) is not None:
+            settings["oauth_cb"] = tokens.for_librdkafka
         settings.on_open = lambda client: self._live.add(client, kind)
         return settings
 
@@ -397,6 +423,10 @@ _Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
 
 
 def _open(client: type[_Client], settings: Mapping[str, Any]) -> _Client:
+    if "oauth_cb" in settings:
+        settings["oauth_cb"](
+            ""
+        )  # what librdkafka asks it next is answered at once; if there is no token, this tells why
     try:
         opened = client(dict(settings), logger=librdkafka_log)
     except KafkaException as error:

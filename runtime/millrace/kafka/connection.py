@@ -22,7 +22,7 @@ from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
-from millrace.errors import StreamsTimeoutError
+from millrace.errors import StreamsError, StreamsTimeoutError
 from millrace.kafka.secrets import Settings
 
 log = logging.getLogger("millrace.kafka.connection")
@@ -36,6 +36,12 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         problem: Exception = kafka_errors.KafkaConnectionError(f"{node.host} has no address")
+        tokens = self.config["sasl_oauth_token_provider"]
+        if tokens is not None:
+            try:
+                await self._elsewhere(tokens.current, timeout_at)
+            except StreamsError as error:
+                raise kafka_errors.KafkaConnectionError(str(error)) from error
         for family, kind, protocol, _, address in await self._look_up(node.host, node.port, timeout_at):
             link = socket.socket(family, kind, protocol)
             try:
@@ -49,28 +55,32 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
 
     async def _look_up(self, host: str, port: int, timeout_at: float | None) -> Any:
-        """Return the addresses of a host. A name server may take long, and the IO thread has heartbeats to send meanwhile."""
-        answer: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        """Return the addresses of a host."""
+        try:
+            return await self._elsewhere(
+                lambda: socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM), timeout_at
+            )
+        except kafka_errors.KafkaTimeoutError:
+            raise kafka_errors.KafkaConnectionError(f"No name server has told the address of {host} in time") from None
+        except (OSError, UnicodeError) as error:
+            raise kafka_errors.KafkaConnectionError(f"{host} has no address: {error}") from error
+
+    async def _elsewhere(self, function: Callable[[], _T], timeout_at: float | None) -> _T:
+        """Call a function in a thread of its own: it may take long, and the IO thread has heartbeats to send meanwhile."""
+        answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
         done, at_end = socket.socketpair()
 
-        def look_up() -> None:
+        def call() -> None:
             with at_end:  # its end can be waited for as any other input
                 try:
-                    answer.set_result(socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM))
+                    answer.set_result(function())
                 except Exception as error:  # raised where it is waited for
                     answer.set_exception(error)
 
         with done:
-            threading.Thread(target=look_up, name="millrace-resolver", daemon=True).start()
-            try:
-                await self._net.wait_read(done, timeout_at)
-                return answer.result()
-            except kafka_errors.KafkaTimeoutError:
-                raise kafka_errors.KafkaConnectionError(
-                    f"No name server has told the address of {host} in time"
-                ) from None
-            except (OSError, UnicodeError) as error:
-                raise kafka_errors.KafkaConnectionError(f"{host} has no address: {error}") from error
+            threading.Thread(target=call, name="millrace-resolver", daemon=True).start()
+            await self._net.wait_read(done, timeout_at)
+            return answer.result()
 
     async def _open(self, link: socket.socket, host: str, address: Any, timeout_at: float | None) -> Any:
         link.setblocking(False)

@@ -32,7 +32,12 @@ __all__ = ["DescribedGroup", "GroupAdmin"]
 log = logging.getLogger("millrace.kafka.admin")
 
 _FORBIDDEN: Final = (kafka_errors.GroupAuthorizationFailedError, kafka_errors.TopicAuthorizationFailedError)
-_GONE: Final = (kafka_errors.NoError, kafka_errors.UnknownMemberIdError, kafka_errors.GroupIdNotFoundError)
+_GONE: Final = (
+    kafka_errors.NoError,
+    kafka_errors.UnknownMemberIdError,
+    kafka_errors.GroupIdNotFoundError,
+    kafka_errors.FencedInstanceIdError,
+)
 _CODE: Final = re.compile(r"\[Error (-?\d+)\]")
 _Answer = TypeVar("_Answer")
 
@@ -122,17 +127,14 @@ class GroupAdmin:
         return self.describe().members
 
     def remove(self, members: Collection[Member]) -> None:
-        """Make members leave the group; static ones by their instance id.
+        """Make members leave the group; a static one that another has taken the place of is out of it already.
 
         Raises:
             AuthorizationError: The group may not be changed.
             StreamsError: The coordinator refuses.
         """
         leaving = [
-            MemberToRemove(group_instance_id=member.instance_id)
-            if member.instance_id
-            else MemberToRemove(member_id=member.member_id)
-            for member in members
+            MemberToRemove(member_id=member.member_id, group_instance_id=member.instance_id) for member in members
         ]
         answers = self._ask(
             "remove members from", lambda: _settled(self._client.remove_group_members(self.group_id, leaving))

@@ -1,9 +1,9 @@
 """Credentials that change while clients are open: a watch on the files they come from.
 
 Kubernetes replaces the files of a mounted secret in place. A user name and password for PLAIN or SCRAM are handed to every open
-client, which uses them from its next authentication on; connections that stand stay. Everything else (certificates, keys, OAuth
-secrets) librdkafka reads once, when a client is made, and kafka-python gets it in a context made once, so a change of it is only
-told: `stale`.
+client, which uses them from its next authentication on; connections that stand stay. What tokens are made from is read for every
+token. Everything else (certificates, keys) librdkafka reads once, when a client is made, and kafka-python gets it in a context
+made once, so a change of it is only told: `stale`.
 
 Files are looked at every two seconds by their `stat`, and read only if that has changed.
 """
@@ -171,7 +171,9 @@ def _material(found: Mapping[Prefixes, Security]) -> bytes:
     """Return a digest of what clients take only once."""
     digest = hashlib.sha256()
     for security in found.values():
-        rest = replace(security, username=None, password=None) if security.mechanism in _SWAPPED else security
+        rest = replace(security, oauth=None)
+        if security.mechanism in _SWAPPED:
+            rest = replace(rest, username=None, password=None)
         digest.update(repr(rest.fields()).encode())
         for path in rest.locations:
             try:

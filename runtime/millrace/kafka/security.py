@@ -11,13 +11,14 @@ import os
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from millrace.errors import ConfigError, UnsupportedFeatureError
+from millrace.errors import ConfigError
 from millrace.kafka.secrets import Settings
+from millrace.kafka.tokens import AWS_MSK_IAM, ENTRA_ID, OIDC, OAuth
 
 _LOGIN_MODULES = {
     "PlainLoginModule": ("PLAIN",),
@@ -30,7 +31,18 @@ _JAAS = re.compile(
 )
 _JAAS_OPTION = re.compile(r"""([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;]+)""")
 
-_OAUTH_KEYS = ("sasl.oauthbearer.", "sasl.kerberos.")
+_EXTENSION_KEY = re.compile("[A-Za-z]+")
+_OAUTH = "sasl.oauthbearer."
+_OAUTH_FIELDS = {
+    "client.id": "client_id",
+    "client.secret": "client_secret",
+    "client.credentials.client.id": "client_id",
+    "client.credentials.client.secret": "client_secret",
+    "token.endpoint.url": "token_endpoint",
+    "scope": "scope",
+    "aws.region": "region",
+}
+_OAUTH_NEEDS = {OIDC: ("client.id", "client.secret", "token.endpoint.url"), AWS_MSK_IAM: ("aws.region",), ENTRA_ID: ()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,8 +61,10 @@ class Security:
     key_pem: str | None = None
     key_password: str | None = None
     verify_hostname: bool = True
+    oauth: OAuth | None = None
+    """Where tokens come from, with the mechanism OAUTHBEARER."""
     others: Mapping[str, Any] = field(default_factory=dict)
-    """Kerberos and OAuth settings, under librdkafka's names."""
+    """Kerberos settings, under librdkafka's names."""
 
     def __repr__(self) -> str:
         return f"Security(protocol={self.protocol!r}, mechanism={self.mechanism!r})"
@@ -98,17 +112,12 @@ class Security:
         return settings
 
     def for_kafka_python(self) -> Settings:
-        """Return the settings under kafka-python's names.
-
-        Raises:
-            UnsupportedFeatureError: The mechanism needs something the group membership client cannot do.
-        """
+        """Return the settings under kafka-python's names."""
         settings = Settings({"security_protocol": self.protocol})
         if self.tls:
             settings["ssl_context"] = self.ssl_context()
             settings["ssl_check_hostname"] = self.verify_hostname
         if self.sasl:
-            self.check_served()
             settings.update(
                 sasl_mechanism=self.mechanism,
                 sasl_plain_username=self.username,
@@ -118,17 +127,6 @@ class Security:
                 service = self.others.get("sasl.kerberos.service.name", "kafka")
                 settings["sasl_kerberos_service_name"] = service
         return settings
-
-    def check_served(self) -> None:
-        """Check that group membership can authenticate so.
-
-        Raises:
-            UnsupportedFeatureError: It cannot.
-        """
-        if self.sasl and self.mechanism == "OAUTHBEARER":
-            raise UnsupportedFeatureError(
-                "sasl.mechanism=OAUTHBEARER is not served for group membership yet: use SCRAM, PLAIN or mutual TLS"
-            )
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return a TLS context with the certificates of these settings.
@@ -191,14 +189,12 @@ def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> 
 def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
     mechanism = str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI"))).upper()
     username, password = settings.get("sasl.username"), settings.get("sasl.password")
-    others = {key: value for key, value in settings.items() if key.startswith(_OAUTH_KEYS)}
+    others = {key: value for key, value in settings.items() if key.startswith("sasl.kerberos.")}
+    if mechanism == "OAUTHBEARER":
+        return {"mechanism": mechanism, "oauth": _parse_oauth(settings)}
     if jaas := settings.get("sasl.jaas.config"):
         options = parse_jaas(str(jaas), mechanism)
-        if mechanism == "OAUTHBEARER":
-            names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
-            others |= {f"sasl.oauthbearer.{names[key]}": value for key, value in options.items() if key in names}
-            others.setdefault("sasl.oauthbearer.method", "oidc")
-        elif mechanism == "GSSAPI":
+        if mechanism == "GSSAPI":
             names = {"principal": "principal", "keyTab": "keytab", "serviceName": "service.name"}
             others |= {f"sasl.kerberos.{names[key]}": value for key, value in options.items() if key in names}
         else:
@@ -209,6 +205,45 @@ def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
             "sasl.username and sasl.password"
         )
     return {"mechanism": mechanism, "username": username, "password": password, "others": others}
+
+
+def _parse_oauth(settings: Mapping[str, Any]) -> OAuth:
+    given = {key.removeprefix(_OAUTH): str(value) for key, value in settings.items() if key.startswith(_OAUTH)}
+    extensions = dict(_extensions(given.pop("extensions", "")))
+    if jaas := settings.get("sasl.jaas.config"):
+        options = parse_jaas(str(jaas), "OAUTHBEARER")
+        names = {"clientId": "client.id", "clientSecret": "client.secret", "scope": "scope"}
+        given |= {names[key]: value for key, value in options.items() if key in names}
+        prefix = "extension_"
+        extensions |= {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
+    method = given.pop("method", OIDC).lower()
+    if method not in _OAUTH_NEEDS:
+        raise ConfigError(
+            f"sasl.oauthbearer.method={method} is not served: it must be one of {', '.join(_OAUTH_NEEDS)}"
+        )
+    if unknown := sorted(given.keys() - _OAUTH_FIELDS.keys()):
+        known = ", ".join(f"{_OAUTH}{key}" for key in ("method", "extensions", *_OAUTH_FIELDS))
+        raise ConfigError(f"{_OAUTH}{unknown[0]} is not served; there are {known}")
+    fields = {_OAUTH_FIELDS[key]: value for key, value in given.items()}
+    if missing := [key for key in _OAUTH_NEEDS[method] if not fields.get(_OAUTH_FIELDS[key])]:
+        raise ConfigError(
+            f"sasl.oauthbearer.method={method} needs {' and '.join(f'{_OAUTH}{key}' for key in missing)}: set it"
+        )
+    return OAuth(
+        method,
+        extensions=extensions,
+        ca_location=settings.get("https.ca.location"),
+        ca_pem=settings.get("https.ca.pem"),
+        **fields,
+    )
+
+
+def _extensions(text: str) -> Iterator[tuple[str, str]]:
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not equals or not _EXTENSION_KEY.fullmatch(key.strip()) or key.strip() == "auth":
+            raise ConfigError("sasl.oauthbearer.extensions must be key=value,key=value, with letters only in keys")
+        yield key.strip(), value.strip()
 
 
 def parse_jaas(text: str, mechanism: str) -> dict[str, str]:

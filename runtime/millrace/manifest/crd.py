@@ -17,6 +17,7 @@ from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
 from millrace.manifest.group import GROUP, VERSION
 from millrace.manifest.kinds import Resource
 from millrace.manifest.model import with_rules
+from millrace.manifest.status import UNSEEN_GENERATION
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
 from millrace.manifest.structural import structural, violations
@@ -35,15 +36,14 @@ Column = tuple[str, str, str, int, str]
 """Name, type, path, priority (0 is always shown) and meaning."""
 
 _APP_COLUMNS: tuple[Column, ...] = (
-    ("Ready", "string", '.status.conditions[?(@.type=="Ready")].status', 0, "Whether all assigned tasks run."),
+    ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of those that there are to be."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
-    ("Replicas", "integer", ".spec.replicas", 0, "How many replicas are wanted."),
-    ("Running", "integer", ".status.readyReplicas", 0, "How many replicas run all their tasks."),
-    ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind its input."),
+    ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
     ("Revision", "string", ".status.currentRevision", 1, "The revision that pods are brought to."),
     ("Image", "string", ".spec.image", 1, "The container image."),
+    ("Stalled", "string", '.status.conditions[?(@.type=="Stalled")].reason', 1, "Why the operator cannot go on."),
     ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is ready or not."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
 )
@@ -122,6 +122,8 @@ def schema_of(model: type[Resource]) -> dict[str, Any]:
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
     properties["metadata"] = {"type": "object"}
+    # Tools that wait for a resource take one without a status for finished; this one says that nobody has seen it yet.
+    properties["status"]["default"] = {"observedGeneration": UNSEEN_GENERATION}
     schema["required"] = ["spec"]
     schema = with_rules(schema, [{"rule": _NAME_CEL, "message": _NAME_RULE}])
     problems = list(violations(schema))

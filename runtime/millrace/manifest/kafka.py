@@ -13,10 +13,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
-from millrace.manifest.fields import BootstrapServer, Url, sets_none_of
+from millrace.manifest.fields import BootstrapServer, Url, sets_none_of, text
 from millrace.manifest.lists import in_order
 from millrace.manifest.model import ManifestModel, Rule, broken
-from millrace.manifest.references import SecretReference, of_keys
+from millrace.manifest.references import LocalReference, SecretReference, of_keys
 
 OWNED_SETTINGS = {
     "acceptable.recovery.lag": "spec.standby.acceptableRecoveryLag",
@@ -38,7 +38,6 @@ OWNED_SETTINGS = {
     "group.id": "spec.applicationId",
     "group.instance.id": "the operator, for each replica",
     "group.protocol": "spec.kafka.groupProtocol",
-    "health.drain": "the operator, for each replica",
     "health.listener": "the operator, for each replica",
     "health.metrics": "spec.observability.metrics.podMonitor",
     "main.consumer.group.id": "spec.applicationId",
@@ -77,7 +76,9 @@ SECRET_SETTINGS = (
 """Kafka keys, with or without a client's prefix, whose values are secrets."""
 
 _LONGEST_VALUE = 4096
-SECURITY_PATTERN = "^((main[.]|restore[.]|global[.])?consumer[.]|producer[.]|admin[.])?(security[.]|sasl[.]|ssl[.])"
+SECURITY_PATTERN = (
+    "^((main[.]|restore[.]|global[.])?consumer[.]|producer[.]|admin[.])?(security[.]|sasl[.]|ssl[.]|https[.])"
+)
 _SECURITY = re.compile(SECURITY_PATTERN)
 _STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ssl.key.password")
 
@@ -117,7 +118,9 @@ KafkaConfig = Annotated[
     sets_none_of(OWNED_SETTINGS, "must not set what the manifest or the operator sets"),
     Rule(
         lambda config: not _open_secrets(config),
-        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || string(self[key]).startsWith('${{'))",
+        # Kubernetes 1.30 would estimate `string(self[key])` at more than it allows.
+        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || "
+        "(type(self[key]) == string && self[key].startsWith('${')))",
         "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef, or be "
         "references to files of a mounted Secret as ${directory:FOLDER:FILE}",
         lambda config: ", ".join(_open_secrets(config)),
@@ -133,28 +136,82 @@ class Tls(ManifestModel):
     ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
     """The Secret with the certificate authority of the brokers, in PEM: key `ca.crt`."""
     client_cert_secret_ref: Annotated[SecretReference, of_keys("tls.crt", "tls.key")] | None = None
-    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`."""
+    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`, or `user.crt` and `user.key` as
+    Strimzi writes them for a `KafkaUser`."""
 
 
-Credentials = Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")]
+IDENTITIES = ("aws-msk-iam", "entra-id")
+"""Types of authentication with the identity that the pods have in a cloud."""
+_WITHOUT_SECRET = ("mtls", *IDENTITIES)
+
+Scope = Annotated[
+    str,
+    *text(
+        r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$", "must be one or more scopes, separated by single blanks", least=1, most=1024
+    ),
+]
+Region = Annotated[
+    str, *text(r"^[a-z]+(-[a-z]+)+-[0-9]+$", "must be a region of AWS, for example `eu-central-1`", most=64)
+]
+ExtensionValue = Annotated[
+    str, *text(r"^[!-+.-~-]+$", "must consist of printable characters, without blanks and commas", least=1, most=1024)
+]
+Extensions = Annotated[
+    dict[str, ExtensionValue],
+    Field(max_length=16),
+    Rule(
+        lambda extensions: all(re.fullmatch("[A-Za-z]+", key) and key != "auth" for key in extensions),
+        "self.all(key, key.matches('^[A-Za-z]+$') && key != 'auth')",
+        "must have keys of letters only, and none that is `auth`",
+    ),
+]
 
 
 class Auth(ManifestModel):
     """How the application proves to the brokers who it is."""
 
-    type: Literal["scram-sha-512", "scram-sha-256", "plain", "oauthbearer", "mtls"]
-    """The mechanism. `mtls` is the client certificate of `tls.clientCertSecretRef`."""
+    type: Literal["scram-sha-512", "scram-sha-256", "plain", "oauthbearer", "mtls", "aws-msk-iam", "entra-id"]
+    """The mechanism. `mtls` is the client certificate of `tls.clientCertSecretRef`; `aws-msk-iam` and `entra-id` are the identity
+    that the pods' service account has in AWS or Azure, shown to the brokers as an OAuth token."""
     secret_ref: (
         Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")] | None
     ) = None
     """The Secret with the credentials: keys `username` and `password`; for `oauthbearer` `clientId`, `clientSecret` and
-    `tokenEndpoint`. Not for `mtls`."""
+    `tokenEndpoint`. Not for `mtls`, `aws-msk-iam` and `entra-id`. With SCRAM, a Secret without `username` may be that of a
+    Strimzi `KafkaUser`: the user is then who its `sasl.jaas.config` says, else of the Secret's own name."""
+    scope: Scope | None = None
+    """The scope of the tokens, for `oauthbearer` and `entra-id`; several are separated by blanks. With `entra-id` that of the
+    Event Hubs namespace if not given: `https://<host of the first bootstrap server>/.default`."""
+    extensions: Extensions = Field(default_factory=dict)
+    """What brokers are told along with the token (RFC 7628), for `oauthbearer`: for Confluent Cloud `logicalCluster` and
+    `identityPoolId`."""
+    token_endpoint_ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
+    """The Secret with the certificate authority of the token endpoint, in PEM, for `oauthbearer`: key `ca.crt`. Those of the
+    image are trusted if not given."""
+    region: Region | None = None
+    """The AWS region of the cluster, for `aws-msk-iam`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            lambda auth: (auth.type == "mtls") != (auth.secret_ref is not None),
-            "(self.type == 'mtls') != has(self.secretRef)",
-            "secretRef must name the Secret with the credentials, unless type is mtls, which has none",
+            lambda auth: (auth.type in _WITHOUT_SECRET) != (auth.secret_ref is not None),
+            f"(self.type in {_list(_WITHOUT_SECRET)}) != has(self.secretRef)",
+            "secretRef must name the Secret with the credentials, unless type is mtls, aws-msk-iam or entra-id, which have none",
+        ),
+        Rule(
+            lambda auth: auth.scope is None or auth.type in {"oauthbearer", "entra-id"},
+            "!has(self.scope) || self.type in ['oauthbearer', 'entra-id']",
+            "scope must not be given unless type is oauthbearer or entra-id",
+        ),
+        Rule(
+            lambda auth: auth.type == "oauthbearer" or not (auth.extensions or auth.token_endpoint_ca_secret_ref),
+            "self.type == 'oauthbearer' || (!has(self.tokenEndpointCaSecretRef) && "
+            "(!has(self.extensions) || size(self.extensions) == 0))",
+            "extensions and tokenEndpointCaSecretRef must not be given unless type is oauthbearer",
+        ),
+        Rule(
+            lambda auth: (auth.type == "aws-msk-iam") == (auth.region is not None),
+            "(self.type == 'aws-msk-iam') == has(self.region)",
+            "region must be given when type is aws-msk-iam, and only then",
         ),
     )
 
@@ -179,7 +236,7 @@ def is_security_setting(key: str) -> bool:
 
 def _leaves_security_to_the_fields(kafka: Kafka) -> bool:
     settings = [key for key in kafka.config if is_security_setting(key) and not key.endswith(_STAYS_FREE)]
-    return not settings or (kafka.tls is None and kafka.auth is None)
+    return not settings or (kafka.tls is None and kafka.auth is None and kafka.binding_secret_ref is None)
 
 
 class Kafka(ManifestModel):
@@ -188,8 +245,11 @@ class Kafka(ManifestModel):
     bootstrap_servers: Annotated[
         tuple[BootstrapServer, ...],
         *in_order(64, least=1),
-    ]
+    ] = ()
     """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
+    binding_secret_ref: LocalReference | None = None
+    """A Secret of the Service Binding Specification, in place of `bootstrapServers`, `tls` and `auth`: it says where the
+    brokers are and how they are reached. Pods follow a changed password; for anything else in it they must be restarted."""
     group_protocol: Annotated[GroupProtocol, Field(strict=False)] = GroupProtocol.CLASSIC
     """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071)."""
     tls: Tls | None = None
@@ -204,6 +264,16 @@ class Kafka(ManifestModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
+            lambda kafka: bool(kafka.bootstrap_servers) != (kafka.binding_secret_ref is not None),
+            "has(self.bootstrapServers) != has(self.bindingSecretRef)",
+            "bootstrapServers must be given: addresses (host:port) of some of the brokers; or bindingSecretRef in place of them",
+        ),
+        Rule(
+            lambda kafka: kafka.binding_secret_ref is None or (kafka.tls is None and kafka.auth is None),
+            "!has(self.bindingSecretRef) || (!has(self.tls) && !has(self.auth))",
+            "tls and auth must not be given beside bindingSecretRef, whose Secret says how the brokers are reached",
+        ),
+        Rule(
             lambda kafka: (
                 kafka.auth is None or kafka.auth.type != "mtls" or bool(kafka.tls and kafka.tls.client_cert_secret_ref)
             ),
@@ -211,11 +281,16 @@ class Kafka(ManifestModel):
             "tls.clientCertSecretRef must name the Secret with the client's certificate when auth.type is mtls",
         ),
         Rule(
+            lambda kafka: kafka.auth is None or kafka.auth.type not in IDENTITIES or kafka.tls is not None,
+            f"!has(self.auth) || !(self.auth.type in {_list(IDENTITIES)}) || has(self.tls)",
+            "tls must be given when auth.type is aws-msk-iam or entra-id, as others must not see the tokens; `tls: {}` does",
+        ),
+        Rule(
             _leaves_security_to_the_fields,
-            "(!has(self.tls) && !has(self.auth)) || !has(self.config) || self.config.all(key, "
+            "(!has(self.tls) && !has(self.auth) && !has(self.bindingSecretRef)) || !has(self.config) || self.config.all(key, "
             f"!key.matches('{SECURITY_PATTERN}') || "
             f"{_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",
-            "config must not set security.protocol, sasl.* or ssl.* beside the fields tls and auth "
+            "config must not set security.protocol, sasl.*, ssl.* or https.* beside the fields tls, auth and bindingSecretRef "
             f"(but {', '.join(_STAYS_FREE)})",
         ),
     )

@@ -6,18 +6,20 @@ context that the Restricted standard demands. Values of Kubernetes' own types ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from millrace.manifest.fields import Amount, Annotations, Image, Labels, ObjectName, text
+from millrace.manifest.fields import OBJECT_NAME_PATTERN, Amount, Annotations, Image, Labels, ObjectName, text
 from millrace.manifest.lists import by_key, in_order
-from millrace.manifest.model import ManifestModel, PassedOn, Rule, broken
+from millrace.manifest.model import ManifestModel, PassedOn, Rule
+from millrace.manifest.references import SecretKey
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
-OWN_VOLUMES = frozenset({"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp"})
+OWN_VOLUMES = frozenset(
+    {"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp", "millrace-drain"}
+)
 """Volumes the operator makes: a user's must have other names."""
 OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 """Where the operator mounts them: a user's must be elsewhere."""
@@ -25,7 +27,11 @@ OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
 _OWN_LABELS = ("streams.millrace.dev/", "app.kubernetes.io/")
+_OWN_ANNOTATIONS = "streams.millrace.dev/"
 _NAME_PATTERN = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IP_PATTERN = rf"^({_BYTE}([.]{_BYTE}){{3}}|[0-9A-Fa-f]*:[0-9A-Fa-f:]*:[0-9A-Fa-f]*)$"
+_SEARCH_PATTERN = r"^(\.|[a-z0-9_]([-a-z0-9_]*[a-z0-9])?(\.[a-z0-9_]([-a-z0-9_]*[a-z0-9])?)*\.?)$"
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
@@ -42,13 +48,22 @@ PodLabels = Annotated[
     ),
 ]
 
+PodAnnotations = Annotated[
+    Annotations,
+    Rule(
+        lambda annotations: not any(key.startswith(_OWN_ANNOTATIONS) for key in annotations),
+        f"self.all(key, !key.startsWith('{_OWN_ANNOTATIONS}'))",
+        f"must not have keys that begin with {_OWN_ANNOTATIONS}, which are the operator's",
+    ),
+]
+
 
 class PodMetadata(ManifestModel):
     """Labels and annotations of the pods."""
 
     labels: PodLabels = Field(default_factory=dict)
     """Labels beside the operator's."""
-    annotations: Annotations = Field(default_factory=dict)
+    annotations: PodAnnotations = Field(default_factory=dict)
     """Annotations."""
 
 
@@ -81,9 +96,15 @@ class FieldOfPod(ManifestModel):
     """The version of Kubernetes' API that the path is of."""
 
 
-_NO_SECRETS = (
-    "must not take a secret into the environment (secretKeyRef): mount it as files with volumes and volumeMounts"
-)
+class SecretKeyOf(ManifestModel):
+    """One key of a Secret of the same namespace."""
+
+    name: ObjectName
+    """The Secret's name."""
+    key: SecretKey
+    """The key."""
+    optional: bool = False
+    """Whether a pod starts without it."""
 
 
 class EnvSource(ManifestModel):
@@ -91,23 +112,19 @@ class EnvSource(ManifestModel):
 
     config_map_key_ref: ConfigMapKey | None = None
     """A key of a ConfigMap."""
+    secret_key_ref: SecretKeyOf | None = None
+    """A key of a Secret. Files follow a Secret that changes, and variables do not: mount it where the program can read files. The
+    plan Job does not have the variable."""
     field_ref: FieldOfPod | None = None
     """A field of the pod."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            lambda source: (source.config_map_key_ref is None) != (source.field_ref is None),
-            "has(self.configMapKeyRef) != has(self.fieldRef)",
-            f"must have exactly one of configMapKeyRef and fieldRef, and {_NO_SECRETS}",
+            lambda source: [source.config_map_key_ref, source.secret_key_ref, source.field_ref].count(None) == 2,
+            "[has(self.configMapKeyRef), has(self.secretKeyRef), has(self.fieldRef)].filter(given, given).size() == 1",
+            "must have exactly one of configMapKeyRef, secretKeyRef and fieldRef",
         ),
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_secrets(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "secretKeyRef" in value:
-            raise broken(_NO_SECRETS)
-        return value
 
 
 EnvName = Annotated[
@@ -127,7 +144,7 @@ class EnvVariable(ManifestModel):
     name: EnvName
     """Its name."""
     value: Annotated[str, Field(max_length=32_768)] | None = None
-    """Its value, which everybody who may read pods can see: not for secrets."""
+    """Its value, which everybody who may read pods can see: not for secrets, which are `valueFrom.secretKeyRef`."""
     value_from: EnvSource | None = None
     """Where its value comes from instead."""
 
@@ -138,6 +155,87 @@ class EnvVariable(ManifestModel):
             "value and valueFrom exclude each other",
         ),
     )
+
+
+class WholeObject(ManifestModel):
+    """All keys of a ConfigMap or Secret of the same namespace."""
+
+    name: ObjectName
+    """Its name."""
+    optional: bool = False
+    """Whether a pod starts without it."""
+
+
+EnvPrefix = Annotated[
+    str,
+    *text(ENV_NAME_PATTERN, "must be the beginning of an environment variable's name", least=1, most=253),
+    Rule(
+        lambda prefix: not prefix.startswith(_OWN_ENV_PREFIXES),
+        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
+    ),
+]
+
+
+class EnvFrom(ManifestModel):
+    """Variables for all keys of a ConfigMap or Secret; exactly one source."""
+
+    prefix: EnvPrefix | None = None
+    """What their names begin with, before the key; nothing if not given."""
+    config_map_ref: WholeObject | None = None
+    """The ConfigMap."""
+    secret_ref: WholeObject | None = None
+    """The Secret. Variables do not follow it when it changes, and the plan Job does not have them."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda source: (source.config_map_ref is None) != (source.secret_ref is None),
+            "has(self.configMapRef) != has(self.secretRef)",
+            "must have exactly one of configMapRef and secretRef",
+        ),
+    )
+
+
+Ip = Annotated[str, *text(_IP_PATTERN, "must be an IP address", most=45)]
+HostName = Annotated[
+    str,
+    *text(
+        OBJECT_NAME_PATTERN, "must be the name of a host: lower-case letters, digits, `-` and `.`", least=1, most=253
+    ),
+]
+DnsName = Annotated[
+    str,
+    *text(_SEARCH_PATTERN, "must be a domain: lower-case letters, digits, `-`, `_` and `.`", least=1, most=255),
+]
+
+
+class HostAlias(ManifestModel):
+    """Names for an address, in the pods' `/etc/hosts`."""
+
+    ip: Ip
+    """The address."""
+    hostnames: Annotated[tuple[HostName, ...], *in_order(64, least=1)]
+    """Its names."""
+
+
+class DnsOption(ManifestModel):
+    """An option of the resolver, such as `ndots`."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    """Its name."""
+    value: Annotated[str, Field(max_length=63)] | None = None
+    """Its value; none for options that have none."""
+
+
+class DnsConfig(ManifestModel):
+    """How names are looked up, beside what `dnsPolicy` gives."""
+
+    nameservers: Annotated[tuple[Ip, ...], *in_order(3)] = ()
+    """Addresses of name servers."""
+    searches: Annotated[tuple[DnsName, ...], *in_order(32)] = ()
+    """Domains in which short names are looked for."""
+    options: Annotated[tuple[DnsOption, ...], *in_order(16)] = ()
+    """Options of the resolver, for example `{name: ndots, value: "2"}`."""
 
 
 class Toleration(ManifestModel):
@@ -259,7 +357,9 @@ class PodTemplate(ManifestModel):
     resources: Resources = Resources()
     """What the program's container may use."""
     env: Annotated[tuple[EnvVariable, ...], *by_key(256)] = ()
-    """Environment variables of the program. Secrets do not belong here: mount them with `volumes` and `volumeMounts`."""
+    """Environment variables of the program."""
+    env_from: Annotated[tuple[EnvFrom, ...], *in_order(64)] = ()
+    """Environment variables for all keys of ConfigMaps and Secrets. A variable that `env` or the operator sets goes before."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that pods may run on."""
     tolerations: Annotated[tuple[Toleration, ...], *in_order(64)] = ()
@@ -270,6 +370,17 @@ class PodTemplate(ManifestModel):
     """How pods are spread; over zones where possible if not given."""
     priority_class_name: ObjectName | None = None
     """The priority class of the pods."""
+    runtime_class_name: ObjectName | None = None
+    """The runtime class of the pods, such as a sandbox; the node's own if not given."""
+    scheduler_name: ObjectName | None = None
+    """Who chooses nodes for the pods; Kubernetes' own scheduler if not given."""
+    host_aliases: Annotated[tuple[HostAlias, ...], *by_key(64, "ip")] = ()
+    """Names for addresses, in the pods' `/etc/hosts`."""
+    dns_policy: Literal["ClusterFirst", "Default", "None"] | None = None
+    """Where names are looked up: in the cluster first (`ClusterFirst`, if not given), as the node does (`Default`), or only as
+    `dnsConfig` says (`None`)."""
+    dns_config: DnsConfig | None = None
+    """How names are looked up, beside what `dnsPolicy` gives."""
     volumes: Annotated[tuple[Volume, ...], *by_key(64)] = ()
     """Further volumes of the pods."""
     volume_mounts: Annotated[tuple[VolumeMount, ...], *by_key(64, "mountPath")] = ()
@@ -297,5 +408,13 @@ class PodTemplate(ManifestModel):
             "!has(self.initContainers) || !has(self.sidecars) || "
             "!self.initContainers.exists(first, self.sidecars.exists(other, other.name == first.name))",
             "sidecars must not be named like initContainers",
+        ),
+        Rule(
+            lambda template: (
+                template.dns_policy != "None" or bool(template.dns_config and template.dns_config.nameservers)
+            ),
+            "!has(self.dnsPolicy) || self.dnsPolicy != 'None' || (has(self.dnsConfig) && "
+            "has(self.dnsConfig.nameservers) && size(self.dnsConfig.nameservers) > 0)",
+            "dnsConfig.nameservers must be given when dnsPolicy is None",
         ),
     )

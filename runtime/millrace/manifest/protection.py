@@ -49,6 +49,10 @@ class NetworkPeer(PassedOn):
     """A Kubernetes NetworkPolicyPeer: pods, namespaces or addresses."""
 
 
+class IngressRule(PassedOn):
+    """A Kubernetes NetworkPolicyIngressRule: from where, and to which ports."""
+
+
 class EgressRule(PassedOn):
     """A Kubernetes NetworkPolicyEgressRule: where to, and to which ports."""
 
@@ -56,15 +60,24 @@ class EgressRule(PassedOn):
 class NetworkPolicy(ManifestModel):
     """Who may talk to the pods, and to whom they may talk."""
 
-    enabled: bool = False
+    enabled: bool = True
     """Whether there is a NetworkPolicy. The operator, in its own namespace, and the application's own pods may always reach
     the pods."""
-    ingress_from: Annotated[
-        tuple[NetworkPeer, ...],
+    ingress_from: (
+        Annotated[
+            tuple[NetworkPeer, ...],
+            *in_order(32),
+        ]
+        | None
+    ) = None
+    """Who else may read from their port of health, status and metrics, for example Prometheus' namespace:
+    each a Kubernetes NetworkPolicyPeer. Everybody if not given while there is a PodMonitor, otherwise nobody."""
+    ingress: Annotated[
+        tuple[IngressRule, ...],
         *in_order(32),
     ] = ()
-    """Who else may reach their port of health, status and metrics, for example Prometheus' namespace:
-    each a Kubernetes NetworkPolicyPeer."""
+    """Who may reach other ports, for example one on which the program answers queries of stores. Each is a Kubernetes
+    NetworkPolicyIngressRule."""
     egress: (
         Annotated[
             tuple[EgressRule, ...],

@@ -1,8 +1,9 @@
 """What a manifest means to the runtime: its fields as settings under Kafka's own names.
 
-The local host and the operator both start replicas through this mapping, so that an application runs alike in both. It is a
-pure function: addresses that only the host knows are handed in, and secrets are not read but referred to, in the syntax of
-Kafka's DirectoryConfigProvider: `${directory:<directory>:<file>}`.
+The local host and the operator both start replicas through this mapping, so that an application runs alike in both. Addresses
+that only the host knows are handed in, and secrets are not read but referred to, in the syntax of Kafka's
+DirectoryConfigProvider: `${directory:<directory>:<file>}`. It looks at one thing outside: which files of secrets are there, where
+some may be or not.
 """
 
 from __future__ import annotations
@@ -11,23 +12,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from millrace.errors import ConfigError
+from millrace.manifest.binding import BindingError, settings_of_binding
 from millrace.manifest.fields import duration_ms
 from millrace.manifest.internal_topics import InternalTopics
-from millrace.manifest.kafka import Auth, Kafka, Tls, is_security_setting
+from millrace.manifest.kafka import IDENTITIES, Kafka, is_security_setting
 from millrace.manifest.processing import ErrorPolicy, Standby
+from millrace.manifest.secrets import (
+    BINDING,
+    OTLP,
+    PEM,
+    SCHEMA_REGISTRY,
+    NamedSecret,
+    secrets_of_brokers,
+)
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
 
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each, with a file for each key."""
-AUTH, TLS_CA, TLS_CLIENT, SCHEMA_REGISTRY, OTLP = "auth", "tls-ca", "tls-client", "schema-registry", "otlp"
-"""The directories in it."""
 
-_MECHANISMS = {
-    "scram-sha-512": "SCRAM-SHA-512",
-    "scram-sha-256": "SCRAM-SHA-256",
-    "plain": "PLAIN",
-    "oauthbearer": "OAUTHBEARER",
-}
 _HANDLERS = {
     "deserialization": ("deserialization.exception.handler", "LogAndContinueExceptionHandler"),
     "processing": ("processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
@@ -58,6 +61,9 @@ def to_streams_config(
         bootstrap_servers: Brokers to use in place of the manifest's. What it says of its own cluster's replication and of
             security, secrets included, is left out then.
         secrets_dir: Where the secrets are that the manifest names, one directory for each; `SECRETS_DIR` if not given.
+
+    Raises:
+        ConfigError: The secrets are there, and one lacks what is needed of it.
     """
     spec = app.spec
     config = dict(spec.kafka.config)
@@ -66,11 +72,13 @@ def to_streams_config(
     settings: dict[str, Any] = {
         **config,
         "application.id": spec.application_id,
-        "bootstrap.servers": ",".join(spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers),
         "num.stream.threads": spec.threads,
         "processing.guarantee": spec.processing.guarantee.value,
         **dict(_where_not_usual(spec)),
     }
+    servers = spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+    if servers:
+        settings["bootstrap.servers"] = ",".join(servers)
     if bootstrap_servers is None:
         settings |= dict(_replication(spec.internal_topics))
         settings |= dict(_security(spec.kafka, secrets_dir or SECRETS_DIR))
@@ -136,33 +144,70 @@ def _replication(topics: InternalTopics) -> Iterator[tuple[str, int]]:
 
 
 def _security(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
-    sasl = kafka.auth is not None and kafka.auth.type != "mtls"
-    if kafka.tls is not None or sasl:
-        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if kafka.tls is None else 'SSL'}"
-    if kafka.tls is not None:
-        yield from _tls(kafka.tls, secrets)
-    if kafka.auth is not None and sasl:
-        yield from _sasl(kafka.auth, secrets / AUTH)
+    yield from mechanism(kafka)
+    for secret in secrets_of_brokers(kafka):
+        yield from _of_secret(secret, secrets)
 
 
-def _tls(tls: Tls, secrets: Path) -> Iterator[tuple[str, str]]:
-    if tls.ca_secret_ref is not None:
-        yield "ssl.ca.location", str(secrets / TLS_CA / "ca.crt")
-    if tls.client_cert_secret_ref is not None:
-        yield "ssl.certificate.location", str(secrets / TLS_CLIENT / "tls.crt")
-        yield "ssl.key.location", str(secrets / TLS_CLIENT / "tls.key")
+def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
+    """Yield the settings that say how the brokers are reached, without those that come from Secrets."""
+    tls, auth = kafka.tls, kafka.auth
+    sasl = auth is not None and auth.type != "mtls"
+    if tls is not None or sasl:
+        yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if tls is None else 'SSL'}"
+    if auth is None or not sasl:
+        return
+    if auth.type not in {"oauthbearer", *IDENTITIES}:
+        yield "sasl.mechanism", auth.type.upper()
+        return
+    yield "sasl.mechanism", "OAUTHBEARER"
+    yield "sasl.oauthbearer.method", "oidc" if auth.type == "oauthbearer" else auth.type
+    if auth.scope is not None:
+        yield "sasl.oauthbearer.scope", auth.scope
+    if auth.extensions:
+        yield "sasl.oauthbearer.extensions", ",".join(f"{key}={value}" for key, value in auth.extensions.items())
+    if auth.region is not None:
+        yield "sasl.oauthbearer.aws.region", auth.region
 
 
-def _sasl(auth: Auth, directory: Path) -> Iterator[tuple[str, str]]:
-    yield "sasl.mechanism", _MECHANISMS[auth.type]
-    if auth.type == "oauthbearer":
-        yield "sasl.oauthbearer.method", "oidc"
-        yield "sasl.oauthbearer.client.id", _reference(directory, "clientId")
-        yield "sasl.oauthbearer.client.secret", _reference(directory, "clientSecret")
-        yield "sasl.oauthbearer.token.endpoint.url", _reference(directory, "tokenEndpoint")
-    else:
-        yield "sasl.username", _reference(directory, "username")
-        yield "sasl.password", _reference(directory, "password")
+def _of_secret(secret: NamedSecret, secrets: Path) -> Iterator[tuple[str, str]]:
+    directory = secrets / secret.folder
+    if secret.folder == BINDING:
+        yield from _of_binding(secret, directory) if secrets.is_dir() else ()
+        return
+    there = _files(directory) if secrets.is_dir() else None
+    problem = None if there is None else secret.problem(there)
+    if problem is not None:
+        raise ConfigError(f"{problem} (looked for in {directory})")
+    used = secret.used(there)
+    for key in used:
+        setting = secret.settings[key]
+        if setting in PEM:
+            yield f"{setting}.location", str(directory / key)
+        else:
+            yield setting, _reference(directory, key)
+    user = None if there is None else secret.named_user(used)
+    if user is not None:
+        yield "sasl.username", user
+
+
+def _of_binding(secret: NamedSecret, directory: Path) -> Iterator[tuple[str, str]]:
+    there = {name: (directory / name).read_text(encoding="utf-8").strip() for name in _files(directory)}
+    try:
+        settings, keys = settings_of_binding(there)
+    except BindingError as error:
+        name = secret.reference.name
+        raise ConfigError(f"Secret {name} of {secret.field} {error} (looked for in {directory})") from None
+    yield from settings.items()
+    for setting, key in keys.items():
+        if setting in PEM:
+            yield f"{setting}.location", str(directory / key)
+        else:
+            yield setting, _reference(directory, key)
+
+
+def _files(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir() if path.stat().st_size} if directory.is_dir() else set()
 
 
 def _registry_login(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:

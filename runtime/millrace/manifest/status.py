@@ -5,13 +5,19 @@ Fields of one observation stand together, so that one can be missing (Kafka does
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
 from millrace.manifest.fields import Int32, Int64
 from millrace.manifest.lists import by_key
 from millrace.manifest.model import StatusModel
+
+UNSEEN_GENERATION: Final = -1
+"""The `observedGeneration` of a resource that the operator has not seen yet."""
+
+ObservedGeneration = Annotated[int, Field(ge=UNSEEN_GENERATION, json_schema_extra={"format": "int64"})]
+"""The generation of a manifest, or that none was seen yet."""
 
 LifecycleState = Literal[
     "Pending",
@@ -45,7 +51,9 @@ ConditionType = Literal[
     "ScalingAllowed",
     "StorageHealthy",
     "RolledBack",
+    "PodsCurrent",
     "ReconciliationPaused",
+    "ApplicationIdUnique",
 ]
 """The conditions of a StreamsApp; a newer operator may have more."""
 
@@ -120,7 +128,7 @@ class RestorationStatus(StatusModel):
 
 
 class LagStatus(StatusModel):
-    """How far the application is behind its input."""
+    """How far the application is behind: what waits in input and repartition topics."""
 
     total: Int64 | None = None
     """How many records."""
@@ -168,14 +176,18 @@ class AutoscalingStatus(StatusModel):
 class StreamsAppStatus(StatusModel):
     """What the operator has seen and done; written by the operator only."""
 
-    observed_generation: Int64 | None = None
-    """The generation of the manifest that this status is about."""
+    observed_generation: ObservedGeneration | None = None
+    """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     lifecycle_state: LifecycleState | None = None
     """What the application is doing, in one word."""
     replicas: Int32 | None = None
     """How many pods there are."""
     ready_replicas: Int32 | None = None
     """How many pods run all the tasks assigned to them."""
+    desired_replicas: Int32 | None = None
+    """How many pods there are to be: as the spec or autoscaling says, and none while the application is suspended."""
+    ready: Annotated[str, Field(max_length=32)] | None = None
+    """Ready pods of those that there are to be, as in `2/3`, for kubectl."""
     selector: str | None = None
     """The label selector of the pods, for autoscalers."""
     current_revision: str | None = None

@@ -25,7 +25,7 @@ from millrace.manifest.protection import NetworkPolicy, PodDisruptionBudget
 from millrace.manifest.references import LocalReference
 from millrace.manifest.status import StreamsAppStatus
 from millrace.manifest.storage import Storage
-from millrace.manifest.upgrade import Autoscaling, Drain, Upgrade
+from millrace.manifest.upgrade import Autoscaling, Drain, Handover, Upgrade
 
 
 class App(ManifestModel):
@@ -98,6 +98,8 @@ class StreamsAppSpec(ManifestModel):
     """Where state stores are kept."""
     upgrade: Upgrade = Upgrade()
     """How a changed manifest reaches the pods."""
+    handover: Handover | None = None
+    """Whose place the application takes, if another one has its application id until now."""
     autoscaling: Autoscaling = Autoscaling()
     """How the number of replicas follows the load."""
     drain: Drain = Drain()
@@ -115,6 +117,11 @@ class StreamsAppSpec(ManifestModel):
     deletion_policy: Literal["Retain", "Purge", "Orphan"] = "Retain"
     """What is deleted with the StreamsApp. `Retain`: the pods; volumes and topics as `storage.retention` and
     `internalTopics.deletionPolicy` say. `Purge`: volumes, internal topics and offsets too. `Orphan`: nothing, pods run on."""
+
+    @property
+    def handover_is_rolling(self) -> bool:
+        """Whether it may join a group in which others are."""
+        return self.handover is not None and self.handover.allow_foreign_members
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(

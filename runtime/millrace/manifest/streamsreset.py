@@ -17,7 +17,7 @@ from millrace.manifest.group import API_VERSION, ApiVersion
 from millrace.manifest.lists import distinct, in_order
 from millrace.manifest.metadata import Metadata
 from millrace.manifest.model import Change, ManifestModel, Rule, StatusModel
-from millrace.manifest.status import Conditions
+from millrace.manifest.status import Conditions, ObservedGeneration
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
 TARGET_PATTERN = rf"^(earliest|latest|offset:[0-9]{{1,18}}|shift:[+-]?[0-9]{{1,18}}|timestamp:{_TIMESTAMP})$"
@@ -134,8 +134,8 @@ class ResetResult(StatusModel):
 class StreamsResetStatus(StatusModel):
     """How far the reset is; written by the operator only."""
 
-    observed_generation: Int64 | None = None
-    """The generation of the manifest that this status is about."""
+    observed_generation: ObservedGeneration | None = None
+    """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     phase: Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"] | None = None
     """How far it is. `Refused`: the application runs, or there is none."""
     message: Annotated[str, Field(max_length=32_768)] | None = None

@@ -1,4 +1,4 @@
-"""`spec.upgrade`, `spec.autoscaling` and `spec.drain`: how the number of replicas and what they run may change."""
+"""`spec.upgrade`, `spec.handover`, `spec.autoscaling` and `spec.drain`: how what runs, and on how many replicas, may change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from millrace.manifest.fields import Duration, Int64, SomeTime
+from millrace.manifest.fields import Duration, Int64, ResourceName, SomeTime
 from millrace.manifest.model import ManifestModel, Rule, broken
 
 
@@ -89,3 +89,30 @@ class Drain(ManifestModel):
 
     termination_grace_period_seconds: Annotated[int, Field(ge=1, le=3600, json_schema_extra={"format": "int64"})] = 60
     """How long it may take to commit and close its stores before it is killed."""
+
+
+class Predecessor(ManifestModel):
+    """What has used the application id until now: one of these."""
+
+    name: ResourceName | None = None
+    """A StreamsApp of the same namespace. Suspend it, or delete it with the policy `Retain`."""
+    group: bool = False
+    """Whether it is an application that no StreamsApp of this cluster describes, for example one in Java. Stop it."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda predecessor: (predecessor.name is not None) != predecessor.group,
+            "has(self.name) != (has(self.group) && self.group)",
+            "must have either name or group: true",
+        ),
+    )
+
+
+class Handover(ManifestModel):
+    """How the application takes over the consumer group, and with it the offsets and internal topics, of another one."""
+
+    from_: Predecessor = Field(alias="from")
+    """What has used the application id until now. The application begins when nobody else is left in the group."""
+    allow_foreign_members: bool = False
+    """Whether it joins at once, beside the members of the other one, which has to have the same topology: tasks move as the other
+    one is scaled in."""

@@ -1,11 +1,10 @@
 """The HTTP server of an instance's probes: `/livez`, `/startedz`, `/readyz`, and `/status` for people and the operator.
 
-With `health.drain`, `POST /drain` has the instance give up its tasks, before its process is ended; with `health.metrics` there
-is `/metrics` for Prometheus.
+With `health.metrics` there is `/metrics` for Prometheus.
 
 Each request is answered in a thread of its own from a snapshot that waits for nobody, so the answer comes also while stream
 threads are stuck or brokers are away. The server is the standard library's: a few small requests a minute need no more. It has
-no authentication and tells names and numbers only, never keys, values or settings.
+no authentication, so it changes nothing, and tells names and numbers only, never keys, values or settings.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ class HealthServer:
     """Answers probes about one instance.
 
     Args:
-        listener: where to listen, HOST:PORT; no host means all addresses, port 0 any that is free.
+        listener: where to listen, HOST:PORT; no host means all addresses, of IPv4 and of IPv6 where the machine has it; port
+            0 means any that is free.
         take_status: gives a snapshot, without waiting; called in any thread.
         max_poll_interval_ms: how long one round of a stream thread may take.
-        drain: has the instance give up its tasks, and returns whether it does; None = this may not be asked for here.
         metrics: gives the page of its metrics, in any thread; None = there is none.
     """
 
@@ -59,7 +58,6 @@ class HealthServer:
         listener: str,
         take_status: Callable[[], StreamsStatus],
         max_poll_interval_ms: int,
-        drain: Callable[[], bool] | None = None,
         metrics: Callable[[], Page] | None = None,
     ) -> None:
         self._listener = listener
@@ -72,7 +70,7 @@ class HealthServer:
         }
         if metrics is not None:
             pages["/metrics"] = lambda: (HTTPStatus.OK, metrics())
-        self._pages = _Pages(pages, {"/drain": lambda: _drain(take_status, drain)})
+        self._pages = pages
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -94,7 +92,8 @@ class HealthServer:
         threading.Thread(
             target=self._server.serve_forever, args=(_STOP_POLL_S,), name="millrace-health", daemon=True
         ).start()
-        _log.info("Probes and status are served on http://%s:%d", self._server.server_name, self._server.server_port)
+        name = f"[{self._server.server_name}]" if ":" in self._server.server_name else self._server.server_name
+        _log.info("Probes and status are served on http://%s:%d", name, self._server.server_port)
 
     def close(self) -> None:
         """Stop listening."""
@@ -114,38 +113,25 @@ def _status(status: StreamsStatus, max_poll_interval_ms: int) -> _Answer:
     return HTTPStatus.OK, {**status.to_dict(), "ready": check_ready(status, max_poll_interval_ms).passes}
 
 
-def _drain(take_status: Callable[[], StreamsStatus], drain: Callable[[], bool] | None) -> _Answer:
-    if drain is None:
-        return HTTPStatus.FORBIDDEN, _answer(
-            take_status(), "draining over HTTP is off: set health.drain=true (millrace run --drain-endpoint)"
-        )
-    if not drain():
-        status = take_status()
-        return HTTPStatus.CONFLICT, _answer(status, f"there is nothing to drain: the instance is {status.state}")
-    return HTTPStatus.ACCEPTED, _answer(take_status())
-
-
 def _answer(status: StreamsStatus, *reasons: str) -> dict[str, Any]:
     return {"ok": not reasons, "state": status.state, "reasons": list(reasons)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Pages:
-    to_get: Mapping[str, Callable[[], _Answer]]
-    to_post: Mapping[str, Callable[[], _Answer]]
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, address: tuple[str, int], pages: _Pages) -> None:
-        if ":" in address[0]:
+    def __init__(self, address: tuple[str, int], pages: Mapping[str, Callable[[], _Answer]]) -> None:
+        everywhere = not address[0] and socket.has_dualstack_ipv6()
+        if everywhere or ":" in address[0]:
             self.address_family = socket.AF_INET6
+        self._both = everywhere
         self.pages = pages
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         """Bind without asking a name server for this machine's name, which may take long and is not needed."""
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.socket.getsockname()[:2]
 
@@ -162,18 +148,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer with JSON, or with metrics."""
-        self._answer_with(self.server.pages.to_get)
-
-    do_HEAD = do_GET  # noqa: N815 (named by the standard library)
-
-    def do_POST(self) -> None:
-        """Answer with JSON; a body is not looked at."""
-        self._answer_with(self.server.pages.to_post)
-
-    def _answer_with(self, pages: Mapping[str, Callable[[], _Answer]]) -> None:
+        pages = self.server.pages
         page = pages.get(self.path.partition("?")[0])
         if page is None:
-            reason = f"to {self.command} there is {', '.join(pages)}"
+            reason = f"there is {', '.join(pages)}"
             self._answer(HTTPStatus.NOT_FOUND, {"ok": False, "reasons": [reason]})
             return
         try:
@@ -185,6 +163,8 @@ class _Handler(BaseHTTPRequestHandler):
                 {"ok": False, "reasons": [f"{type(error).__name__}: {error}"]},
             )
         self._answer(code, body)
+
+    do_HEAD = do_GET  # noqa: N815 (named by the standard library)
 
     def _answer(self, code: HTTPStatus, body: dict[str, Any] | Page) -> None:
         page = body if isinstance(body, Page) else Page("application/json", json.dumps(body).encode() + b"\n")

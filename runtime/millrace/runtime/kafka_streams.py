@@ -534,7 +534,6 @@ class KafkaStreams:
                 self.config.health_listener,
                 self.status,
                 settings.membership(1).max_poll_interval_ms,
-                self.drain if self.config.health_drain else None,
                 self._metrics_page,
             )
             self._health.start()

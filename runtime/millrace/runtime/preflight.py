@@ -37,7 +37,9 @@ def check_settings(config: StreamsConfig) -> None:
         read(1)
     settings.global_consumer()
     settings.admin()
-    settings.security("consumer.", "main.consumer.").check_served()
+    oauth = settings.security("consumer.", "main.consumer.").oauth
+    if oauth is not None:
+        oauth.check_served()
 
 
 def check_served(config: StreamsConfig, settings: ClientSettings) -> None:

@@ -99,6 +99,7 @@ def take_status(
         error=None if error is None else f"{type(error).__name__}: {error}",
         version=_version(),
         topology_hash=instance.topology_hash,
+        pod_uid=os.environ.get("POD_UID", ""),
     )
 
 

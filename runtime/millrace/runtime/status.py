@@ -165,6 +165,8 @@ class StreamsStatus:
     """Of Millrace."""
     topology_hash: str = ""
     """That of `millrace plan`."""
+    pod_uid: str = ""
+    """The uid of the Kubernetes pod (the variable `POD_UID`): an address may be another pod's by now."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data, names in snake_case."""

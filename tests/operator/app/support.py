@@ -26,7 +26,7 @@ class PassWorld:
             resources=resources,
             children=children,
             instances=instances,
-            hands=Hands(requests, resources, children, instances),
+            hands=Hands(requests, resources, children),
             outputs=Outputs(requests),
             recorder=Recorder(requests, "operator-0"),
             kafka=kafka,

@@ -1,6 +1,7 @@
 """Probes and metrics over HTTP."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 
@@ -20,7 +21,8 @@ def problems():
 def metrics():
     """The operator's metrics."""
     metrics = Metrics()
-    apps = [{"status": {"lifecycleState": "Running"}}, {"status": {"lifecycleState": "Running"}}, {}]
+    states = [{"status": {"lifecycleState": "Running"}}, {"status": {"lifecycleState": "Running"}}, {}]
+    apps = [{"metadata": {"namespace": "shop", "name": f"app-{n}"}, **state} for n, state in enumerate(states)]
     metrics.watch(depth=lambda: 7, leads=lambda: True, apps=lambda: apps)
     return metrics
 
@@ -30,9 +32,9 @@ def get(problems, metrics):
     """Asks the server."""
     server = HealthServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
 
-    def get(path):
+    def get(path, host="127.0.0.1"):
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=10) as response:
+            with urllib.request.urlopen(f"http://{host}:{server.port}{path}", timeout=60) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -49,6 +51,23 @@ def test_probe_fails_with_its_reasons(get, problems):
     status, text = get("/healthz")
     assert (status, json.loads(text)["reasons"]) == (503, ["the watches have stopped"])
     assert get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_either_kind_of_address_is_answered(get, host):
+    """A pod has an address of IPv4, of IPv6, or of both: its probes and Prometheus come by whichever the cluster has."""
+    assert get("/healthz", host)[0] == 200
+
+
+def test_machine_without_ipv6_is_served(monkeypatch, metrics):
+    """Where the kernel has IPv6 turned off, the server listens by IPv4."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    server = HealthServer(0, live=list, ready=list, registry=metrics.registry)
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60) as response:
+        assert response.status == 200
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("::1", server.port), 60)
+    server.close()
 
 
 def test_metrics_have_their_names(get, metrics):
@@ -71,3 +90,52 @@ def test_metrics_have_their_names(get, metrics):
 def test_other_paths_are_not_there(get):
     """The answer says which are."""
     assert get("/") == (404, "there are /healthz, /readyz and /metrics\n")
+
+
+def test_metrics_tell_of_each_application():
+    """What it is, how it does and its numbers, under its own namespace and name; what is not known has no sample."""
+    ready = {"type": "Ready", "status": "False", "reason": "PodsNotReady"}
+    app = {
+        "metadata": {"namespace": "shop", "name": "orders", "generation": 3},
+        "spec": {"applicationId": "orders-v1", "image": "i:1", "processing": {"guarantee": "exactly_once_v2"}},
+        "status": {
+            "observedGeneration": 2,
+            "lifecycleState": "Restoring",
+            "currentRevision": "r1",
+            "readyReplicas": 1,
+            "desiredReplicas": 2,
+            "lag": {"total": 1200},
+            "tasks": {"restoring": 1},
+            "restoration": {"remainingRecords": 700},
+            "conditions": [ready],
+        },
+    }
+    apps, leads, metrics = [app], [True], Metrics()
+    metrics.watch(depth=lambda: 0, leads=lambda: leads[0], apps=lambda: apps)
+    said = {"application_id": "orders-v1", "image": "i:1", "revision": "r1", "guarantee": "exactly_once_v2"}
+    expected = [
+        ("info", said, 1),
+        ("lifecycle_state", {"state": "Restoring"}, 1),
+        ("condition", ready, 1),
+        ("generation", {}, 3),
+        ("observed_generation", {}, 2),
+        ("ready_replicas", {}, 1),
+        ("desired_replicas", {}, 2),
+        ("lag_records", {}, 1200),
+        ("restoring_tasks", {}, 1),
+        ("restoration_remaining_records", {}, 700),
+    ]
+    for name, labels, value in expected:
+        its = {"namespace": "shop", "name": "orders", **labels}
+        assert metrics.registry.get_sample_value(f"millrace_app_{name}", its) == value, name
+    assert metrics.registry.get_sample_value("millrace_app_recommended_replicas", its) is None
+    leads[0] = False
+    assert not _samples_of_apps(metrics), "only who holds the Lease tells of applications"
+    leads[0] = True
+    apps.clear()
+    assert not _samples_of_apps(metrics), "series end with the application"
+
+
+def _samples_of_apps(metrics):
+    families = metrics.registry.collect()
+    return [sample for item in families for sample in item.samples if sample.name.startswith("millrace_app_")]

@@ -2,7 +2,6 @@
 
 import threading
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,7 +196,7 @@ def test_closed_queue_gives_nothing():
     assert queue.take() is None
 
 
-def test_depth_and_waiting_time_tell_of_keys_that_are_due():
+def test_depth_tells_of_keys_that_are_due():
     """Keys that are only planned for later are not a backlog."""
     now = [0.0]
     queue = WorkQueue(clock=lambda: now[0])
@@ -205,6 +204,26 @@ def test_depth_and_waiting_time_tell_of_keys_that_are_due():
     queue.add("b", 100.0)
     now[0] = 7.0
     assert queue.depth() == 1
-    assert queue.waiting_seconds() == pytest.approx(7.0)
     assert queue.take() == "a"
-    assert (queue.depth(), queue.waiting_seconds()) == (0, 0.0)
+    assert queue.depth() == 0
+
+
+def test_thousands_of_keys_are_planned_without_looking_at_all_of_them():
+    """What a key costs does not depend on how many others wait: no comparison of all of them each time."""
+
+    class Key(int):
+        compared = 0
+
+        def __hash__(self):
+            Key.compared += 1
+            return int.__hash__(self)
+
+    schedule, costs = Schedule(), []
+    for number in range(4000):
+        schedule.add(Key(number), 0.0, 10.0 + number)
+    for number in range(100):
+        Key.compared = 0
+        assert schedule.take(10.0 + number) == number
+        schedule.next_due()
+        costs.append(Key.compared)
+    assert max(costs) < 50

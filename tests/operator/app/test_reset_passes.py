@@ -1,5 +1,6 @@
 """Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
 
+import time
 from contextlib import closing
 
 import pytest
@@ -8,13 +9,13 @@ from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.kafka import reset
 from millrace.records import TopicPartition
-from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.reset_passes import ResetPasses
 from millrace_operator.children import AppRevision, plan_config_map
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
-from millrace_operator.model import DeleteTopics, KafkaState
+from millrace_operator.model import FINALIZER, DeleteTopics, KafkaState
 
 REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
 INPUT = TopicPartition("in", 0)
@@ -88,11 +89,22 @@ def world(server, requests):
 
 def test_reset_makes_what_is_known_of_the_brokers_old(world):
     """The application's next pass asks anew, however soon it comes: it must not note topics that the reset has deleted."""
+
+    def known(brokers):
+        """Return how many brokers are known of, once they have answered."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return world.brokers.state(APP, lambda: KafkaState(brokers=brokers), 1).brokers
+            except AnswerAwaitedError:
+                time.sleep(0.01)
+        raise AssertionError("the brokers have not answered")
+
     world.run()
-    assert world.brokers.state(APP, lambda: KafkaState(brokers=1), 1).brokers == 1
+    assert known(1) == 1
     world.run()
     assert isinstance(world.kafka.done[-1], DeleteTopics)
-    assert world.brokers.state(APP, lambda: KafkaState(brokers=2), 1).brokers == 2
+    assert known(2) == 2
 
 
 def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_started(world):
@@ -135,3 +147,14 @@ def test_reset_of_an_application_that_is_not_there_fails(world):
     world.cluster.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
     world.run()
     assert world.phase == "Failed"
+
+
+def test_a_reset_that_runs_is_kept_until_it_has_ended(world):
+    """The finalizer is there before anything is done, and goes when the reset has ended."""
+    path = RESETS.path("default", "again")
+    world.run()
+    assert (world.phase, world.server.objects[path]["metadata"]["finalizers"]) == ("Running", [FINALIZER])
+    for _ in range(4):
+        world.run()
+    assert world.phase == "Succeeded"
+    assert not world.server.objects[path]["metadata"].get("finalizers")

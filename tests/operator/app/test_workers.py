@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from millrace_operator.app.brokers import AnswerAwaitedError
 from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.metrics import Metrics
 from millrace_operator.app.queue import Backoff, WorkQueue
@@ -80,7 +81,7 @@ def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
 
 
 def test_pass_that_sticks_is_a_problem(queue, start):
-    """So is a key that nobody gets to because of it; others say nothing."""
+    """But not a queue that is long because of it: a restart would make that longer."""
     begun, go = threading.Event(), threading.Event()
 
     def work(key, before):
@@ -94,5 +95,23 @@ def test_pass_that_sticks_is_a_problem(queue, start):
     assert workers.problems(60) == []
     problems = workers.problems(-1)
     go.set()
-    assert any("the pass over StreamsApp shop/a has taken" in item for item in problems)
-    assert any("has waited" in item for item in problems)
+    assert [item.partition(" has taken")[0] for item in problems] == ["the pass over StreamsApp shop/a"]
+
+
+def test_pass_that_is_put_off_keeps_its_failures(queue, start):
+    """It has not gone well, it has not been made: what fails again and again comes back later each time."""
+    seen, enough = [], threading.Event()
+
+    def work(key, before):
+        seen.append(before)
+        if len(seen) == 5:
+            enough.set()
+            return
+        if len(seen) % 2:
+            raise AnswerAwaitedError(0.0)
+        raise TransientError("away")
+
+    start(work)
+    queue.add(ref("a"))
+    assert enough.wait(DEADLINE)
+    assert seen == [0, 0, 1, 1, 2]

@@ -60,6 +60,7 @@ FULL: dict[str, Any] = {
         "retention": {"whenDeleted": "Delete", "whenScaled": "Delete"},
         "memoryFraction": 0.5,
     },
+    "handover": {"from": {"name": "old-orders", "group": False}, "allowForeignMembers": True},
     "upgrade": {
         "strategy": "Rolling",
         "topologyPolicy": "Warn",
@@ -78,6 +79,7 @@ FULL: dict[str, Any] = {
     "networkPolicy": {
         "enabled": True,
         "ingressFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}],
+        "ingress": [{"from": [{"podSelector": {}}], "ports": [{"port": 7070, "protocol": "TCP"}]}],
         "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"port": 9093, "protocol": "TCP"}]}],
     },
     "serviceAccountName": "orders-identity",
@@ -89,6 +91,11 @@ FULL: dict[str, Any] = {
             {"name": "EMPTY", "value": ""},
             {"name": "FEATURE", "valueFrom": {"configMapKeyRef": {"name": "features", "key": "orders"}}},
             {"name": "HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+            {"name": "LICENCE", "valueFrom": {"secretKeyRef": {"name": "licence", "key": "text", "optional": True}}},
+        ],
+        "envFrom": [
+            {"prefix": "SHOP_", "configMapRef": {"name": "shop", "optional": True}},
+            {"secretRef": {"name": "shop-keys"}},
         ],
         "nodeSelector": {"disk": "ssd"},
         "tolerations": [{"key": "dedicated", "value": "streams", "effect": "NoSchedule"}, {"operator": "Exists"}],
@@ -103,6 +110,15 @@ FULL: dict[str, Any] = {
             {"maxSkew": 2, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
         ],
         "priorityClassName": "important",
+        "runtimeClassName": "sandboxed",
+        "schedulerName": "packing",
+        "hostAliases": [{"ip": "10.0.0.7", "hostnames": ["kafka-0.kafka", "kafka"]}],
+        "dnsPolicy": "None",
+        "dnsConfig": {
+            "nameservers": ["10.0.0.10"],
+            "searches": ["corp.example"],
+            "options": [{"name": "ndots", "value": "2"}, {"name": "edns0"}],
+        },
         "volumes": [
             {"name": "tables", "configMap": {"name": "tables"}},
             {"name": "scratch", "emptyDir": {"sizeLimit": "1024Mi"}},
@@ -154,6 +170,25 @@ FULL: dict[str, Any] = {
     },
     "deletionPolicy": "Purge",
 }
+
+OAUTH: dict[str, Any] = {
+    "bootstrapServers": ["kafka:9093"],
+    "tls": {},
+    "auth": {
+        "type": "oauthbearer",
+        "secretRef": {"name": "orders-login"},
+        "scope": "kafka",
+        "extensions": {"logicalCluster": "lkc-1"},
+        "tokenEndpointCaSecretRef": {"name": "login-ca", "keys": {"ca.crt": "authority.pem"}},
+    },
+}
+MSK: dict[str, Any] = {
+    "bootstrapServers": ["b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098"],
+    "tls": {},
+    "auth": {"type": "aws-msk-iam", "region": "eu-central-1"},
+}
+BOUND: dict[str, Any] = {"bindingSecretRef": {"name": "orders-kafka"}}
+"""Ways to brokers that exclude that of the full one."""
 
 
 OPERATOR_NAMESPACE = "millrace"

@@ -1,5 +1,6 @@
 """What pods and plan Jobs run is a command line that Millrace understands."""
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,14 @@ from tests.operator.children.apps import SMALL, program, revision_of
 from typer.main import get_command
 
 from millrace.cli.app import app
-from millrace.cli.application import setting
+from millrace.cli.application import application, setting
+from millrace.kafka.clients import ClientSettings
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.children import MANIFEST_KEY, names, plan_job, pod_template, revision_config_map
+from millrace_operator.reconcile import members
 
 PROGRAM = '''\
 from millrace.topology import Topology
@@ -27,6 +30,22 @@ def topology(config):
     return result
 '''
 SPEC = SMALL | {"app": {"entrypoint": "words:topology", "config": {"input": "in"}}}
+
+
+OLDER = [
+    "millrace",
+    "run",
+    *("-f", "streamsapp.yaml"),
+    *("--replica", "2"),
+    *("--state-dir", "state"),
+    *("--http", "0.0.0.0:8080"),
+    "--drain-endpoint",
+    *("--secrets-dir", "secrets"),
+    *("-c", "__internal.topics.create__=false"),
+]
+"""The command that an operator gives to pods which still drains them over HTTP."""
+OPTIONS_OF_OLDER = {"-f", "--replica", "--state-dir", "--http", "--secrets-dir", "-c"}
+"""What a runtime of the same age understands of what operators give."""
 
 
 def command_line(pod, folder: Path):
@@ -82,8 +101,42 @@ def test_pods_command_is_understood(tmp_path):
     command = get_command(app).commands[name]
     given = command.make_context(name, arguments).params
     assert given["replica"] == 2
-    assert given["drain_endpoint"] is True
+    assert given["drain_file"] is None
     assert given["secrets_dir"] == SECRETS_DIR
     assert [setting(text) for text in given["config"]] == [("__internal.topics.create__", "false")]
     settings = to_streams_config(load(given["file"]), given["replica"])
     assert settings["group.instance.id"] == names.pod("orders", 2)
+
+
+def test_members_are_named_as_the_operator_knows_them(tmp_path):
+    """What the command says of client and instance id is what the clients get, over what the replica alone would be called."""
+    of = dataclasses.replace(revision_of(SPEC), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    line = command_line(pod_template(of), tmp_path)
+    values = {"$(POD_INDEX)": "2", "$(POD_NAME)": "orders-2"}
+    for name, value in values.items():
+        line = [argument.replace(name, value) for argument in line]
+    _, name, *arguments = line
+    given = get_command(app).commands[name].make_context(name, arguments).params
+    made = application(None, given["file"], settings=given["config"], replica=2, secrets_dir=tmp_path)
+    member = ClientSettings(made.config(), "process", resolve_references=False).membership(3)
+    assert member.instance_id == "orders-2.1b4e28ba-3"
+    assert members.is_of("orders", of.uid, member.client_id, None)
+    assert members.is_of("orders", of.uid, "", member.instance_id)
+
+
+def test_command_of_an_older_operator_is_understood(tmp_path):
+    """An option that is gone is named in the log and ignored: what ends the program is that there is no manifest."""
+    result = run(OLDER, tmp_path)
+    assert "No such option" not in result.stderr
+    assert "--drain-endpoint" in result.stderr
+    assert "streamsapp.yaml" in result.stderr.splitlines()[-1]
+    help_text = run(["millrace", "run", "--help"], tmp_path).stdout
+    assert "--drain-file" in help_text
+    assert "--drain-endpoint" not in help_text
+
+
+def test_older_runtime_understands_the_command():
+    """No option is new: what newer instances are told beside is a variable or a setting, which older ones leave alone."""
+    of = dataclasses.replace(revision_of(SPEC), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+    arguments = program(pod_template(of)["spec"])["args"]
+    assert {argument for argument in arguments if argument.startswith("-")} <= OPTIONS_OF_OLDER

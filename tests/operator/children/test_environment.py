@@ -27,6 +27,11 @@ def test_telemetry_knows_where_it_comes_from():
     assert found["k8s.pod.name"] == "$(POD_NAME)"
 
 
+def test_instance_knows_which_pod_it_runs_in():
+    """By its uid, which no other pod has: its answers are told from those of a pod that has its address later."""
+    assert variables(small())["POD_UID"]["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.uid"
+
+
 def test_what_is_referred_to_comes_before():
     """A variable that refers to another stands after it, as Kubernetes demands."""
     names = list(variables(small()))
@@ -71,7 +76,20 @@ def test_samplers_ratio_is_a_number(ratio):
     assert float(variables(small(observability={"otlp": otlp}))["OTEL_TRACES_SAMPLER_ARG"]["value"]) == ratio
 
 
-def test_no_secret_is_in_the_environment():
-    """No variable takes its value from a Secret."""
-    assert "secretKeyRef" not in str(pod_template(full()))
+def test_no_secret_of_the_operators_is_in_the_environment():
+    """Only a variable for which the user names a Secret takes its value from one, and not in the plan Job."""
+    users = [item["name"] for item in variables(full()).values() if "secretKeyRef" in item.get("valueFrom", {})]
+    assert users == ["LICENCE"]
     assert "secretKeyRef" not in str(plan_job(full()))
+    assert "LICENCE" not in str(plan_job(full()))
+
+
+def test_all_keys_of_config_maps_and_secrets_become_variables():
+    """The program has them as the user says; the plan Job has those of ConfigMaps only."""
+    config_map, secret = full().spec.pod_template.env_from
+    assert program(pod_template(full())["spec"])["envFrom"] == [
+        {"prefix": config_map.prefix, "configMapRef": {"name": "shop", "optional": True}},
+        {"secretRef": {"name": secret.secret_ref.name, "optional": False}},
+    ]
+    planning = program(plan_job(full())["spec"]["template"]["spec"])
+    assert planning["envFrom"] == [{"prefix": "SHOP_", "configMapRef": {"name": "shop", "optional": True}}]

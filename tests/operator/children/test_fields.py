@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
-from tests.operator.children.apps import FULL, rendered, revision_of
+from tests.operator.children.apps import BOUND, FULL, MSK, OAUTH, rendered, revision_of
 
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import plan_job, pod_template
@@ -24,6 +24,9 @@ IN_CHILDREN: dict[str, Any] = {
     "kafka.auth.type": "oauthbearer",
     "kafka.auth.secretRef.name": "other",
     "kafka.auth.secretRef.keys": {},
+    "kafka.auth.tokenEndpointCaSecretRef.name": "other",
+    "kafka.auth.tokenEndpointCaSecretRef.keys": {},
+    "kafka.bindingSecretRef.name": "other",
     "kafka.schemaRegistry.secretRef.name": "other",
     "kafka.schemaRegistry.secretRef.keys": {},
     "storage.size": "20Gi",
@@ -33,6 +36,7 @@ IN_CHILDREN: dict[str, Any] = {
     "podDisruptionBudget.maxUnavailable": "25%",
     "networkPolicy.enabled": False,
     "networkPolicy.ingressFrom": [],
+    "networkPolicy.ingress": [],
     "networkPolicy.egress": [],
     "serviceAccountName": None,
     "podTemplate.metadata.labels": {},
@@ -45,6 +49,14 @@ IN_CHILDREN: dict[str, Any] = {
     "podTemplate.affinity": None,
     "podTemplate.topologySpreadConstraints": [],
     "podTemplate.priorityClassName": None,
+    "podTemplate.envFrom": [],
+    "podTemplate.runtimeClassName": None,
+    "podTemplate.schedulerName": None,
+    "podTemplate.hostAliases": [],
+    "podTemplate.dnsPolicy": "Default",
+    "podTemplate.dnsConfig.nameservers": ["10.0.0.11"],
+    "podTemplate.dnsConfig.searches": [],
+    "podTemplate.dnsConfig.options": [],
     "podTemplate.volumes": [],
     "podTemplate.volumeMounts": [],
     "podTemplate.initContainers": [],
@@ -71,6 +83,9 @@ FOR_THE_RUNTIME: dict[str, Any] = {
     "app.config": {},
     "threads": 1,
     "kafka.bootstrapServers": ["other:9092"],
+    "kafka.auth.scope": "other",
+    "kafka.auth.extensions": {},
+    "kafka.auth.region": "eu-west-1",
     "kafka.groupProtocol": "streams",
     "kafka.config": {},
     "kafka.schemaRegistry.url": "https://other.example",
@@ -112,6 +127,9 @@ FOR_RECONCILIATION: dict[str, Any] = {
     "upgrade.gate.maxLag": 7,
     "upgrade.gate.minStable": "7s",
     "upgrade.rollback.enabled": True,
+    "handover.from.name": "older",
+    "handover.from.group": None,
+    "handover.allowForeignMembers": False,
     "autoscaling.mode": "Recommend",
     "autoscaling.min": 2,
     "autoscaling.max": 9,
@@ -144,8 +162,24 @@ def fields(model: type[BaseModel], path: str = "") -> Iterator[str]:
             yield from fields(inner, f"{here}.")
 
 
+OTHER_WAYS = {
+    "kafka.auth.scope": OAUTH,
+    "kafka.auth.extensions": OAUTH,
+    "kafka.auth.tokenEndpointCaSecretRef.name": OAUTH,
+    "kafka.auth.tokenEndpointCaSecretRef.keys": OAUTH,
+    "kafka.auth.region": MSK,
+    "kafka.bindingSecretRef.name": BOUND,
+}
+"""What `spec.kafka` is where the full one cannot have a field."""
+
+
+def _usual(path: str) -> dict[str, Any]:
+    """Return a spec that says something about a field."""
+    return FULL | {"kafka": OTHER_WAYS.get(path, FULL["kafka"])}
+
+
 def _changed(path: str, value: Any) -> dict[str, Any]:
-    spec = copy.deepcopy(FULL)
+    spec = copy.deepcopy(_usual(path))
     *parents, last = path.split(".")
     place = spec
     for parent in parents:
@@ -180,14 +214,14 @@ def test_every_field_is_known_here():
 @pytest.mark.parametrize("path", IN_CHILDREN)
 def test_field_changes_children(path):
     """A field about pods, and what stands around them, changes a child."""
-    assert _children(_changed(path, IN_CHILDREN[path]))[0] != _children(FULL)[0]
+    assert _children(_changed(path, IN_CHILDREN[path]))[0] != _children(_usual(path))[0]
 
 
 @pytest.mark.parametrize("path", [*FOR_THE_RUNTIME, *FOR_RECONCILIATION])
 def test_field_is_only_handed_on(path):
     """A field that the runtime reads, or reconciliation, changes the manifest that pods are given and no other child."""
     changed, manifest = _children(_changed(path, ALL[path]))
-    usual, usual_manifest = _children(FULL)
+    usual, usual_manifest = _children(_usual(path))
     assert changed == usual
     assert manifest != usual_manifest
 
@@ -196,7 +230,7 @@ def test_field_is_only_handed_on(path):
 def test_field_makes_a_revision_exactly_if_pods_depend_on_it(path):
     """Pods roll for what changes them or what their program reads, and for a restart that is asked for; for nothing else."""
     spec = _changed(path, ALL[path])
-    before, after = revision_of(FULL), revision_of(spec)
+    before, after = revision_of(_usual(path)), revision_of(spec)
     pods_differ = (pod_template(before), plan_job(before)) != (pod_template(after), plan_job(after))
     matters = pods_differ or path in {*FOR_THE_RUNTIME, *FOR_BOTH, "restartNonce"}
     assert (revisions.revision_of(after.spec) != revisions.revision_of(before.spec)) == matters

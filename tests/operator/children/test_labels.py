@@ -7,6 +7,7 @@ from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
 
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 LONGEST = "a" + 50 * "-" + "z"
 NAMES = ["a", "orders", LONGEST]
 
@@ -43,9 +44,9 @@ def test_labels_are_valid(name):
 def test_names_are_valid(name):
     """Every child's name is one that the API server takes."""
     for item in objects(name):
-        limit = 253 if item["kind"] == "ConfigMap" else 63
+        limit, pattern = (253, SUBDOMAIN) if item["kind"] in {"ConfigMap", "NetworkPolicy"} else (63, NAME)
         assert len(item["metadata"]["name"]) <= limit
-        assert NAME.fullmatch(item["metadata"]["name"])
+        assert pattern.fullmatch(item["metadata"]["name"])
 
 
 def test_children_are_found_by_their_application():

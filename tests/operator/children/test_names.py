@@ -1,9 +1,46 @@
 """Names of children."""
 
+import itertools
+
+import pytest
+from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
+
+from millrace_operator.children import REVISION as REVISION_LABEL
 from millrace_operator.children import names
 
 LONGEST = "a" * 52
 REVISION = "0123456789"
+ENDINGS = ["", "-0", "-plan", "-rev", "-retained", f"-{REVISION}", f"-plan-{REVISION}", f"-rev-{REVISION}", "-d2113b"]
+STEMS = ["x", "orders", "orders-of-all-shops-and-of-all-warehouse", "a" * 40, "a" * 41, LONGEST[:47], LONGEST]
+
+
+def adversaries():
+    """Return names of applications, one of which looks like a child of another, that may be in a namespace together."""
+    found = {f"{stem}{one}{other}" for stem in STEMS for one in ENDINGS for other in ENDINGS}
+    found |= {f"{LONGEST[:-1]}b", "orders-of-all-shops-and-of-all-warehouses-in-europe"}
+    return sorted(name for name in found if len(name) <= 52)
+
+
+def children(app):
+    """Return kind and name of everything that the operator makes for an application of this name, and its controllers do."""
+    specs = (SMALL, FULL, SMALL | {"networkPolicy": {"enabled": True}})
+    found = {
+        (item["kind"], item["metadata"]["name"])
+        for spec in specs
+        for item in rendered(revision_of(spec, name=app), spec)
+    }
+    found.add(("ConfigMap", names.retained_config_map(app)))
+    for index in (0, 1, 10):
+        found |= {("Pod", names.pod(app, index)), ("PersistentVolumeClaim", names.claim(app, index))}
+    return found
+
+
+def test_children_of_two_applications_never_meet():
+    """However applications of a namespace are called, no two of them want an object of the same kind and name."""
+    owners = {}
+    for app in adversaries():
+        for child in children(app):
+            assert owners.setdefault(child, app) == app, f"{child} is of {app} and of {owners[child]}"
 
 
 def test_names_that_become_labels_fit():
@@ -13,12 +50,17 @@ def test_names_that_become_labels_fit():
     assert len(f"{names.stateful_set(LONGEST)}-{REVISION}") <= names.LABEL_LENGTH
 
 
-def test_cut_names_differ():
-    """Applications whose long names begin alike have Jobs of different names."""
-    assert names.plan_job(LONGEST, REVISION) != names.plan_job(LONGEST[:-1] + "b", REVISION)
+@pytest.mark.parametrize("app", ["orders", LONGEST])
+def test_every_child_is_known_by_its_name(app):
+    """What the operator builds it also recognises as an application's child, whichever it is."""
+    for item in (item for spec in (SMALL, FULL) for item in rendered(revision_of(spec, name=app), spec)):
+        revision = item["metadata"]["labels"].get(REVISION_LABEL)
+        assert names.is_child(app, item["kind"], item["metadata"]["name"], revision), item["kind"]
 
 
-def test_cut_names_do_not_carry_two_hyphens_for_one():
-    """A name that is cut at a hyphen is still a name."""
-    name = names.plan_job("a" * 39 + "-" + "b" * 12, REVISION)
-    assert "--" not in name
+def test_other_names_are_not_those_of_children():
+    """A copy of a child with its labels, and a child of another revision or application, is not recognised."""
+    kinds = ("ConfigMap", "Job", "NetworkPolicy", "Service", "ServiceAccount", "StatefulSet", "PodDisruptionBudget")
+    others = ("orders-copy", f"orders-plan-{REVISION[::-1]}", "shipments", "orders.mine")
+    for kind, name in itertools.product(kinds, others):
+        assert not names.is_child("orders", kind, name, REVISION)

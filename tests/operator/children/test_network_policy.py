@@ -17,10 +17,16 @@ def spec_of(**fields):
 
 
 def test_operator_and_own_pods_may_ask():
-    """The port of health and status is open to the application's own pods, and to pods of the operator in its namespace only."""
-    (rule,) = spec_of()["ingress"]
-    own, operator = rule["from"]
+    """Pods are open to each other, and their port of health and status to pods of the operator in its namespace only.
+
+    That is so without a word about it in the spec.
+    """
+    assert network_policy(small())["spec"] == spec_of()
+    among_themselves, rule = spec_of()["ingress"]
+    (own,) = among_themselves["from"]
     assert own["podSelector"]["matchLabels"].items() <= pod_template(small())["metadata"]["labels"].items()
+    assert "ports" not in among_themselves
+    (operator,) = rule["from"]
     assert operator == {  # one peer with both selectors: two peers would let in all of either
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": OPERATOR_NAMESPACE}},
         "podSelector": {"matchLabels": {"app.kubernetes.io/name": "millrace-operator"}},
@@ -30,9 +36,26 @@ def test_operator_and_own_pods_may_ask():
 
 
 def test_others_are_added():
-    """Whom the spec names may ask too."""
-    (rule,) = network_policy(full())["spec"]["ingress"]
-    assert rule["from"][2:] == FULL["networkPolicy"]["ingressFrom"]
+    """Whom the spec names may ask too, at that port only."""
+    _, rule, _ = network_policy(full())["spec"]["ingress"]
+    assert rule["from"][1:] == FULL["networkPolicy"]["ingressFrom"]
+    assert [port["port"] for port in rule["ports"]] == ["http"]
+
+
+def test_metrics_can_be_scraped_unless_it_is_said_by_whom():
+    """With a PodMonitor everybody may read the port of metrics, and no other, until the spec says who may."""
+    monitored = {"metrics": {"podMonitor": {"enabled": True}}}
+    _, rule = network_policy(small(observability=monitored))["spec"]["ingress"]
+    assert "from" not in rule
+    assert [port["port"] for port in rule["ports"]] == ["http"]
+    _, rule = network_policy(small(observability=monitored, networkPolicy={"ingressFrom": []}))["spec"]["ingress"]
+    assert len(rule["from"]) == 1
+
+
+def test_ports_of_the_users_own_have_rules_of_their_own():
+    """A server for queries of stores is opened without opening anything else."""
+    rules = [{"from": [{"namespaceSelector": {}}], "ports": [{"port": 7070, "protocol": "TCP"}]}]
+    assert spec_of(ingress=rules)["ingress"] == [*spec_of()["ingress"], *rules]
 
 
 def test_pods_may_connect_everywhere_unless_told():

@@ -1,5 +1,6 @@
 """The plan Job."""
 
+import pytest
 from tests.operator.children.apps import OPERATOR_NAMESPACE, full, program, small
 
 from millrace_operator.children import network_policy, plan_job, plan_network_policy, pod_template
@@ -36,8 +37,19 @@ def test_it_is_limited():
     """It may use one CPU, the program's memory, and a bounded folder for temporary files."""
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert program(spec)["resources"]["limits"] == {"cpu": "1", "memory": "2Gi"}
+    assert plan_job(full())["spec"]["template"]["metadata"]["annotations"]["example.com/owner"] == "orders"
     (folder,) = (volume for volume in spec["volumes"] if volume["name"] == "tmp")
     assert folder["emptyDir"]["sizeLimit"]
+
+
+@pytest.mark.parametrize(
+    ("programs", "request_"), [("16Gi", "512Mi"), ("1e9", "512Mi"), ("256Mi", "256Mi"), ("0.5Gi", "512Mi")]
+)
+def test_it_finds_room_on_a_full_node(programs, request_):
+    """What is set aside for it is little, whatever the program asks for: it holds no state."""
+    app = small(podTemplate={"resources": {"requests": {"cpu": "4", "memory": programs}}})
+    requests = program(plan_job(app)["spec"]["template"]["spec"])["resources"]["requests"]
+    assert requests == {"cpu": "100m", "memory": request_}
 
 
 def test_topology_may_depend_on_variables_and_configuration():
@@ -54,6 +66,13 @@ def test_it_has_no_state_and_nothing_beside_it():
     assert "initContainers" not in spec
     volumes = {volume["name"] for volume in spec["volumes"]}
     assert {mount["name"] for mount in program(spec)["volumeMounts"]} <= volumes
+
+
+def test_no_cloud_gives_it_the_identity_of_the_pods():
+    """It may run under their service account, for the credentials of its image; the clouds' webhooks are told to leave it out."""
+    annotations = plan_job(full())["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["eks.amazonaws.com/skip-containers"] == "millrace"
+    assert annotations["azure.workload.identity/skip-containers"] == "millrace"
 
 
 def test_its_pods_are_not_the_applications():
@@ -75,6 +94,9 @@ def test_it_has_no_network():
 
 
 def test_policies_can_be_off():
-    """Without policies in the spec there is none."""
-    assert network_policy(small(), OPERATOR_NAMESPACE) is None
-    assert plan_network_policy(small()) is None
+    """There are policies unless the spec wants none."""
+    assert network_policy(small(), OPERATOR_NAMESPACE) is not None
+    assert plan_network_policy(small()) is not None
+    off = small(networkPolicy={"enabled": False})
+    assert network_policy(off, OPERATOR_NAMESPACE) is None
+    assert plan_network_policy(off) is None

@@ -1,5 +1,6 @@
 """The pod template."""
 
+import dataclasses
 import itertools
 import re
 from pathlib import Path
@@ -9,7 +10,7 @@ import yaml
 from tests.operator.children.apps import FULL, full, program, revision_of, small
 
 from millrace.manifest.pods import APP_CONTAINER, OWN_PATHS, OWN_VOLUMES
-from millrace_operator.children import HTTP_PORT, headless_service, pod_template
+from millrace_operator.children import HTTP_PORT, headless_service, plan_job, pod_template
 
 
 def spec_of(app):
@@ -35,6 +36,15 @@ def test_program_is_told_which_replica_it_is():
     assert index == "metadata.labels['apps.kubernetes.io/pod-index']"
 
 
+def test_pods_say_whose_they_are_to_the_brokers():
+    """Client and instance id have a part of the StreamsApp's uid: a pod of another cluster may have the same name."""
+    uid = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+    args = program(spec_of(dataclasses.replace(small(), uid=uid)))["args"]
+    assert {"client.id=$(POD_NAME).1b4e28ba", "group.instance.id=$(POD_NAME).1b4e28ba"} <= set(args)
+    dynamic = program(spec_of(dataclasses.replace(small(membership={"static": False}), uid=uid)))["args"]
+    assert not any("group.instance.id" in argument for argument in dynamic)
+
+
 def test_program_finds_what_its_command_names():
     """Manifest, state and secrets are mounted where the command line says they are."""
     mounts = {mount["mountPath"]: mount["name"] for mount in program(spec_of(full()))["volumeMounts"]}
@@ -42,6 +52,18 @@ def test_program_finds_what_its_command_names():
     assert mounts[options["-f"].rpartition("/")[0]] == "app"
     assert mounts[options["--state-dir"]] == "state"
     assert mounts[options["--secrets-dir"]] == "secrets"
+
+
+def test_annotation_that_drains_a_pod_is_a_file_in_it():
+    """The program is told of the file by a variable, which images with an older Millrace do not mind, as they would an option."""
+    spec = spec_of(small())
+    file = variables(small())["MILLRACE_DRAIN_FILE"]["value"]
+    (volume,) = (volume for volume in spec["volumes"] if "downwardAPI" in volume)
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"]["fieldPath"] == "metadata.annotations['streams.millrace.dev/drain']"
+    (mount,) = (mount for mount in program(spec)["volumeMounts"] if mount["name"] == volume["name"])
+    assert (f"{mount['mountPath']}/{item['path']}", mount["readOnly"], "subPath" in mount) == (file, True, False)
+    assert [argument for argument in program(spec)["args"] if "drain" in argument] == []
 
 
 def test_every_mount_has_its_volume():
@@ -79,7 +101,7 @@ def test_probes_ask_the_port_that_is_served(probe, path):
     (port,) = container["ports"]
     assert request["path"] == path
     assert request["port"] == port["name"]
-    assert arguments(small())["--http"] == f"0.0.0.0:{port['containerPort']}"
+    assert arguments(small())["--http"] == f":{port['containerPort']}"
 
 
 def test_starting_may_take_minutes():
@@ -126,6 +148,17 @@ def test_users_affinity_and_spread_replace_the_defaults():
     (constraint,) = spec["topologySpreadConstraints"]
     assert constraint.items() >= wanted["topologySpreadConstraints"][0].items()
     assert constraint["labelSelector"] == spec_of(small())["topologySpreadConstraints"][0]["labelSelector"]
+
+
+def test_sandbox_scheduler_and_names_are_the_users():
+    """Where pods run goes for the plan Job too; how they find others does not, as it talks to nobody."""
+    pods, planning = pod_template(full())["spec"], plan_job(full())["spec"]["template"]["spec"]
+    for spec in (pods, planning):
+        assert (spec["runtimeClassName"], spec["schedulerName"]) == ("sandboxed", "packing")
+    assert pods["dnsPolicy"] == "None"
+    assert pods["dnsConfig"]["options"] == [{"name": "ndots", "value": "2"}, {"name": "edns0"}]
+    assert pods["hostAliases"] == [{"ip": "10.0.0.7", "hostnames": ["kafka-0.kafka", "kafka"]}]
+    assert not {"dnsPolicy", "dnsConfig", "hostAliases"} & planning.keys()
 
 
 def test_a_constraints_own_selector_is_kept():

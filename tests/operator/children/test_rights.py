@@ -9,7 +9,7 @@ from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
 from millrace_operator.cluster.kinds import CHILDREN, POD_MONITORS, kind_of
 
 RULES = Path(__file__).parents[3] / "charts/millrace-operator/templates/_rules.tpl"
-VERBS = {"get", "list", "watch", "create", "patch", "delete"}
+VERBS = {"list", "create", "patch", "delete"}
 
 
 def rights():

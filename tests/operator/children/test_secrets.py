@@ -4,7 +4,7 @@ import copy
 import re
 
 import pytest
-from tests.operator.children.apps import FULL, full, program, revision_of, small
+from tests.operator.children.apps import BOUND, FULL, full, program, revision_of, small
 
 from millrace.manifest import StreamsApp, to_streams_config
 from millrace_operator.children import plan_job, pod_template
@@ -63,6 +63,28 @@ def test_missing_secret_keeps_the_pod_from_starting():
     assert {source["secret"]["optional"] for source in projected(full())["sources"]} == {False}
 
 
+def test_keys_of_which_either_may_be_there_do_not_keep_the_pod_from_starting():
+    """A Secret of Strimzi's or cert-manager's is projected as far as it goes; what must be there stays a condition."""
+    spec = with_auth(type="scram-sha-512", secretRef={"name": "orders-user"})
+    spec["kafka"]["tls"] = {"clientCertSecretRef": {"name": "orders-cert"}}
+    sources = [source["secret"] for source in projected(revision_of(spec))["sources"]]
+    found = {(source["name"], source["optional"]): {item["path"] for item in source["items"]} for source in sources}
+    assert found[("orders-user", False)] == {"auth/password"}
+    assert found[("orders-user", True)] == {"auth/username", "auth/sasl.jaas.config"}
+    pairs = {"tls-client/tls.crt", "tls-client/tls.key", "tls-client/user.crt", "tls-client/user.key"}
+    assert found[("orders-cert", True)] == pairs
+
+
+def test_every_key_that_a_binding_may_have_is_projected():
+    """Which of them a Secret has, nobody knows before: none is a condition, and each has a place of its own."""
+    sources = [source["secret"] for source in projected(revision_of({**FULL, "kafka": BOUND}))["sources"]]
+    (binding,) = (source for source in sources if source["name"] == "orders-kafka")
+    assert binding["optional"]
+    paths = [item["path"] for item in binding["items"]]
+    assert {"binding/bootstrapServers", "binding/password", "binding/ssl.truststore.crt"} <= set(paths)
+    assert len(set(paths)) == len(paths)
+
+
 def test_secrets_are_for_the_programs_group_only():
     """Files are readable for owner and group, and for nobody else."""
     assert projected(full())["defaultMode"] == 0o440
@@ -83,5 +105,5 @@ def test_plan_sees_no_secret():
     spec = plan_job(full())["spec"]["template"]["spec"]
     assert "secret" not in {kind for volume in spec["volumes"] for kind in volume}
     assert "projected" not in {kind for volume in spec["volumes"] for kind in volume}
-    names = {source["secret"]["name"] for source in projected(full())["sources"]}
+    names = {source["secret"]["name"] for source in projected(full())["sources"]} | {"licence", "shop-keys"}
     assert not [name for name in names if name in str(spec)]

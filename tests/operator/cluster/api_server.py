@@ -89,7 +89,7 @@ class ApiServer:
                 made = f"{path}/{body['metadata']['name']}"
                 return (409, {"reason": "AlreadyExists"}) if made in self.objects else (201, self.put(made, body))
             case "PATCH" if "apply" in content_type:
-                return 200, self.put(path, body)
+                return self._apply(path, body)
             case "PATCH" | "PUT" | "DELETE" if status_of in self.objects:
                 return self._change(method, status_of, body)
         return 404, {"reason": "NotFound", "message": f"{path} not found"}
@@ -100,6 +100,14 @@ class ApiServer:
         more = {"continue": str(begin + size)} if begin + size < len(found) else {}
         items = [self.objects[name] for name in found[begin : begin + size]]
         return {"metadata": {"resourceVersion": str(next(self._versions)), **more}, "items": items}
+
+    def _apply(self, path, body):
+        known, uid = self.objects.get(path), body["metadata"].get("uid")
+        if uid is not None and known is None:
+            return 409, {"reason": "Conflict", "message": "uid mismatch: no existing object was found"}
+        if uid is not None and known["metadata"]["uid"] != uid:
+            return 422, {"reason": "Invalid", "message": "metadata.uid: field is immutable"}
+        return 200, self.put(path, body)
 
     def _change(self, method, path, body):
         known = self.objects[path]["metadata"]

@@ -2,14 +2,26 @@
 
 import pytest
 
-from millrace_operator.cluster.act import Hands, StaleError
+from millrace_operator.children import APP_UID, labels, owner_reference
+from millrace_operator.cluster.act import Hands, NameTakenError, StaleError
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
-from millrace_operator.model import FINALIZER, Apply, Delete, DrainPod, Key, ProvisionTopics, ResizeClaim, SetFinalizer
+from millrace_operator.model import (
+    DRAIN,
+    FINALIZER,
+    Apply,
+    Delete,
+    DrainPod,
+    Key,
+    ProvisionTopics,
+    Release,
+    ResizeClaim,
+    SetFinalizer,
+)
 from millrace_operator.resets import PatchApp
 
-LABELS = {"streams.millrace.dev/app": "orders"}
+LABELS = labels("orders")
+MANIFEST_OF_R = "orders-rev-r"
 APP_PATH = "/apis/streams.millrace.dev/v1alpha1/namespaces/shop/streamsapps/orders"
 
 
@@ -21,10 +33,8 @@ def caches():
 
 @pytest.fixture
 def hands(requests, caches):
-    """Hands that reach no pods."""
-    instances = Instances(port=1)
-    yield Hands(requests, *caches, instances)
-    instances.close()
+    """Hands on the API server."""
+    return Hands(requests, *caches)
 
 
 @pytest.fixture
@@ -34,6 +44,13 @@ def app(server, caches):
     obj = server.put(APP_PATH, {"apiVersion": APPS.api_version, "kind": "StreamsApp", "metadata": metadata, "spec": {}})
     caches[0].put(APPS, obj)
     return obj
+
+
+def manifest_of(app):
+    """Return the ConfigMap of a revision, as it is wanted."""
+    marks = {**labels("orders", revision="r"), APP_UID: app["metadata"]["uid"]}
+    metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
 
 def child(server, caches, kind, name, **fields):
@@ -46,9 +63,80 @@ def child(server, caches, kind, name, **fields):
 
 def test_applied_object_is_seen_by_the_next_pass(hands, caches, app):
     """The answer goes into the cache: the watch may be late."""
-    metadata = {"name": "m", "namespace": "shop", "labels": LABELS}
-    hands.do(Apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}), app)
-    assert Key("ConfigMap", "m") in caches[1].of_app("shop", "orders")
+    hands.do(Apply(manifest_of(app)), app)
+    assert Key("ConfigMap", MANIFEST_OF_R) in caches[1].of_app("shop", "orders")
+
+
+def test_object_of_somebody_else_is_left_alone(server, hands, caches, app):
+    """Whether it has no labels, those of another application, or copied ones with another uid: it is told whose it is."""
+    path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
+    for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID: "another"}):
+        server.objects.pop(path, None)
+        metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
+        before = server.put(path, {"kind": "ConfigMap", "metadata": metadata})
+        with pytest.raises(NameTakenError, match=f"ConfigMap {MANIFEST_OF_R}"):
+            hands.do(Apply(manifest_of(app)), app)
+        assert server.objects[path] == before
+
+
+@pytest.mark.parametrize("uid", [{}, {APP_UID: "its own"}])
+def test_own_object_that_no_watch_has_told_of_is_taken_over(server, hands, caches, app, uid):
+    """As after a restart, or when an older operator wrote it, which knew no uid."""
+    own = dict.fromkeys(uid, app["metadata"]["uid"])
+    metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": {**labels("orders", revision="r"), **own}}
+    server.put(CONFIG_MAPS.path("shop", MANIFEST_OF_R), {"kind": "ConfigMap", "metadata": metadata})
+    hands.do(Apply({**manifest_of(app), "data": {"a": "b"}}), app)
+    assert server.objects[CONFIG_MAPS.path("shop", MANIFEST_OF_R)]["data"] == {"a": "b"}
+
+
+@pytest.mark.parametrize("successor", [False, True])
+def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, hands, caches, app, successor):
+    """The pass ends; what was seen is not seen any more."""
+    seen = child(server, caches, CONFIG_MAPS, MANIFEST_OF_R)
+    path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
+    del server.objects[path]
+    if successor:
+        server.put(path, {"kind": "ConfigMap", "metadata": {"name": MANIFEST_OF_R, "namespace": "shop"}})
+    before = dict(server.objects)
+    with pytest.raises(StaleError):
+        hands.do(Apply(manifest_of(app), seen["metadata"]["uid"]), app)
+    assert server.objects == before
+    assert caches[1].of_app("shop", "orders") == {}
+
+
+def test_released_object_loses_the_uid_and_the_reference_to_the_application(server, hands, caches, app):
+    """Labels and references of others stay."""
+    other = {"kind": "Project", "name": "p", "uid": "p-1"}
+    obj = child(server, caches, STATEFUL_SETS, "orders")
+    uid = app["metadata"]["uid"]
+    marked = {
+        **obj["metadata"],
+        "labels": {**LABELS, APP_UID: uid},
+        "ownerReferences": [owner_reference("orders", uid), other],
+    }
+    caches[1].put(STATEFUL_SETS, server.put(STATEFUL_SETS.path("shop", "orders"), {**obj, "metadata": marked}))
+    hands.do(Release(Key("StatefulSet", "orders"), obj["metadata"]["uid"]), app)
+    metadata = server.objects[STATEFUL_SETS.path("shop", "orders")]["metadata"]
+    assert metadata["labels"] == LABELS
+    assert metadata["ownerReferences"] == [other]
+    with pytest.raises(StaleError):
+        hands.do(Release(Key("StatefulSet", "orders"), "another"), app)
+
+
+def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, hands, caches, app):
+    """Of a StatefulSet without labels no watch tells, so it is asked for; one that is gone protects nothing."""
+    path = STATEFUL_SETS.path("shop", "orders")
+    other = server.put(path, {"kind": "StatefulSet", "metadata": {"name": "orders", "namespace": "shop"}})
+    pod = child(server, caches, PODS, "orders-0")
+    owner = {"kind": "StatefulSet", "name": "orders", "uid": other["metadata"]["uid"], "controller": True}
+    metadata = {**pod["metadata"], "ownerReferences": [owner]}
+    caches[1].put(PODS, server.put(PODS.path("shop", "orders-0"), {**pod, "metadata": metadata}))
+    action = Delete(Key("Pod", "orders-0"), pod["metadata"]["uid"])
+    with pytest.raises(NameTakenError, match="Pod orders-0 is of StatefulSet orders"):
+        hands.do(action, app)
+    del server.objects[path]
+    hands.do(action, app)
+    assert PODS.path("shop", "orders-0") not in server.objects
 
 
 def test_deleted_object_is_gone_for_the_next_pass(server, hands, caches, app):
@@ -119,11 +207,15 @@ def test_finalizer_of_a_resource_that_is_gone_is_removed(server, hands, caches, 
 
 
 def test_only_the_pod_that_was_seen_is_drained(server, hands, caches, app):
-    """Another pod of the name has other tasks; one without an address has nothing to leave."""
-    obj = child(server, caches, PODS, "orders-0")
-    hands.do(DrainPod("orders-0", obj["metadata"]["uid"]), app)
+    """The pod gets an annotation, and nothing else is changed; another pod of the name has other tasks."""
+    obj = child(server, caches, PODS, "orders-0", status={"podIP": "127.0.0.1"})
+    hands.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
+    served = server.objects[PODS.path("shop", "orders-0")]
+    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
+    assert caches[1].get(PODS, "shop", "orders-0")["metadata"]["annotations"] == {DRAIN: "1700000000"}
     with pytest.raises(StaleError):
-        hands.do(DrainPod("orders-0", "another"), app)
+        hands.do(DrainPod("orders-0", "another", 1700000001), app)
+    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
 
 
 def test_reset_changes_annotations_and_status_of_its_app(server, hands, caches, app):

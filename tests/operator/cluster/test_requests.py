@@ -13,20 +13,21 @@ MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "names
 
 def test_apply_forces_the_fields_under_the_operators_name(server, requests):
     """Server-side apply takes over what somebody else has edited."""
-    applied = requests.apply(CONFIG_MAPS, MAP)
+    uid = requests.create(CONFIG_MAPS, "shop", MAP)["metadata"]["uid"]
+    applied = requests.apply(CONFIG_MAPS, MAP, uid)
     assert applied["data"] == {"a": "1"}
     method, path, query, body = server.asked[-1]
     assert (method, path) == ("PATCH", "/api/v1/namespaces/shop/configmaps/m")
     assert query == {"fieldManager": "millrace-operator", "force": "true"}
-    assert body == MAP
+    assert body == {**MAP, "metadata": {**MAP["metadata"], "uid": uid}}
 
 
 def test_every_request_is_counted_by_verb_resource_and_code(requests):
     """Those that fail as well."""
-    requests.apply(CONFIG_MAPS, MAP)
+    requests.create(CONFIG_MAPS, "shop", MAP)
     with pytest.raises(ApiError):
         requests.get(PODS, "shop", "nobody")
-    assert requests.counts == [("apply", "configmaps", "200"), ("get", "pods", "404")]
+    assert requests.counts == [("create", "configmaps", "201"), ("get", "pods", "404")]
 
 
 def test_error_has_the_servers_words(server, requests):
@@ -35,7 +36,7 @@ def test_error_has_the_servers_words(server, requests):
     with pytest.raises(
         ApiError, match="apply /api/v1/namespaces/shop/configmaps/m: Forbidden, as the test wants it"
     ) as error:
-        requests.apply(CONFIG_MAPS, MAP)
+        requests.apply(CONFIG_MAPS, MAP, "u")
     assert (error.value.status, error.value.reason) == (403, "Forbidden")
 
 
@@ -43,7 +44,7 @@ def test_without_the_lease_nothing_is_written(server, requests):
     """No write is even sent; reading goes on, and the Lease itself may be written."""
     requests.may_write_seconds = 0.0
     for write in (
-        lambda: requests.apply(CONFIG_MAPS, MAP),
+        lambda: requests.apply(CONFIG_MAPS, MAP, "u"),
         lambda: requests.create(CONFIG_MAPS, "shop", MAP),
         lambda: requests.patch(CONFIG_MAPS, "shop", "m", {}),
         lambda: requests.update(CONFIG_MAPS, "shop", "m", MAP),
@@ -65,7 +66,7 @@ def test_write_is_not_sent_when_the_lease_is_lost_on_the_way_to_the_connection(s
     configuration.retries = False
     sent = Requests(client.ApiClient(configuration), lambda: allowed.pop(0) if allowed else 0.0, lambda *_: None)
     with pytest.raises(NotAllowedToWriteError):
-        sent.apply(CONFIG_MAPS, MAP)
+        sent.apply(CONFIG_MAPS, MAP, "u")
     assert server.asked == []
     assert sent.list(PODS, "shop")["items"] == []
 
@@ -78,7 +79,7 @@ def test_write_ends_before_the_lease_does():
         counts = []
         requests = Requests(client.ApiClient(configuration), lambda: 0.6, lambda *count: counts.append(count))
         with pytest.raises(ApiError, match="does not answer") as error:
-            requests.apply(CONFIG_MAPS, MAP)
+            requests.apply(CONFIG_MAPS, MAP, "u")
     assert error.value.status == 0
     assert counts[0][2] == "none"
     assert counts[0][3] < 9  # and not the ten seconds that a request may take

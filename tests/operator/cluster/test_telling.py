@@ -97,7 +97,10 @@ def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app)
 
 
 def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, caplog):
-    """It is logged."""
+    """It is logged with all that it says, and counted: in a namespace that is being deleted no Event can be written."""
     server.failures.append((403, "Forbidden"))
-    Recorder(requests, "operator-0").record(app, Event("R", "m"))
-    assert "was not written" in caplog.text
+    counted = []
+    recorder = Recorder(requests, "operator-0", lambda *told: counted.append(told))
+    recorder.record(app, Event("KafkaLeftBehind", "These topics stay: a, b.", "Warning"))
+    assert "KafkaLeftBehind: These topics stay: a, b." in caplog.text
+    assert counted == [("Warning", "KafkaLeftBehind")]

@@ -246,6 +246,20 @@ def test_pod_that_does_not_end() -> None:
     assert "should have ended 20 min ago" in first(explain(replace(facts, pods=(pod,))))
 
 
+@pytest.mark.parametrize(
+    "conflict", ["had volume node affinity conflict", "didn't match PersistentVolume's node affinity"]
+)
+def test_pod_whose_volume_is_on_a_lost_node(conflict: str) -> None:
+    """However the scheduler puts it: its claim may be deleted with it, because changelog topics hold the state."""
+    facts = recorded("too-large")
+    pod = deepcopy(dict(facts.pods[0]))
+    message = f"0/2 nodes are available: 1 node(s) {conflict}, 1 node(s) had untolerated taint(s)."
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "False", "message": message}]
+    told = first(explain(replace(facts, pods=(pod,))))
+    assert conflict in told
+    assert "If that node is gone for good, delete the claim and the pod: the state is restored" in told
+
+
 def test_evicted_pod() -> None:
     """What a node said when it threw a pod out is shown."""
     facts = recorded("crash")

@@ -1,5 +1,6 @@
 """What is seen of real brokers, and done to them, with an application's own credentials."""
 
+import dataclasses
 import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -10,14 +11,17 @@ from tests.kafka.support import Group
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev.kafka import SaslPlain
-from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError
+from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
+from millrace.kafka.requests import give_up_when
 from millrace.records import TopicPartition
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.children import names
+from millrace_operator.kafka import Credentials, KafkaClusters, SetOffsets
 from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
+from millrace_operator.reconcile import members
 
 pytestmark = pytest.mark.broker
 
@@ -69,6 +73,7 @@ def test_a_new_application_has_only_its_input(clusters, app, plan):
     """Topics that do not exist are left out; there is no group; all of the input is still to be read."""
     state = clusters.observe(app, Credentials(), plan)
     assert (state.error, state.brokers, state.group, state.lag) == (None, 1, None, 0)
+    assert state.cluster_id
     assert state.topics.keys() == {source_of(plan)}
     assert state.topics[source_of(plan)].partitions == 3
 
@@ -137,6 +142,20 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
     assert clusters.observe(app, Credentials(), plan).topics.keys() == {source_of(plan)}
 
 
+def test_nothing_is_begun_too_late(clusters, app, plan):
+    """To connect takes time: whoever may act no more when that is done does not act."""
+    partition = TopicPartition(source_of(plan), 0)
+    clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
+    give_up_when(lambda: True)
+    try:
+        with pytest.raises(StreamsTimeoutError, match="too late"):
+            clusters.act(app, Credentials(), SetOffsets((), {partition: 5}))
+    finally:
+        give_up_when(lambda: False)
+    with GroupAdmin(ClientSettings(client_config(app, Credentials()), "test")) as group:
+        assert group.committed() == {partition: 0}
+
+
 def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_factory):
     """`min.insync.replicas` of a topic is told with its replication factor, so that the two can be compared."""
     plan = count_plan(topic_factory("in"), config={"min.insync.replicas": "2"})
@@ -159,6 +178,23 @@ def test_lag_counts_what_is_not_committed(clusters, kafka, plan, app):
     assert clusters.observe(app, Credentials(), plan).lag == 16
 
 
+def test_lag_counts_repartition_topics(clusters, kafka, topic_factory):
+    """Records that wait between two sub-topologies are late too: a backlog there is no less of one."""
+    plan = count_plan(topic_factory("in", partitions=2))
+    app = streams_app(kafka.bootstrap_servers, plan.application_id)
+    repartition, changelog = provision(clusters, app, plan)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        producer.produce(repartition, str(number), partition=number % 2)
+        producer.produce(changelog, str(number), partition=number % 2)
+    assert producer.flush(30) == 0
+    assert clusters.observe(app, Credentials(), plan).lag == 20
+    settings = ClientSettings(client_config(app, Credentials()), "test")
+    with GroupAdmin(settings) as group:
+        group.commit({TopicPartition(repartition, 0): 7})
+    assert clusters.observe(app, Credentials(), plan).lag == 13
+
+
 def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
     """Each stream thread is a member named after its pod; removing a pod removes its threads, and nobody else."""
     group = Group(
@@ -179,14 +215,52 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
     finally:
         for member in group.members.values():
             member.close(leave_group=False)
+    ids = {member.instance_id: member.member_id for member in seen.members}
     for _ in range(2):
-        clusters.act(app, Credentials(), RemoveMembers(("app-1", "gone-0")))
+        clusters.act(app, Credentials(), RemoveMembers(("app-1", "gone-0"), (ids["app-1"], "gone")))
         seen = clusters.observe(app, Credentials(), plan).group
         assert {member.instance_id for member in seen.members} == {"app-0", "app-11"}
-    clusters.act(app, Credentials(), RemoveMembers(("app-0", "app-11")))
+    clusters.act(app, Credentials(), RemoveMembers(("app-0", "app-11"), (ids["app-0"], ids["app-11"])))
     for _ in range(2):
         clusters.act(app, Credentials(), DeleteGroup())
     assert clusters.observe(app, Credentials(), plan).group is None
+
+
+def test_whose_members_are(clusters, kafka, plan, app):
+    """Members of another application of the same name are not ours, though they have the pods' names."""
+    group = Group(kafka.bootstrap_servers, source_of(plan), 3, **{"application.id": plan.application_id})
+    try:
+        for name, uid in (("ours", "u-1"), ("theirs", "x-1")):
+            ids = dict.fromkeys(("client.id", "group.instance.id"), names.member("app-0", uid))
+            group.join(name, **ids)
+        group.join("dynamic", **{"client.id": names.member("app-1", "u-1")})
+        group.settle()
+        seen = clusters.observe(app, Credentials(), plan).group.members
+    finally:
+        group.close()
+    whose = {(item.instance_id, members.is_of("app", "u-1", item.client_id, item.static_id)) for item in seen}
+    assert whose == {("app-0", True), ("app-0", False), (None, True)}
+
+
+def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
+    """A member that was seen is out of the group once another has taken its instance id: that one is not removed in its place."""
+    settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000, "group.instance.id": "app-0"}
+    group = Group(kafka.bootstrap_servers, source_of(plan), 3, **settings)
+    try:
+        group.join("first")
+        group.settle()
+        (first,) = clusters.observe(app, Credentials(), plan).group.members
+        group.members.pop("first").close(leave_group=False)
+        group.join("second")
+        group.settle()
+        with GroupAdmin(ClientSettings(client_config(app, Credentials()), "test")) as admin:
+            gone = dataclasses.replace(admin.members()[0], member_id=first.member_id)
+            admin.remove([gone])
+        clusters.act(app, Credentials(), RemoveMembers(("app-0",), (first.member_id,)))
+        (second,) = clusters.observe(app, Credentials(), plan).group.members
+        assert second.member_id != first.member_id
+    finally:
+        group.close()
 
 
 def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):

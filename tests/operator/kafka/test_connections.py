@@ -5,9 +5,9 @@ import threading
 import pytest
 from tests.operator.kafka.support import streams_app
 
-from millrace.errors import BrokerUnreachableError
+from millrace.errors import AuthenticationError, BrokerUnreachableError
 from millrace_operator.kafka import Credentials
-from millrace_operator.kafka.connections import RETRY_AFTER_S, Connections
+from millrace_operator.kafka.connections import IDLE_S, LONGEST_RETRY_S, MOST_OPEN, RETRY_AFTER_S, Connections
 from millrace_operator.kafka.settings import client_config
 
 SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
@@ -31,11 +31,14 @@ class Brokers:
         self.opened = []
         self.attempts = 0
         self.down = False
+        self.refused = set()
 
     def __call__(self, config):
         self.attempts += 1
         if self.down:
             raise BrokerUnreachableError("No broker answered")
+        if str(config.client_settings.get("sasl.password")) in self.refused:
+            raise AuthenticationError("Wrong password")
         self.opened.append(Opened())
         return self.opened[-1]
 
@@ -144,3 +147,89 @@ def test_threads_that_come_together_open_one_connection(connections, brokers):
     for thread in threads:
         thread.join()
     assert (len(set(map(id, seen))), brokers.attempts) == (1, 1)
+
+
+def try_out(connections, uid, settings):
+    """Lease a connection, and return the error if there is one."""
+    try:
+        use(connections, uid, settings)
+    except (AuthenticationError, BrokerUnreachableError) as error:
+        return error
+    return None
+
+
+def own(number, servers="a:1"):
+    """Return the settings of an application with credentials of its own."""
+    return config(f"app-{number}", servers, b"%d" % number)
+
+
+def test_brokers_that_are_away_are_tried_by_a_few_of_many_credentials(connections, brokers, now):
+    """A thousand applications with credentials of their own cost few attempts, ever more seldom; each is told."""
+    brokers.down = True
+    for _ in range(20):
+        errors = [try_out(connections, f"u-{number}", own(number)) for number in range(1000)]
+        assert all(isinstance(error, BrokerUnreachableError) for error in errors)
+        now[0] += RETRY_AFTER_S
+    assert brokers.attempts <= 12
+    assert "a:1" in str(errors[999])
+    brokers.down = False
+    now[0] += LONGEST_RETRY_S
+    assert all(use(connections, f"u-{number}", own(number)).open for number in range(1000))
+
+
+def test_brokers_elsewhere_are_not_away_with_them(connections, brokers):
+    """Addresses tell clusters apart."""
+    brokers.down = True
+    for number in range(10):
+        try_out(connections, f"u-{number}", own(number))
+    brokers.down = False
+    assert use(connections, "elsewhere", own(11, "b:1")).open
+    assert isinstance(try_out(connections, "here", own(12)), BrokerUnreachableError)
+
+
+def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
+    """However many applications have one: who refuses them is there."""
+    brokers.refused = {str(number) for number in range(20)}
+    for number in range(20):
+        assert isinstance(try_out(connections, f"u-{number}", own(number)), AuthenticationError)
+    assert use(connections, "good", own(20)).open
+
+
+def test_one_application_that_cannot_reach_the_brokers_hides_them_from_nobody(connections, brokers, now):
+    """However often it fails: it takes several credentials to say that brokers are away."""
+    for _ in range(5):
+        brokers.down = True
+        assert isinstance(try_out(connections, "bad", own(1)), BrokerUnreachableError)
+        now[0] += LONGEST_RETRY_S
+    brokers.down = False
+    assert use(connections, "good", own(2)).open
+
+
+def test_only_connections_used_last_stay_open(connections, brokers):
+    """Each costs threads: of a thousand credentials most are connected when they are used, and the others not again."""
+    for number in range(1000):
+        use(connections, f"u-{number}", own(number))
+        assert len(connections) <= MOST_OPEN
+    assert [item.open for item in brokers.opened] == [False] * (1000 - MOST_OPEN) + [True] * MOST_OPEN
+    latest = brokers.opened[-MOST_OPEN]
+    assert use(connections, f"u-{1000 - MOST_OPEN}", own(1000 - MOST_OPEN)) is latest
+    use(connections, "u-0", own(0))
+    assert latest.open
+
+
+def test_connection_that_is_used_is_not_closed_for_others(connections):
+    """Also when there are more than may stay open."""
+    with connections.lease("u", config()) as connection:
+        for number in range(MOST_OPEN + 5):
+            use(connections, f"u-{number}", own(number))
+        assert connection.open
+    assert connection.open
+    assert len(connections) == MOST_OPEN
+
+
+def test_connection_without_use_is_closed(connections, now):
+    """An application may have been looked at for the last time in a long while."""
+    first = use(connections, "u-1", own(1))
+    now[0] += IDLE_S
+    second = use(connections, "u-2", own(2))
+    assert (first.open, second.open) == (False, True)

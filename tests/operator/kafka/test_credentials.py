@@ -3,7 +3,9 @@
 import pytest
 from tests.operator.kafka.support import streams_app
 
+from millrace.manifest.kafka import Kafka
 from millrace_operator.kafka import Credentials, needed_secrets
+from millrace_operator.kafka.settings import client_config, client_settings
 
 CANARY = b"c4n4ry-s3cret"
 SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
@@ -22,7 +24,7 @@ def spec(**kafka):
         ({"tls": {}}, ()),
         (SCRAM, ("user",)),
         ({"tls": TLS, "auth": {"type": "mtls"}}, ("ca", "user")),
-        ({"tls": TLS, **SCRAM}, ("ca", "user")),
+        ({"tls": TLS, **SCRAM}, ("user", "ca")),
         ({"schemaRegistry": {"url": "http://registry:8081", "secretRef": {"name": "registry"}}}, ()),
     ],
 )
@@ -51,7 +53,7 @@ def test_keys_become_settings_in_memory():
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (None, "Secret user of spec.kafka.auth.secretRef does not exist: create it with the key username"),
+        (None, "Secret user of spec.kafka.auth.secretRef does not exist: create it with the key password"),
         ({"username": b"me"}, "Secret user of spec.kafka.auth.secretRef has no key password"),
         ({"username": b"me", "password": b""}, "has no key password"),
         ({"username": b"\xff", "password": CANARY}, "holds no text under the key username"),
@@ -68,3 +70,99 @@ def test_printing_credentials_shows_no_secret():
     """Neither the credentials nor their settings show a value, however they are printed."""
     credentials = Credentials.of(spec(**SCRAM), {"user": {"username": b"me", "password": CANARY}})
     assert CANARY.decode() not in f"{credentials} {credentials!r} {credentials.settings} {credentials.settings!r}"
+
+
+JAAS = b'org.apache.kafka.common.security.scram.ScramLoginModule required username="prefixed" password="c4n4ry-s3cret";'
+
+
+@pytest.mark.parametrize(
+    ("data", "settings"),
+    [
+        ({"password": CANARY}, {"sasl.username": "user", "sasl.password": CANARY.decode()}),
+        (
+            {"password": CANARY, "sasl.jaas.config": JAAS},
+            {"sasl.password": CANARY.decode(), "sasl.jaas.config": JAAS.decode()},
+        ),
+        (
+            {"password": CANARY, "username": b"me", "sasl.jaas.config": JAAS},
+            {"sasl.username": "me", "sasl.password": CANARY.decode()},
+        ),
+    ],
+)
+def test_a_kafka_users_secret_serves_as_it_is(data, settings):
+    """Strimzi's Secrets of a KafkaUser have no user name: it is that of their login entry, else the Secret's own name."""
+    assert dict(Credentials.of(spec(**SCRAM), {"user": data}).settings) == settings
+
+
+def test_a_kafka_users_certificate_serves_as_it_is():
+    """Strimzi's names of certificate and key are found; cert-manager's go before them, and `keys` before both."""
+    theirs = {"user.crt": b"CERT", "user.key": b"KEY", "user.p12": b"\xff", "user.password": CANARY, "ca.crt": b"CA"}
+    tls = {"clientCertSecretRef": {"name": "user"}}
+    found = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": theirs})
+    assert dict(found.settings) == {"ssl.certificate.pem": "CERT", "ssl.key.pem": "KEY"}
+    both = theirs | {"tls.crt": b"OTHER", "tls.key": b"OTHER KEY"}
+    found = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": both})
+    assert found.settings["ssl.certificate.pem"] == "OTHER"
+    tls["clientCertSecretRef"]["keys"] = {"tls.crt": "user.crt", "tls.key": "user.key"}
+    found = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": both})
+    assert found.settings["ssl.certificate.pem"] == "CERT"
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        ({"ca.crt": b"CA"}, "has neither the keys tls.crt and tls.key nor user.crt and user.key: add them"),
+        ({"user.crt": b"CERT"}, "has no key user.key: add it"),
+        ({"tls.key": b"KEY"}, "has no key tls.crt: add it"),
+        (None, "does not exist: create it with the keys tls.crt and tls.key"),
+    ],
+)
+def test_a_missing_certificate_is_told_with_the_keys_that_would_do(data, told):
+    """Without either pair both are named; with a part of one, the other part."""
+    tls = {"clientCertSecretRef": {"name": "user"}}
+    problem = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": data}).problem
+    assert problem.startswith(f"Secret user of spec.kafka.tls.clientCertSecretRef {told}")
+
+
+BINDING = {
+    "type": b"kafka",
+    "bootstrapServers": b"a:9093,b:9093\n",
+    "securityProtocol": b"SASL_SSL",
+    "saslMechanism": b"SCRAM-SHA-512",
+    "username": b"me",
+    "password": CANARY,
+    "ca.crt": b"CA",
+}
+
+
+def bound():
+    """Return an application whose brokers stand in a Secret."""
+    app = streams_app()
+    kafka = Kafka.model_validate({"bindingSecretRef": {"name": "binding"}})
+    return app.model_copy(update={"spec": app.spec.model_copy(update={"kafka": kafka})})
+
+
+def test_a_binding_leads_to_the_brokers():
+    """The operator reads the same Secret as the pods, and goes where it says."""
+    app = bound()
+    assert needed_secrets(app.spec) == ("binding",)
+    credentials = Credentials.of(app.spec, {"binding": BINDING})
+    settings = client_settings(client_config(app, credentials)).admin()
+    assert settings["bootstrap.servers"] == "a:9093,b:9093"
+    assert settings["security.protocol"] == "SASL_SSL"
+    assert (settings["sasl.mechanism"], settings["sasl.username"]) == ("SCRAM-SHA-512", "me")
+    assert (settings["sasl.password"], settings["ssl.ca.pem"]) == (CANARY.decode(), "CA")
+    assert CANARY.decode() not in repr(credentials)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (None, "Secret binding of spec.kafka.bindingSecretRef does not exist"),
+        ({**BINDING, "securityProtocol": b"x"}, "has 'x' under the key securityProtocol, which must be one of"),
+        ({"password": CANARY}, "has no key bootstrap-servers"),
+    ],
+)
+def test_what_a_binding_lacks_is_told(data, told):
+    """A Secret that is missing, or says too little, is told with its name."""
+    assert told in Credentials.of(bound().spec, {"binding": data}).problem

@@ -4,8 +4,14 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import ConfigError
-from millrace_operator.kafka import Credentials
-from millrace_operator.kafka.settings import client_config, client_settings
+from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.settings import (
+    Allowed,
+    TokenEndpointNotAllowedError,
+    client_config,
+    client_settings,
+    is_allowed,
+)
 
 
 def admin_settings(app, credentials=None):
@@ -90,3 +96,86 @@ def test_values_of_secrets_are_never_references(tmp_path):
     settings = client_settings(client_config(app, credentials))
     assert settings.admin()["sasl.password"] == reference
     assert settings.kafka_python()["sasl_plain_password"] == reference
+
+
+MSK = {"tls": {}, "auth": {"type": "aws-msk-iam", "region": "eu-central-1"}}
+SERVERS = "b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098,b-2.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098"
+
+
+@pytest.mark.parametrize(
+    "allowed", [(), ("b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",), ("*.shop.x1.c2.kafka.*.com:9092",)]
+)
+def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
+    """An identity of the pods is none of the operator's; all brokers must be among those that may see its own."""
+    with pytest.raises(ConfigError, match=r"may not show its own to b-.*MILLRACE_OPERATOR_CLOUD_IDENTITY"):
+        client_config(streams_app(SERVERS, kafka=MSK), Credentials(), Allowed(cloud_identity=allowed))
+
+
+@pytest.mark.parametrize("auth", [MSK["auth"], {"type": "entra-id"}])
+def test_the_operators_identity_is_shown_where_allowed(auth):
+    """With all bootstrap servers allowed, the operator gets tokens as pods do, with the identity of its own pod."""
+    app = streams_app(SERVERS, kafka={"tls": {}, "auth": auth})
+    allowed = Allowed(cloud_identity=("*.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",))
+    config = client_config(app, Credentials(), allowed)
+    assert client_settings(config).security("admin.").oauth.method == auth["type"]
+
+
+def test_tokens_are_fetched_as_the_manifest_says():
+    """Scope, extensions and the authority of the endpoint reach the operator's clients, in memory."""
+    auth = {
+        "type": "oauthbearer",
+        "secretRef": {"name": "login"},
+        "scope": "kafka",
+        "extensions": {"logicalCluster": "lkc-1"},
+        "tokenEndpointCaSecretRef": {"name": "ca"},
+    }
+    app = streams_app(kafka={"auth": auth})
+    login = {"clientId": b"id", "clientSecret": b"s", "tokenEndpoint": b"https://login.example/token"}
+    credentials = Credentials.of(app.spec, {"login": login, "ca": {"ca.crt": b"CA"}})
+    config = client_config(app, credentials, Allowed(["https://login.example"]))
+    oauth = client_settings(config).security("admin.").oauth
+    assert (oauth.client_id, oauth.client_secret, oauth.token_endpoint) == ("id", "s", "https://login.example/token")
+    assert (oauth.scope, oauth.extensions, oauth.ca_pem) == ("kafka", {"logicalCluster": "lkc-1"}, "CA")
+
+
+ENDPOINT = "https://login.example/realms/team/token"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "allowed", "is_so"),
+    [
+        (ENDPOINT, [], False),
+        (ENDPOINT, [ENDPOINT], True),
+        (ENDPOINT, ["https://other.example", "https://LOGIN.example:443/realms/"], True),
+        (ENDPOINT, ["http://login.example"], False),
+        ("http://login.example/token", ["https://login.example"], False),
+        ("http://login.example/token", ["http://login.example"], True),
+        (ENDPOINT, ["https://login.example/realms/te"], False),
+        ("https://login.example.evil/realms", ["https://login.example"], False),
+        ("https://login.example:8443/realms", ["https://login.example"], False),
+        ("https://login.example@10.0.0.1/", ["https://login.example"], False),
+        ("https://login.example\\@10.0.0.1/", ["https://login.example"], False),
+        ("https://login.example/realms/../admin", ["https://login.example/realms"], False),
+        ("https://login.example/realms/%2e%2e/admin", ["https://login.example/realms"], False),
+        ("file:///var/run/secrets/token", ["https://login.example"], False),
+        ("https://login.example:x/", ["https://login.example:x/"], False),
+    ],
+)
+def test_token_endpoints_are_those_allowed(endpoint, allowed, is_so):
+    """A URL has to be in one of those that the platform team names; no trick of spelling gets around that."""
+    assert is_allowed(endpoint, allowed) is is_so
+
+
+def test_a_token_endpoint_that_is_not_allowed_is_not_asked():
+    """The endpoint stands in a tenant's Secret: nothing is sent there, and the condition says what the platform team can do."""
+    app = streams_app(kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "oauth"}}})
+    asked = "http://169.254.169.254/latest?key=c4n4ry"
+    data = {"clientId": b"me", "clientSecret": b"pw", "tokenEndpoint": asked.encode()}
+    credentials = Credentials.of(app.spec, {"oauth": data})
+    with pytest.raises(TokenEndpointNotAllowedError, match="MILLRACE_OPERATOR_TOKEN_ENDPOINTS") as caught:
+        client_config(app, credentials, Allowed([ENDPOINT]))
+    assert "c4n4ry" not in str(caught.value)
+    state = KafkaClusters(connections=lambda: pytest.fail("connected")).observe(app, credentials)
+    assert state.reason == "TokenEndpointNotAllowed"
+    assert "169.254.169.254/latest)" in state.error
+    assert client_config(app, credentials, Allowed(["http://169.254.169.254/"])).application_id == "app"

@@ -85,7 +85,7 @@ def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, 
     assert state.error is None
     assert state.topics["in"].partitions == 2
     assert [member.instance_id for member in state.group.members] == ["app-0"]
-    clusters.act(app, mine, RemoveMembers(("app-0",)))
+    clusters.act(app, mine, RemoveMembers(("app-0",), tuple(item.member_id for item in state.group.members)))
     clusters.act(app, mine, DeleteGroup())
     assert clusters.observe(app, mine, plan).group is None
 

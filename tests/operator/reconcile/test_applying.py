@@ -23,7 +23,7 @@ WANTED = {
 
 def seen(**spec):
     """Return the object as a server keeps it, with defaults, and with other fields of the spec."""
-    item = copy.deepcopy(stamped(WANTED))
+    item = copy.deepcopy(stamped(WANTED, "uid-of-app"))
     item["metadata"] |= {"uid": "u", "resourceVersion": "7"}
     item["spec"] |= {"defaulted": True, **spec}
     item["status"] = {"phase": "Ready"}
@@ -35,21 +35,21 @@ def test_defaults_are_no_difference():
     item = seen()
     item["spec"]["containers"].insert(0, {"name": "injected"})
     item["spec"]["containers"][1]["terminationMessagePath"] = "/dev/termination-log"
-    assert not needs_apply(stamped(WANTED), item)
+    assert not needs_apply(stamped(WANTED, "uid-of-app"), item)
 
 
 def test_quantities_are_compared_by_value():
     """1024Mi is 1Gi."""
     item = seen(containers=[{"name": "main", "image": "i", "resources": {"limits": {"memory": "1024Mi"}}}])
-    assert not needs_apply(stamped(WANTED), item)
+    assert not needs_apply(stamped(WANTED, "uid-of-app"), item)
     item = seen(containers=[{"name": "main", "image": "i", "resources": {"limits": {"memory": "1025Mi"}}}])
-    assert needs_apply(stamped(WANTED), item)
+    assert needs_apply(stamped(WANTED, "uid-of-app"), item)
 
 
 @pytest.mark.parametrize("spec", [{"args": ["a"]}, {"args": ["b", "a"]}, {"replicas": 2}, {"containers": []}])
 def test_drift_is_a_difference(spec):
     """What somebody has changed is applied again."""
-    assert needs_apply(stamped(WANTED), seen(**spec))
+    assert needs_apply(stamped(WANTED, "uid-of-app"), seen(**spec))
 
 
 def test_a_field_that_is_no_longer_wanted_is_a_difference():
@@ -57,12 +57,12 @@ def test_a_field_that_is_no_longer_wanted_is_a_difference():
     less = copy.deepcopy(WANTED)
     del less["spec"]["args"]
     assert is_part_of(less, seen())
-    assert needs_apply(stamped(less), seen())
+    assert needs_apply(stamped(less, "uid-of-app"), seen())
 
 
 def test_an_object_that_is_not_there_is_applied():
     """Nothing was seen, so everything differs."""
-    assert needs_apply(stamped(WANTED), None)
+    assert needs_apply(stamped(WANTED, "uid-of-app"), None)
 
 
 JSON = st.recursive(

@@ -13,6 +13,7 @@ from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedEr
 
 from millrace.topology.plan_diff import diff_plans
 from millrace_operator import model
+from millrace_operator.children import RETAINED
 from millrace_operator.model import Key
 from millrace_operator.reconcile import reconcile
 from millrace_operator.reconcile.revisions import revision_of
@@ -53,6 +54,7 @@ MISHAPS = st.one_of(
     st.tuples(st.just("brokers"), st.booleans()),
     st.tuples(st.just("kill"), st.integers(0, 3)),
     st.tuples(st.just("remove"), st.sampled_from(["Service", "PodDisruptionBudget", "StatefulSet"])),
+    st.tuples(st.just("remove_in_the_foreground"), st.none()),
     st.tuples(st.just("scale"), st.integers(0, 4)),
     st.tuples(st.just("forget"), st.none()),
     st.tuples(st.just("renew"), st.none()),
@@ -143,6 +145,12 @@ class Story:
     def remove(self, kind: str) -> None:
         """Somebody deletes a child."""
         self.world.objects.pop(Key(kind, APP), None)
+
+    def remove_in_the_foreground(self, _: None) -> None:
+        """Somebody deletes the StatefulSet, which goes after its pods."""
+        found = self.world.objects.get(Key("StatefulSet", APP))
+        if found is not None:
+            found["metadata"].setdefault("deletionTimestamp", self.world.timestamp())
 
     def scale(self, replicas: int) -> None:
         """Somebody scales the StatefulSet by hand."""
@@ -252,12 +260,53 @@ def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, after
         assert set(pods) <= set(world.names("Pod"))
         assert set(claims) <= set(kept)
         return
-    assert world.names("StatefulSet") == world.names("Pod") == world.names("ConfigMap") == world.names("Job") == []
+    assert world.names("StatefulSet") == world.names("Pod") == world.names("Job") == []
+    left = [item["metadata"]["labels"] for key, item in world.objects.items() if key.kind == "ConfigMap"]
     if policy == "Retain":
+        assert all(marks.get(RETAINED) == "true" for marks in left)
         assert set(claims) <= set(kept)
         assert topics <= set(world.topics)
     else:
-        assert kept == []
+        assert left == kept == []
         if brokers_up:
             assert set(world.topics) == {INPUT}
             assert not world.group_exists
+
+
+LIVES = st.lists(
+    st.tuples(
+        histories(
+            st.tuples(st.just("brokers"), st.booleans()),
+            st.tuples(st.just("state"), st.sampled_from(["running", "suspended"])),
+        ),
+        st.sampled_from(["Retain", "Orphan"]),
+        st.booleans(),
+        histories(),
+    ),
+    min_size=1,
+    max_size=3,
+)
+"""What happens to an application, how it is deleted, whether the brokers answer then, and what happens afterwards."""
+
+
+@PACE
+@given(LIVES)
+def test_an_application_that_is_created_again_runs(lives):
+    """However its namesakes have ended, it begins by itself, once sessions of members are over that nobody has removed."""
+    story = Story()
+    world = story.world
+    for before, policy, brokers_up, after in lives:
+        story.tell([command for command in before if command[0] != "stale"])
+        world.brokers_up = brokers_up
+        world.change(deletionPolicy=policy)
+        world.delete()
+        story.tell([command for command in after if command[0] != "stale"])
+        world.run(400, step=10)
+        assert not world.exists
+        world.recreate(state="running")
+    world.brokers_up = True
+    world.run(60)
+    world.members &= {pod["metadata"]["name"] for pod in world.pods()}
+    world.run(600, step=10)
+    assert world.condition("Ready")[0] == "True"
+    assert world.condition("ApplicationIdUnique") == ("True", "Unique")

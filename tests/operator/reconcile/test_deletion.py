@@ -4,7 +4,8 @@ import pytest
 from tests.operator.reconcile.world import INPUT, World
 
 from millrace_operator import model
-from millrace_operator.model import Decision
+from millrace_operator.children import APP_UID
+from millrace_operator.model import Decision, Key, Member
 from millrace_operator.reconcile import reconcile
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -29,10 +30,12 @@ def delete(world, policy="Retain", **fields):
 
 
 def test_retain_keeps_state(world):
-    """Pods and what serves them go; claims, topics and offsets stay; the members have left."""
+    """Pods and what serves them go; claims, topics and offsets stay, and what tells of them; the members have left."""
+    revision = world.status.stable_revision
     delete(world)
     assert not world.exists
-    assert {key.kind for key in world.objects} == {"PersistentVolumeClaim"}
+    assert {key.kind for key in world.objects} == {"PersistentVolumeClaim", "ConfigMap"}
+    assert world.names("ConfigMap") == [f"words-plan-{revision}", "words.retained"]
     assert len(world.names("PersistentVolumeClaim")) == 2
     assert CHANGELOG in world.topics
     assert world.group_exists
@@ -43,7 +46,7 @@ def test_state_that_was_retained_is_used_again(world):
     """An application of the same name takes over volumes and topics."""
     delete(world)
     ids = {name: topic.id for name, topic in world.topics.items()}
-    world.exists, world.deleted_at, world.status = True, None, None
+    world.recreate()
     world.run()
     assert world.condition("Ready")[0] == "True"
     assert {name: topic.id for name, topic in world.topics.items()} == ids
@@ -73,14 +76,72 @@ def test_purge_deletes_topics_only_when_nothing_writes_any_more(world):
 
 
 def test_orphan_leaves_everything(world):
-    """No child is touched: only the finalizer goes."""
-    before = {key: item["metadata"]["uid"] for key, item in world.objects.items()}
+    """No child goes or does anything else; they only lose the uid of the StreamsApp, so that another may take them over."""
+    before = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
     world.change(deletionPolicy="Orphan")
     world.delete()
     world.run(30)
     assert not world.exists
-    assert {key: item["metadata"]["uid"] for key, item in world.objects.items()} == before
-    assert world.log == [model.SetFinalizer(present=False)]
+    after = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
+    assert {key: after[key] for key in before} == before
+    assert [key.name for key in after.keys() - before.keys()] == ["words.retained"]
+    assert not any(APP_UID in item["metadata"]["labels"] for item in world.objects.values())
+    assert world.objects[Key("StatefulSet", "words")]["metadata"]["ownerReferences"] == []
+    assert world.log[-1] == model.SetFinalizer(present=False)
+    assert world.done(model.Delete) == []
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_members_of_others_stay(world, policy):
+    """Only pods of this very StreamsApp are removed from the group: not a successor's, a Java application's, or a namesake's."""
+    world.strangers = [
+        Member("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
+        Member("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
+        Member("namesake", "words-0", "10.0.0.4", "words-0.other-StreamThread-1-consumer"),
+        Member("dynamic", None, "10.0.0.5", "tool"),
+    ]
+    before = list(world.strangers)
+    delete(world, policy)
+    assert not world.exists
+    assert (world.strangers, world.members) == (before, set())
+
+
+@pytest.mark.parametrize("pods_go_first", [False, True])
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_members_that_kept_former_ids_are_removed(world, policy, pods_go_first):
+    """Pods that were handed over have the ids of an earlier StreamsApp, which only they and their StatefulSet tell."""
+    delete(world, "Orphan")
+    world.recreate()
+    world.run(30)
+    assert {each.partition(".")[2] for each in world.joined_as.values()} == {"app1"}
+    if pods_go_first:
+        world.brokers_up = False
+        world.change(deletionPolicy=policy)
+        world.delete()
+        world.run(30)
+        assert (world.pods(), len(world.members)) == ([], 2)
+        world.brokers_up = True
+    delete(world, policy)
+    assert not world.exists
+    assert world.members == set()
+    assert world.group_exists == (policy == "Retain")
+    assert (world.objects == {}) == (policy == "Purge")
+
+
+def test_members_that_kept_former_ids_are_removed_after_a_crash(world):
+    """Pods may be gone before what they have told is written down anywhere but in the first pass."""
+    delete(world, "Orphan")
+    world.recreate()
+    world.run(30)
+    world.change(deletionPolicy="Retain")
+    world.delete()
+    world.turn(1)
+    assert Key("StatefulSet", "words") not in world.objects
+    world.turn()
+    world.settle()
+    world.run(300)
+    assert not world.exists
+    assert world.members == set()
 
 
 def test_claims_and_topics_can_go_with_the_application(world):
@@ -185,6 +246,33 @@ def test_brokers_are_waited_for_by_an_operator_that_was_away(world, reason):
     assert CHANGELOG not in world.topics
 
 
+@pytest.mark.parametrize("policy", ["Retain", "Purge"])
+def test_brokers_that_nobody_comes_to_ask_are_not_waited_for_forever(world, policy):
+    """Operators that end again and again, before the brokers have answered, keep a resource for some minutes at the most."""
+    world.brokers_up, world.kafka_reason = False, "Unknown"
+    world.change(deletionPolicy=policy)
+    world.delete()
+    world.run(600)
+    assert world.exists
+    world.run(120)
+    assert not world.exists
+    assert "KafkaLeftBehind" in [event.reason for event in world.warnings]
+
+
+def test_time_to_ask_brokers_begins_with_the_deletion(world):
+    """That they were away long before says nothing of the operator that has to ask them now."""
+    world.brokers_up = False
+    world.run(3600, step=60)
+    world.kafka_reason = "Unknown"
+    world.delete()
+    world.run(120)
+    assert world.exists
+    world.brokers_up = True
+    world.run(10)
+    assert not world.exists
+    assert world.members == set()
+
+
 def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
     """A lost node keeps its pods; the finalizer goes after their grace period and some more."""
     world.stuck = True
@@ -194,6 +282,19 @@ def test_a_pod_that_does_not_end_is_not_waited_for_forever(world):
     world.run(100)
     assert not world.exists
     assert len(world.names("PersistentVolumeClaim")) == 2
+
+
+def test_a_stateful_set_that_waits_for_its_pods_is_not_waited_for_forever(world):
+    """Deleted in the foreground, as `kubectl delete --cascade=foreground` has it, it stays as long as a pod on a lost node."""
+    world.stuck = True
+    world.delete()
+    for key in [Key("StatefulSet", "words"), Key("Pod", "words-0"), Key("Pod", "words-1")]:
+        world.objects[key]["metadata"]["deletionTimestamp"] = world.timestamp()
+    world.run(150)
+    assert world.exists
+    world.run(100)
+    assert not world.exists
+    assert "PodsLeftBehind" in [event.reason for event in world.warnings]
 
 
 def test_pods_that_an_absent_operator_tells_late_to_end_have_their_time(world):
@@ -240,6 +341,7 @@ def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
         name=desired.name,
         uid=desired.uid,
         generation=9,
+        status=desired.status,
         spec=None,
         problems=("spec.image: is missing",),
         finalizers=world.finalizers,
@@ -254,7 +356,7 @@ def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
         world.settle()
         world.tick(5)
     assert not world.exists
-    assert kinds == {model.Delete, model.SetFinalizer}
+    assert kinds == {model.Apply, model.Delete, model.Release, model.SetFinalizer}
     assert len(world.names("PersistentVolumeClaim")) == 2
 
 

@@ -3,9 +3,10 @@
 import itertools
 
 import pytest
-from tests.operator.reconcile.world import APP, World, is_ready
+from tests.operator.reconcile.world import APP, SMALL, Program, World, is_ready
 
 from millrace_operator import model
+from millrace_operator.model import Member
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def test_pods_are_added_at_once(world):
 
 
 def test_a_pod_is_drained_before_it_goes(world):
-    """The highest ordinal is told to leave, and only then the StatefulSet shrinks by one; then the next one's turn comes."""
+    """The StatefulSet notes since when, the highest ordinal is told to leave, and only then there is one fewer; and so on."""
     world.change(replicas=1)
     world.run()
     steps = [
@@ -53,17 +54,88 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
     assert len(world.pods()) == 2
     world.run(60)
     assert len(world.pods()) == 1
-    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",))]
+    assert world.done(model.RemoveMembers) == [model.RemoveMembers((f"{APP}-1",), (f"m-{APP}-1-1",))]
     assert world.members == {f"{APP}-0"}
 
 
-def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world):
-    """Scaling back out while a pod drains replaces the drained pod."""
+def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):
+    """A member of the same name as a pod that is gone may be that of another cluster's application: it is left alone."""
+    namesake = Member("m", f"{APP}-5", "10.0.0.4", f"{APP}-5.other-StreamThread-1-consumer")
+    world.strangers = [namesake]
+    world.run(30)
+    assert (world.done(model.RemoveMembers), world.strangers) == ([], [namesake])
+
+
+def test_a_namesake_in_the_group_does_not_keep_a_drained_pod(world):
+    """The pod has left when its own members have: that of another application of the name has the same pod's name."""
+    world.change(drain={"terminationGracePeriodSeconds": 3600})
+    world.run(300)
+    namesake = Member("m", f"{APP}-2", "10.0.0.4", f"{APP}-2.other-StreamThread-1-consumer", f"{APP}-2.other-1")
+    world.strangers = [namesake]
+    world.change(replicas=2)
+    world.run(60)
+    assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0", f"{APP}-1"]
+    assert world.strangers == [namesake]
+
+
+def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
+    """A pod that an older operator has made has no file to read that from: SIGTERM ends it, and its membership is removed."""
+    world.change(replicas=2, drain={"terminationGracePeriodSeconds": 600})
+    world.run(300)
+    world.log.clear()
+    for pod in world.pods():
+        (container,) = pod["spec"]["containers"]
+        container["env"] = [each for each in container["env"] if each["name"] != "MILLRACE_DRAIN_FILE"]
+    world.change(replicas=1)
+    world.run(30)
+    assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
+    assert world.done(model.DrainPod) == []
+    assert world.members == {f"{APP}-0"}
+
+
+def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
+    """It waits for the others to take its tasks, drained as it is, and the annotation tells since when."""
     world.change(replicas=2)
     world.turn()
-    assert world.drained
+    drained = world.drained.copy()
+    world.rebalancing = True
+    for _ in range(5):
+        world.now += 2
+        world.turn()
+    (told,) = world.done(model.DrainPod)
+    assert {told.uid} == drained == world.drained
+    (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
+    assert pod["metadata"]["annotations"][model.DRAIN] == str(told.since)
+    assert "deletionTimestamp" not in pod["metadata"]
+    world.rebalancing = False
+    world.run()
+    assert len(world.pods()) == 2
+
+
+def test_time_to_drain_is_counted_from_the_first_word(world):
+    """An operator that is started anew in between, or an annotation that somebody else has put there, does not prolong it."""
+    world.change(replicas=2, drain={"terminationGracePeriodSeconds": 30})
+    world.run(300)
+    world.deaf = True
+    (pod,) = (pod for pod in world.pods() if pod["metadata"]["name"] == f"{APP}-1")
+    pod["metadata"].setdefault("annotations", {})[model.DRAIN] = "true"
+    world.log.clear()
+    world.change(replicas=1)
+    world.run(60)
+    assert len(world.done(model.DrainPod)) == 1
+    assert len(world.pods()) == 1
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
+    """Scaling back out while a pod drains replaces it, also if it has not heard yet that it is to drain."""
+    world.deaf = deaf
+    world.change(replicas=2)
+    world.turn()
+    [told] = world.done(model.DrainPod)
     world.change(replicas=3)
     world.run()
+    assert told.uid not in {pod["metadata"]["uid"] for pod in world.pods()}
     assert len(world.pods()) == 3
     assert all(map(is_ready, world.pods()))
     assert len(world.members) == 3
@@ -100,7 +172,7 @@ def test_suspend_and_resume(world):
     assert world.pods() == []
     assert world.members == set()
     assert world.status.lifecycle_state == "Suspended"
-    assert world.condition("Ready") == ("False", "Suspended")
+    assert world.condition("Ready") == ("True", "Suspended"), "it is as the spec says"
     assert world.turn().actions == ()
     world.change(state="running")
     world.run()
@@ -133,3 +205,77 @@ def test_nothing_is_added_while_brokers_are_away(world):
     world.brokers_up = True
     world.run()
     assert len(world.pods()) == 5
+
+
+@pytest.mark.parametrize("first", [0, 2], ids=["from the beginning", "later"])
+def test_no_replicas_are_a_state_to_rest_in(first):
+    """As with a Deployment of none: ready, nothing on its way, nothing stalled, and nothing written from then on."""
+    world = World()
+    world.change(replicas=first)
+    world.run()
+    world.change(replicas=0)
+    world.run(240)
+    assert world.names("Pod") == []
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+    assert world.condition("Reconciling")[0] == "False"
+    assert world.condition("Stalled")[0] == "False"
+    assert world.status.lifecycle_state == "Suspended"
+    assert (world.status.replicas, world.status.observed_generation) == (0, world.generation)
+    before = world.status
+    assert world.turn() == model.Decision(status=before)
+    world.change(replicas=3)
+    world.run()
+    assert world.condition("Ready") == ("True", "AllTasksRun")
+    assert len(world.pods()) == 3
+
+
+def test_no_replicas_are_ready_only_when_the_last_pod_has_ended(world):
+    """Until then the operator waits for it, and says so."""
+    world.stuck = True
+    world.change(replicas=0)
+    world.run(60)
+    assert world.condition("Reconciling") == ("True", "Draining")
+    world.stuck = False
+    world.run(60)
+    assert world.condition("Ready") == ("True", "ScaledToZero")
+
+
+def test_an_application_that_cannot_be_started_is_not_ready_for_having_no_replicas():
+    """Its plan is not known: nothing was made yet that could be scaled."""
+    world = World(programs={SMALL["image"]: Program(plan=None)})
+    world.change(replicas=0)
+    world.run(60)
+    assert world.condition("Ready") == ("False", "NothingRuns")
+    assert world.condition("Stalled") == ("True", "PlanFailed")
+
+
+def test_running_pods_keep_the_ids_of_their_members(world):
+    """Pods of an operator that named members by pods alone are ours, and stay so when they are built anew, until none is left."""
+
+    def told(item):
+        (container,) = item["spec"]["containers"]
+        return [argument for argument in container["args"] if argument.startswith(("client.id=", "group.instance.id="))]
+
+    world.change(replicas=3)
+    world.run()
+    (stateful_set,) = (item for key, item in world.objects.items() if key.kind == "StatefulSet")
+    for item in (stateful_set["spec"]["template"], *world.pods()):
+        (container,) = item["spec"]["containers"]
+        given = [container["args"].index(argument) for argument in told(item)]
+        container["args"] = [each for n, each in enumerate(container["args"]) if n not in given and n + 1 not in given]
+    world.joined_as = {pod: pod for pod in world.members}
+    world.run(3600)
+    assert world.condition("PodsCurrent")[0] == "True"
+    assert [told(pod) for pod in world.pods()] == [[], [], []]
+    world.members.add(f"{APP}-7")  # was killed, and has not left
+    world.run(60)
+    assert world.members == {f"{APP}-0", f"{APP}-1", f"{APP}-2"}
+    world.change(state="suspended")
+    world.run(10)
+    assert world.pods() == []
+    assert world.members == set()  # whose sessions would last for longer, and be strangers to the next pods
+    world.run(60)
+    world.change(state="running")
+    world.run(600)
+    assert all(told(pod) for pod in world.pods())
+    assert world.condition("Ready")[0] == "True"

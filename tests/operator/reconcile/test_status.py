@@ -3,11 +3,12 @@
 import dataclasses
 
 import pytest
-from tests.operator.reconcile.world import Program, World, plan
+from tests.operator.reconcile.world import SMALL, Program, World, plan
 
-from millrace.manifest.status import ConditionType
+from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
 from millrace_operator.reconcile import REASONS, Reason, reconcile
+from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Explanation
 
 
@@ -116,6 +117,35 @@ def test_problems_stall_and_touch_nothing(world):
     assert ready.status == "True"
 
 
+def test_pod_monitor_that_cannot_be_had_is_told(world):
+    """Without the CRD of PodMonitors the condition says so for as long as one is wanted, and an Event does once."""
+    world.pod_monitors = False
+    world.change(observability={"metrics": {"podMonitor": {"enabled": True}}})
+    world.run(300)
+    assert world.condition("Reconciling") == ("False", "UpToDate")
+    assert "There is no PodMonitor" in world.message("Reconciling")
+    assert [event.reason for event in world.events if "PodMonitor" in event.message] == ["NotAvailable"]
+    world.pod_monitors = True
+    world.run(30)
+    assert "PodMonitor" not in world.message("Reconciling")
+    assert world.names("PodMonitor") == ["words"]
+
+
+def test_desired_replicas_are_told(world):
+    """`kubectl get` shows how many pods are ready of those that there are to be, whoever decides how many."""
+    assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
+    world.change(replicas=3)
+    world.turn()
+    assert (world.status.desired_replicas, world.status.ready) == (3, "2/3")
+    world.change(replicas=3, autoscaling={"mode": "Auto", "min": 2, "max": 8})
+    world.run()
+    wanted = world.status.autoscaling.recommended
+    assert world.status.ready == f"{wanted}/{wanted}"
+    world.change(state="suspended")
+    world.run()
+    assert (world.status.desired_replicas, world.status.ready) == (0, "0/0")
+
+
 def test_transitions_become_events(world):
     """A roll-back is told once, by its reason, as a Warning."""
     world.programs["new"] = Program(crashes=True)
@@ -163,3 +193,81 @@ def test_a_pod_that_does_not_answer_in_time_changes_nothing(world):
     assert world.condition("StateRestored") == ("False", "Restoring")
     decision = reconcile(world.desired(), dataclasses.replace(observed, instances={}))
     assert decision.status == world.status
+
+
+def test_new_pods_that_wait_for_their_volumes_are_no_trouble_yet():
+    """A start where volumes are made meanwhile tells of nothing bad; one that waits for long does, in both conditions."""
+    world = World()
+    world.boot_seconds = 1000
+    trouble = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "unbound claims"}
+    for _ in range(40):
+        world.turn()
+        world.settle()
+        for key, item in world.objects.items():
+            if key.kind == "PersistentVolumeClaim":
+                item["status"] = {"phase": "Pending"}
+        for pod in world.pods():
+            pod["status"] = {"conditions": [trouble]}
+        world.tick(0.5)
+    assert len(world.pods()) == 1
+    assert world.condition("Ready") == ("False", "PodsNotReady")
+    assert world.condition("StorageHealthy") == ("Unknown", "VolumePending")
+    assert world.warnings == []
+    world.tick(30)
+    world.turn()
+    assert world.condition("Ready") == ("False", "PodsFailing")
+    assert world.condition("StorageHealthy") == ("False", "VolumePending")
+    assert [event.reason for event in world.warnings] == ["VolumePending"]
+
+
+def test_what_passes_by_itself_is_no_warning(world):
+    """A start in which topics are made, and state that is restored, are told as what they are."""
+    new = World()
+    new.run(30)
+    world.restoring = {"words-0": 1}
+    world.turn()
+    told = {event.reason: event.type for event in (*new.events, *world.events)}
+    assert (told["TopicsBeingCreated"], told["Restoring"]) == ("Normal", "Normal")
+    assert new.warnings == world.warnings == []
+
+
+def test_one_message_is_told_by_one_event(world):
+    """Two conditions that say the same are one event: what holds the application up comes first."""
+    old = world.status.model_copy(update={"conditions": ()})
+    same = {"status": "True", "message": "Another StreamsApp has the id.", "lastTransitionTime": "2026-01-02T00:00:00Z"}
+    stalled = Condition.model_validate({**same, "type": "Stalled", "reason": "ApplicationIdInUse"})
+    unique = {**same, "type": "ApplicationIdUnique", "status": "False", "reason": "DuplicateApplicationId"}
+    new = old.model_copy(update={"conditions": (stalled, Condition.model_validate(unique))})
+    assert [event.reason for event in transitions(old, new)] == ["ApplicationIdInUse"]
+
+
+def test_suspension_says_whether_pods_are_left(world):
+    """While they end it is not done yet."""
+    world.stuck = True
+    world.change(state="suspended")
+    world.run(20)
+    assert world.message("Ready") == "The application is suspended; its pods commit and end."
+    world.stuck = False
+    world.run(20)
+    assert world.message("Ready") == "The application is suspended; no pods are left."
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        (World(brokers_up=False), "No broker answers at kafka:9092."),
+        (World(refuses={"StatefulSet"}), "exceeded quota."),
+        (World(annotations={"streams.millrace.dev/pause": "true"}), "Remove it to go on."),
+        (World(programs={SMALL["image"]: Program(plan=None)}), "no module words"),
+    ],
+    ids=["brokers", "refused", "paused", "plan"],
+)
+def test_an_application_without_pods_says_why(world, why):
+    """What `kubectl get -o wide` shows of it is what is in the way, whichever condition has that."""
+    world.run(60)
+    assert world.condition("Ready") == ("False", "NothingRuns")
+    assert world.message("Ready").startswith("There are no pods yet: ")
+    assert why in world.message("Ready")
+    writes = world.status_writes
+    world.run(60)
+    assert world.status_writes == writes

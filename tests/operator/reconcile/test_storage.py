@@ -38,6 +38,18 @@ def test_volumes_grow_without_touching_pods(world):
     assert world.turn().actions == ()
 
 
+def test_a_claim_without_a_volume_is_resized_when_it_has_one(world):
+    """The API server refuses to change a claim that is not bound: the others grow, and that one when it is bound."""
+    claim = world.objects[model.Key("PersistentVolumeClaim", f"state-{APP}-0")]
+    claim["status"] = {"phase": "Pending"}
+    world.change(storage={"size": "5Gi"})
+    world.run()
+    assert sizes(world) == ["1Gi", "5Gi", "5Gi"]
+    world.objects[model.Key("PersistentVolumeClaim", f"state-{APP}-0")]["status"] = {"phase": "Bound"}
+    world.run(30)
+    assert sizes(world) == ["5Gi", "5Gi", "5Gi"]
+
+
 def test_the_same_size_in_other_words_is_no_change(world):
     """1024Mi is 1Gi."""
     world.change(storage={"size": "1024Mi"})

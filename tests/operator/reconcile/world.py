@@ -7,6 +7,7 @@ What the model knows of Millrace is how pods behave, which a `Program` says for 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 import json
 import pickle
@@ -23,8 +24,10 @@ from millrace.topology.plan import (
     TopologyPlan,
 )
 from millrace_operator import model
-from millrace_operator.app.stalled import stalled_status
-from millrace_operator.children import COMPONENT, REVISION
+from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
+from millrace_operator.app.stalled import described as words_of
+from millrace_operator.children import APP as APP_LABEL
+from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION, names
 from millrace_operator.model import (
     FINALIZER,
     Decision,
@@ -38,6 +41,7 @@ from millrace_operator.model import (
     Topic,
 )
 from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.ownership import described, is_own
 from millrace_operator.reconcile.view import seconds
 
 APP = "words"
@@ -103,6 +107,14 @@ class Program:
     becomes_ready: bool = True
 
 
+class TakenError(Exception):
+    """Somebody else's object has the name."""
+
+    def __init__(self, key: Key, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 class RefusedError(Exception):
     """The API server refuses a write, which ends the pass; it never does if what was seen is how things are."""
 
@@ -121,7 +133,11 @@ class World:
     brokers: int = 3
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
+    strangers: list[Member] = field(default_factory=list)
+    """Members of the group that are no pods of the application."""
+    neighbours: tuple[model.Neighbour, ...] = ()
     group_exists: bool = False
+    rebalancing: bool = False
     drained: set[str] = field(default_factory=set)
     """Uids of pods whose instances have left the group."""
     restarts: int = 3
@@ -130,8 +146,12 @@ class World:
     """Uids of pods that run with certificates which are not those of their Secrets any more."""
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
+    renewal: model.RenewalTurn = "Now"
+    """Whether it is the application's turn to have its pods renewed, if it has asked for it."""
+    asked: bool = False
+    """Whether the last decision asked for a turn."""
     deaf: bool = False
-    """Whether instances do not hear that they are to drain."""
+    """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
     boot_seconds: float = 0
     """How long a pod takes until it is ready."""
     restoring: dict[str, int] = field(default_factory=dict)
@@ -142,10 +162,19 @@ class World:
     status: StreamsAppStatus | None = None
     annotations: dict[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
+    uid: str = "app1-0"
+    member: str = ""
+    """How the ids of members begin, as pods were told last."""
+    joined_as: dict[str, str] = field(default_factory=dict)
+    """How the ids of the members began that pods joined with."""
+    found_taken: dict[Key, str] = field(default_factory=dict)
+    """What the hands have found under names that children are to have."""
     exists: bool = True
     deleted_at: float | None = None
     generation: int = 1
     expandable: bool | None = True
+    pod_monitors: bool = True
+    """Whether the cluster knows the kind."""
     used_percent: float | None = 10.0
     serial: int = 0
     log: list[model.Action] = field(default_factory=list)
@@ -155,6 +184,10 @@ class World:
     """Those that were told though the resource was gone, too."""
     refused: bool = False
     """Whether brokers refuse to delete topics, which ends a turn before its other actions, and is its status."""
+    keeps_members: bool = False
+    """Whether brokers refuse to remove members."""
+    refuses: set[str] = field(default_factory=set)
+    """Kinds of children that the API server refuses to write, as for a quota or an admission policy."""
     stuck: bool = False
     """Whether pods do not end, as on a lost node."""
     status_writes: int = 0
@@ -180,6 +213,14 @@ class World:
             if not self.finalizers:
                 self.exists = False
 
+    def recreate(self, **fields: Any) -> None:
+        """Create the resource again after it has gone: another one of the same name."""
+        assert not self.exists
+        self.exists, self.deleted_at, self.status, self.finalizers = True, None, None, ()
+        self.uid = f"app{int(self.uid.removeprefix('app').partition('-')[0]) + 1}-0"
+        self.found_taken.clear()
+        self.change(**fields)
+
     # What the operator sees
 
     def desired(self) -> Desired:
@@ -187,7 +228,8 @@ class World:
         return Desired(
             namespace=NAMESPACE,
             name=APP,
-            uid="app",
+            uid=self.uid,
+            created="2026-01-02T00:00:00Z",
             generation=self.generation,
             spec=StreamsAppSpec.model_validate(self.manifest),
             manifest=self.manifest,
@@ -198,16 +240,24 @@ class World:
             deletion_time=self.deleted_at,
         )
 
+    def desired_without_spec(self, problem: str) -> Desired:
+        """Return the resource if its spec breaks a rule."""
+        return dataclasses.replace(self.desired(), spec=None, problems=(problem,))
+
     def observed(self) -> Observed:
         """Return everything there is to see."""
         pods = [pod for pod in self.pods() if self._is_up(pod)]
         return Observed(
             now=self.now,
-            objects=pickle.loads(pickle.dumps(self.objects)),
+            objects={key: item for key, item in pickle.loads(pickle.dumps(self.objects)).items() if _is_watched(item)},
             kafka=self._kafka(),
             instances={pod["metadata"]["name"]: self._instance(pod) for pod in pods},
             outputs={key.name: item["output"] for key, item in self.objects.items() if item.get("output")},
             storage_class_expandable=self.expandable,
+            taken=dict(self.found_taken),
+            renewal="Waits" if self.renewal == "Now" and not self.asked else self.renewal,
+            neighbours=self.neighbours,
+            pod_monitors=self.pod_monitors,
         )
 
     def _kafka(self) -> KafkaState:
@@ -216,12 +266,33 @@ class World:
         group = None
         if self.group_exists:
             members = tuple(
-                Member(f"m-{name}-{thread}", name)
+                Member(
+                    f"m-{name}-{thread}",
+                    name,
+                    "10.0.0.1",
+                    f"{known_as}-StreamThread-{thread}-consumer",
+                    f"{known_as}-{thread}",
+                )
                 for name in sorted(self.members)
+                for known_as in [self._known_as(name)]
                 for thread in range(1, self.manifest.get("threads", 1) + 1)
             )
-            group = Group("Stable" if members else "Empty", members=members)
+            members += tuple(self.strangers)
+            state = "PreparingRebalance" if self.rebalancing else "Stable"
+            group = Group(state if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
+
+    def _known_as(self, pod: str) -> str:
+        """Return how the ids of a pod's members begin: as it joined, and else as pods were told last."""
+        if pod in self.joined_as:
+            return self.joined_as[pod]
+        templates = [
+            item.get("spec", {}).get("template") for key, item in self.objects.items() if key.kind == "StatefulSet"
+        ]
+        for seen in filter(None, [*self.pods(), *templates]):
+            self.member = _member_in(seen)
+            break
+        return (self.member or names.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
 
     def renew_certificates(self) -> None:
         """Change what Secrets hold: who runs does not use it."""
@@ -255,11 +326,14 @@ class World:
 
     def carry_out(self, decision: Decision, actions: int | None = None) -> Decision:
         """Carry out a decision, or only its first actions."""
-        for action in decision.actions[:actions]:
-            if self.refused and isinstance(action, model.DeleteTopics):
-                self.status = stalled_status(self.desired(), "RefusedByKafka", "Topics may not be deleted.")
-                return decision
-            self.do(action)
+        self.asked = decision.renewal is not None
+        desired = self.desired()
+        try:
+            refusals = carry_out(decision.actions[:actions], self._try)
+        except TakenError:
+            return decision
+        if refusals:
+            decision = with_refusals(desired, decision, refusals)
         self.warnings.extend(event for event in decision.events if event.type == "Warning")
         if actions is None and self.exists:
             if decision.status is not None and decision.status != self.status:
@@ -296,6 +370,26 @@ class World:
 
     # The hands
 
+    def _try(self, action: model.Action) -> Refusal | None:
+        """Carry out an action, or refuse it."""
+        if self.refused and isinstance(action, model.DeleteTopics):
+            return Refusal(action, "RefusedByKafka", "Topics may not be deleted.")
+        if isinstance(action, model.ResizeClaim) and "PersistentVolumeClaim" in self.refuses:
+            return Refusal(action, "RefusedByApiServer", f"{words_of(action)}: exceeded quota.")
+        if isinstance(action, model.RemoveMembers) and self.keeps_members:
+            return Refusal(action, "RefusedByKafka", "Members may not be removed.")
+        if isinstance(action, model.Apply) and action.object["kind"] in self.refuses:
+            return Refusal(action, "RefusedByApiServer", f"{words_of(action)}: exceeded quota.")
+        if isinstance(action, model.DrainPod) and "Pod" in self.refuses:
+            return Refusal(action, "RefusedByApiServer", f"{words_of(action)}: denied by a webhook.")
+        try:
+            self.do(action)
+        except TakenError as error:
+            if error.key not in self.found_taken:
+                self.found_taken[error.key] = str(error)
+                raise
+        return None
+
     def do(self, action: model.Action) -> None:
         """Carry out an action as the API server and the brokers would."""
         self.log.append(action)
@@ -303,6 +397,7 @@ class World:
             model.SetFinalizer: self._set_finalizer,
             model.Apply: self._apply,
             model.Delete: self._delete_object,
+            model.Release: self._release,
             model.ResizeClaim: self._resize_claim,
             model.ProvisionTopics: self._provision_topics,
             model.DeleteTopics: self._delete_topics,
@@ -321,21 +416,35 @@ class World:
         wanted = copy.deepcopy(dict(action.object))
         key = Key(wanted["kind"], wanted["metadata"]["name"])
         seen = self.objects.get(key)
-        if seen is None:
+        if action.uid is None and seen is None:
             self.create(wanted)
+            self.found_taken.pop(key, None)
             return
+        if action.uid is None and not is_own(key, seen, APP, self.uid):
+            raise TakenError(key, described(seen, APP))
+        if seen is None or (action.uid is not None and seen["metadata"]["uid"] != action.uid):
+            raise RefusedError(f"{key.name} is gone or is another one")
         if seen["metadata"].get("deletionTimestamp"):
             return
         if key.kind == "StatefulSet":
             for name in ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates"):
                 if wanted["spec"][name] != seen["spec"][name]:
                     raise RefusedError(f"{key.name}: {name} cannot be changed")
-        if key.kind == "ConfigMap" and wanted["data"] != seen["data"]:
+        if key.kind == "ConfigMap" and seen.get("immutable") and wanted["data"] != seen["data"]:
             raise RefusedError(f"{key.name} is immutable")
         metadata = {**seen["metadata"], **wanted["metadata"]}
+        metadata["ownerReferences"] = wanted["metadata"].get("ownerReferences", [])
         if wanted.get("spec") != seen.get("spec"):
             metadata["generation"] += 1
         self.objects[key] = {**seen, **wanted, "metadata": metadata}
+
+    def _release(self, action: model.Release) -> None:
+        metadata = self.objects[action.key]["metadata"]
+        assert metadata["uid"] == action.uid
+        metadata["labels"].pop(APP_UID, None)
+        metadata["labels"] |= {RETAINED: "true"} if action.retained else {}
+        owners = metadata.get("ownerReferences", [])
+        metadata["ownerReferences"] = [owner for owner in owners if owner["uid"] != self.uid]
 
     def create(self, item: dict[str, Any]) -> dict[str, Any]:
         """Create an object, with what the API server adds."""
@@ -360,6 +469,9 @@ class World:
         if action.key.kind == "StatefulSet" and not action.orphan:
             for pod in self.pods():
                 pod["metadata"].setdefault("deletionTimestamp", self.timestamp())
+        if action.key.kind == "StatefulSet" and action.orphan:
+            for pod in self.pods():
+                pod["metadata"]["ownerReferences"] = []
         if action.key.kind == "Job":
             self.objects.pop(Key("Pod", f"{action.key.name}-x"), None)
 
@@ -390,7 +502,8 @@ class World:
 
     def _remove_members(self, action: model.RemoveMembers) -> None:
         if self.brokers_up:
-            self.members -= set(action.instance_ids)
+            self.members -= {name for name in action.instance_ids if f"m-{name}-1" in action.member_ids}
+            self.strangers = [item for item in self.strangers if item.member_id not in action.member_ids]
 
     def _delete_group(self, _: model.DeleteGroup) -> None:
         if self.brokers_up and not self.members:
@@ -398,7 +511,10 @@ class World:
 
     def _drain_pod(self, action: model.DrainPod) -> None:
         pod = self.objects.get(Key("Pod", action.pod))
-        if pod is not None and pod["metadata"]["uid"] == action.uid and self._is_up(pod) and not self.deaf:
+        if pod is None or pod["metadata"]["uid"] != action.uid:
+            return
+        pod["metadata"].setdefault("annotations", {})[model.DRAIN] = str(action.since)
+        if self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(action.pod)
             set_ready(pod, False, self.timestamp())
@@ -420,7 +536,7 @@ class World:
     def jobs(self) -> None:
         for key in [key for key in self.objects if key.kind == "Job"]:
             job = self.objects[key]
-            if job["status"].get("conditions"):
+            if job["status"].get("conditions") or "template" not in job["spec"]:
                 continue
             template = job["spec"]["template"]
             image = template["spec"]["containers"][0]["image"]
@@ -448,7 +564,13 @@ class World:
 
     def scale_pods(self) -> None:
         found = self.objects.get(Key("StatefulSet", APP))
-        if found is None:
+        if found is None or "template" not in found["spec"]:
+            return
+        if found["metadata"].get("deletionTimestamp"):  # in the foreground: garbage collection deletes its pods first
+            for pod in self.pods():
+                pod["metadata"].setdefault("deletionTimestamp", self.timestamp())
+            if not self.pods():
+                del self.objects[Key("StatefulSet", APP)]
             return
         found["status"]["observedGeneration"] = found["metadata"]["generation"]
         replicas = found["spec"]["replicas"]
@@ -465,6 +587,8 @@ class World:
                 template = copy.deepcopy(found["spec"]["template"])
                 pod = {"kind": "Pod", **template}
                 pod["metadata"]["name"] = f"{APP}-{index}"
+                owner = {"kind": "StatefulSet", "name": APP, "uid": found["metadata"]["uid"], "controller": True}
+                pod["metadata"]["ownerReferences"] = [owner]
                 self.create(pod)
                 self.ran.append(pod["spec"]["containers"][0]["image"])
 
@@ -492,6 +616,7 @@ class World:
                 if self.brokers_up:
                     self.group_exists = True
                     self.members.add(name)
+                    self.joined_as[name] = _member_in(pod).replace("$(POD_NAME)", name)
                 booted = self.now - seconds(pod["metadata"]["creationTimestamp"]) >= self.boot_seconds
                 admitted = self.taken == "both" or (self.taken == "old") == (pod["metadata"]["uid"] in self.stale)
                 set_ready(pod, program.becomes_ready and self.brokers_up and booted and admitted, self.timestamp())
@@ -536,6 +661,19 @@ class World:
     def done(self, kind: type[model.Action]) -> list[Any]:
         """Return the actions of a kind that were carried out."""
         return [action for action in self.log if isinstance(action, kind)]
+
+
+def _member_in(seen: Mapping[str, Any]) -> str:
+    """Return how the ids of members begin by the arguments of a pod, or of a template of pods."""
+    arguments = seen["spec"]["containers"][0].get("args", [])
+    given = [argument for argument in arguments if argument.startswith("client.id=")]
+    return str(given[0].removeprefix("client.id=")) if given else "$(POD_NAME)"
+
+
+def _is_watched(item: Mapping[str, Any]) -> bool:
+    """Return whether an object has the labels by which the operator's watches select."""
+    labels = item["metadata"].get("labels") or {}
+    return labels.get("app.kubernetes.io/managed-by") == MANAGER and labels.get(APP_LABEL) == APP
 
 
 def waiting(reason: str) -> dict[str, Any]:

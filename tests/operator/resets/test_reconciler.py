@@ -10,11 +10,12 @@ from tests.operator.resets.world import CHANGELOG, INPUT, OLD_CHANGELOG, REPARTI
 from millrace.kafka.reset import Member
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import AppReference
-from millrace_operator.model import Delete, DeleteTopics
+from millrace_operator.model import FINALIZER, Delete, DeleteTopics, SetFinalizer
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset, with_problem
 from millrace_operator.resets.reconciler import PATIENCE_S
 
-KILLED = Member("m-1", "app-0-1", "app-0", "/10.0.0.1")
+KILLED = Member("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
+FOREIGN = Member("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.2")
 
 
 def world(**fields):
@@ -46,11 +47,21 @@ def test_a_reset_deletes_all_that_holds_state():
     assert [event.reason for event in this.events] == ["ResetBegun", "ResetSucceeded"]
 
 
+def test_a_reset_forgets_what_an_earlier_application_has_left():
+    """The ids of its topics go with the topics; a reset that keeps the topics keeps the ids."""
+    this = world(earlier="{}")
+    this.run()
+    assert not this.earlier
+    this = world(earlier="{}", delete_internal_topics=False)
+    this.run()
+    assert this.earlier
+
+
 def test_the_plan_is_told_before_anything_is_done():
-    """The first pass does nothing but write down what is to be done."""
+    """The first pass does nothing but write down what is to be done, and keep the reset until it is."""
     this = world()
     decision = this.pass_over()
-    assert decision.actions == ()
+    assert decision.actions == (SetFinalizer(present=True),)
     assert phase(this) == "Running"
     assert len(this.reset_status.plan.deleted_topics) == 3
 
@@ -102,16 +113,15 @@ def test_a_crash_after_any_action_is_repaired(target, crashes, volumes, topics):
 
 
 def test_an_operator_that_crashes_after_every_action_gets_there():
-    """Each pass finds done what passes before it have done, so that one action a pass is enough."""
+    """Each pass, from the first, finds done what passes before it have done, so that one action a pass is enough."""
     this = world(to_offset="shift:-5")
-    this.pass_over()
     for _ in range(20):
-        if not reconcile_reset(*this.look()).actions:
+        if reconcile_reset(*this.look()).actions:
+            with pytest.raises(CrashError):
+                this.pass_over(1)
+        elif this.pass_over().again_after is None:
             break
-        with pytest.raises(CrashError):
-            this.pass_over(1)
         this.volumes_go()
-    this.run()
     assert (phase(this), this.committed) == ("Succeeded", {INPUT[0]: 45, INPUT[1]: 0})
     assert len(this.done) == len({str(action) for action in this.done})
 
@@ -176,6 +186,43 @@ def test_members_that_were_killed_are_removed_if_that_is_wanted():
     assert (phase(this), this.members) == ("Succeeded", ())
 
 
+def test_members_of_another_application_are_not_removed():
+    """A member that is no pod of this StreamsApp, though named like one, is waited for, also with `force`."""
+    this = world(members=(KILLED, FOREIGN), force=True)
+    this.pass_over()
+    this.pass_over()
+    assert (phase(this), this.members, this.done) == ("Waiting", (KILLED, FOREIGN), [])
+    assert "(10.0.0.2, static app-0.x-1)" in this.reset_status.message
+
+
+def test_members_that_kept_former_ids_are_its_own():
+    """Pods that were handed over have the ids of an earlier StreamsApp, which their StatefulSet tells."""
+    former = replace(FOREIGN, client_id="app-0.x-StreamThread-1-consumer")
+    this = world(members=(KILLED, former), force=True, stateful_set=(2, 2, 0, 0), pods_uid="x")
+    this.run()
+    assert (phase(this), this.members) == ("Succeeded", ())
+
+
+def test_members_that_a_deletion_has_left_are_its_own():
+    """What an earlier StreamsApp of the name has left tells its members, too."""
+    this = world(members=(FOREIGN,), force=True, earlier='{"memberUids": ["x"]}')
+    this.run()
+    assert (phase(this), this.members) == ("Succeeded", ())
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_dry_run_tells_which_members_are_waited_for(force):
+    """With `force` the application's own members would be removed; all others keep a reset from beginning."""
+    this = world(members=(KILLED, FOREIGN), force=force, dry_run=True)
+    this.run(passes=1)
+    waits, removes = (
+        "Members that a reset waits for until they have left the group",
+        "Members that are removed from the group",
+    )
+    told = [f"{removes}: {KILLED}", f"{waits}: {FOREIGN}"] if force else [f"{waits}: {KILLED}, {FOREIGN}"]
+    assert sorted(this.reset_status.plan.notes) == sorted(told)
+
+
 def test_a_reset_does_not_lie_in_wait():
     """One whose application is not suspended soon is refused for good, and does not strike when that happens later."""
     this = world(state="running")
@@ -221,7 +268,7 @@ def test_an_application_that_is_started_midway_fails_the_reset():
     with pytest.raises(CrashError):
         this.pass_over(1)
     this.state = "running"
-    this.run(passes=1)
+    this.run(passes=2)
     assert phase(this) == "Failed"
     assert "was started while the reset was under way" in this.reset_status.message
     this.state = "suspended"
@@ -239,7 +286,7 @@ def test_new_volumes_of_an_application_that_starts_again_are_left():
     this.claims["state-app-0"] = "new"
     assert this.pass_over().again_after is not None
     this.volumes_go()
-    this.run(passes=1)
+    this.run(passes=2)
     assert (phase(this), this.claims) == ("Succeeded", {"state-app-0": "new"})
 
 
@@ -284,3 +331,71 @@ def test_an_action_that_fails_is_told():
         "Running",
         "Not all could be done yet: The principal may not delete topics",
     )
+
+
+def begun(**fields):
+    """Return a world with a reset that has begun, and is deleted then."""
+    this = world(**fields)
+    this.pass_over()
+    assert (phase(this), this.finalizers) == ("Running", (FINALIZER,))
+    this.deleted_at = this.now
+    return this
+
+
+def gone(this, seconds=120):
+    """Let time pass, and return whether the reset that was deleted is gone."""
+    end = this.now + seconds
+    while this.finalizers and this.now < end:
+        this.pass_over()
+        this.now += 5
+    return not this.finalizers
+
+
+def test_a_reset_that_is_deleted_while_it_runs_is_finished():
+    """Offsets, topics and volumes go together: it is kept until all is done, and lets go then."""
+    this = begun()
+    assert gone(this, 20)
+    assert this.topics.keys() == {"in", "out"}
+    assert (this.committed[INPUT[0]], this.terminating) == (10, {"state-app-0", "state-app-1"})
+    assert [event.reason for event in this.events] == ["ResetBegun", "ResetSucceeded"]
+
+
+@pytest.mark.parametrize("fields", [{"problem": "No broker answered."}, {"members": (KILLED,)}, {"pods": ("app-0",)}])
+def test_a_reset_that_is_deleted_and_cannot_be_finished_ends(fields):
+    """It is tried for a minute; then it is told that not all is done, and what to do."""
+    this = begun()
+    for name, value in fields.items():
+        setattr(this, name, value)
+    assert not gone(this, 55)
+    assert gone(this, 20)
+    assert phase(this) == "Failed"
+    assert "another StreamsReset" in this.reset_status.message
+    assert this.events[-1].type == "Warning"
+
+
+def test_a_reset_that_brokers_refuse_does_not_stay_for_ever_when_it_is_deleted():
+    """What was tried and refused is given up after a minute, also by an operator that was away: it tries once."""
+    this = begun()
+    this.now += 3600
+    decision = reconcile_reset(*this.look())
+    assert any(isinstance(action, DeleteTopics) for action in decision.actions)
+    this.reset_status = with_problem(this.reset_status, "the brokers refuse")
+    assert gone(this)
+    assert "the brokers refuse" in this.reset_status.message
+
+
+def test_a_reset_that_has_not_begun_is_let_go_at_once():
+    """Nothing was done, so nothing is to be finished."""
+    this = world(state="running")
+    this.pass_over()
+    this.deleted_at = this.now
+    assert this.pass_over().actions == ()
+    assert this.finalizers == ()
+
+
+def test_a_reset_of_an_application_that_is_deleted_too_ends():
+    """As with their namespace: what the application's deletion policy says is all that is still done."""
+    this = begun()
+    this.deleting = True
+    assert gone(this, 20)
+    assert phase(this) == "Failed"

@@ -10,9 +10,9 @@ from millrace.kafka import reset
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.records import TopicPartition
-from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map
+from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map, retained_config_map
 from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Key
+from millrace_operator.model import FINALIZER, Apply, Delete, DeleteTopics, Desired, Key, SetFinalizer
 from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
 
@@ -39,6 +39,8 @@ class World:
     pods: tuple = ()
     stateful_set: tuple | None = None
     """Its generation, and which its controller has seen; the replicas it asks for, and those there are."""
+    pods_uid: str = "u"
+    """What pods are told to have of a StreamsApp's uid in the ids of their members."""
     claims: dict = field(default_factory=lambda: {"state-app-0": "c-0", "state-app-1": "c-1"})
     terminating: set = field(default_factory=set)
     annotations: dict = field(default_factory=dict)
@@ -57,8 +59,13 @@ class World:
     planned: bool = True
     started: set = field(default_factory=lambda: {"new", "old"})
     """Revisions of which pods have run."""
+    earlier: str = ""
+    """What an earlier application of the name has left of itself, as JSON."""
     before: tuple = ()
     reset_status: object = None
+    finalizers: tuple = ()
+    deleted_at: float | None = None
+    """When the reset was deleted; it is gone when it has no finalizer left."""
     events: list = field(default_factory=list)
     done: list = field(default_factory=list)
 
@@ -83,9 +90,14 @@ class World:
             for revision, store in (("new", "c"), ("old", "old")):
                 plan = count_plan("in", "app").to_json().replace("app-c-changelog", f"app-{store}-changelog")
                 item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
+                item["metadata"]["uid"] = f"m-{revision}"
                 if revision in self.started:
                     item["metadata"]["annotations"] = {STARTED: "1690000000"}
                 objects[Key("ConfigMap", item["metadata"]["name"])] = item
+        if self.earlier:
+            item = retained_config_map("default", "app", self.earlier)
+            item["metadata"]["uid"] = "m-retained"
+            objects[Key("ConfigMap", item["metadata"]["name"])] = item
         for name, uid in self.claims.items():
             metadata = {"name": name, "uid": uid, "labels": labels("app")}
             if name in self.terminating:
@@ -96,7 +108,7 @@ class World:
             generation, seen, wanted, present = self.stateful_set
             objects[Key("StatefulSet", "app")] = {
                 "metadata": {"name": "app", "uid": "s-1", "labels": labels("app"), "generation": generation},
-                "spec": {"replicas": wanted},
+                "spec": {"replicas": wanted, "template": {"spec": {"containers": [{"args": self._arguments()}]}}},
                 "status": {"observedGeneration": seen, "replicas": present},
             }
         for name in self.pods:
@@ -106,12 +118,21 @@ class World:
                 "labels": labels("app"),
                 "creationTimestamp": "2026-01-01T00:00:00Z",
             }
-            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {}, "status": {}}
+            objects[Key("Pod", name)] = {"metadata": metadata, "spec": {"containers": []}, "status": {}}
         return objects
+
+    def _arguments(self):
+        return ["run", "-c", f"client.id={names.member('$(POD_NAME)', self.pods_uid)}"]
 
     def look(self):
         """Return the reset and what a pass sees."""
-        desired = DesiredReset("default", "again", "r-1", 1, self.spec, status=self.reset_status)
+        desired = DesiredReset(
+            *("default", "again", "r-1", 1, self.spec),
+            status=self.reset_status,
+            finalizers=self.finalizers,
+            deleting=self.deleted_at is not None,
+            deletion_time=self.deleted_at,
+        )
         observed = ObservedReset(
             self.now, self.app() if self.exists else None, self.objects() if self.exists else {}, before=self.before
         )
@@ -150,6 +171,8 @@ class World:
         """Carry an action out; once more does no harm."""
         self.done.append(action)
         match action:
+            case SetFinalizer(present):
+                self.finalizers = (FINALIZER,) if present else ()
             case SetOffsets(leaving, offsets):
                 self.members = tuple(member for member in self.members if member not in leaving)
                 if self.members:
@@ -159,6 +182,9 @@ class World:
                 assert self.lost() == set(), "topics are deleted only when their loss is accepted"
                 for name in topics:
                     self.topics.pop(name, None)
+            case Delete(Key("ConfigMap"), uid):
+                assert uid == "m-retained"
+                self.earlier = ""
             case Delete(key, uid):
                 assert self.claims.get(key.name, uid) == uid
                 if key.name in self.claims:

@@ -51,7 +51,8 @@ if is("RolledBack", "True") then
   return answer("Degraded", because("RolledBack"))
 end
 
-if obj.status.lifecycleState == "Suspended" then
+local scaled_to_zero = conditions["Ready"] ~= nil and conditions["Ready"].reason == "ScaledToZero"
+if obj.status.lifecycleState == "Suspended" and not scaled_to_zero then
   return answer("Suspended", "The application is suspended (spec.state)")
 end
 if is("Ready", "True") and not is("Reconciling", "True") then

@@ -1,0 +1,310 @@
+"""What Flux and Argo CD make of a StreamsApp in every state it can be in, by Flux's library and the script for Argo CD.
+
+The states are those of the operator's decisions, over a small cluster that the tests of reconciliation play with.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lupa.lua51
+import pytest
+from tests.operator.reconcile.world import APP, INPUT, NAMESPACE, Program, World, plan
+
+from e2e.cluster import tools
+from millrace.manifest import StreamsAppStatus
+from millrace.manifest.status import UNSEEN_GENERATION
+from millrace_operator.app.stalled import stalled_status
+from millrace_operator.children import TEMPLATE
+from millrace_operator.model import Member
+from millrace_operator.reconcile import REASONS, Reason, reconcile
+from millrace_operator.reconcile.annotations import PAUSE
+
+HEALTH = Path(__file__).parents[1] / "charts/argocd/resource_customizations/streams.millrace.dev/StreamsApp/health.lua"
+
+
+def running(**spec: Any) -> World:
+    """Return a healthy application with two pods."""
+    world = World()
+    world.change(replicas=2, **spec)
+    world.run(300)
+    return world
+
+
+def until(world: World, state: str) -> World:
+    """Go on until an application does this."""
+    for _ in range(200):
+        world.turn()
+        if world.status is not None and world.status.lifecycle_state == state:
+            return world
+        world.settle()
+        world.tick(2)
+    raise AssertionError(f"it was never {state}")
+
+
+def changed(**spec: Any) -> World:
+    """Return a healthy application that was changed, and has been looked at for long."""
+    world = running()
+    world.change(**spec)
+    world.run(600)
+    return world
+
+
+def upgraded_to(program: Program, **spec: Any) -> World:
+    """Return a healthy application whose image was changed to this program, and has been looked at for long."""
+    world = running()
+    world.programs["new"] = program
+    world.change(image="new", **spec)
+    world.run(600)
+    return world
+
+
+def new(program: Program) -> World:
+    """Return an application that has never run and whose program is this."""
+    world = World()
+    world.programs[world.manifest["image"]] = program
+    world.run(600)
+    return world
+
+
+def refused(*kinds: str) -> World:
+    """Return an application whose upgrade may not be written to these kinds of children."""
+    world = running()
+    world.refuses = set(kinds)
+    world.change(image="registry.example/words:2", replicas=3, podDisruptionBudget={"maxUnavailable": 2})
+    world.run(600)
+    return world
+
+
+def failed_pass(reason: str) -> World:
+    """Return an application over which a pass has come to no decision."""
+    world = running()
+    world.change(replicas=3)
+    world.status = stalled_status(world.desired(), reason, "It did not work.")
+    return world
+
+
+def unseen() -> World:
+    """Return an application that no operator has seen."""
+    return World(status=StreamsAppStatus(observed_generation=UNSEEN_GENERATION))
+
+
+def newer() -> World:
+    """Return an application whose manifest has just changed."""
+    world = running()
+    world.change(replicas=3)
+    return world
+
+
+def first_seen() -> World:
+    """Return an application that was looked at once."""
+    world = World()
+    world.turn()
+    return world
+
+
+def scaling_in() -> World:
+    """Return an application that gives a pod up."""
+    world = running()
+    world.change(replicas=1)
+    return until(world, "Draining")
+
+
+def suspending() -> World:
+    """Return an application whose pods are ending."""
+    world = running()
+    world.change(state="suspended")
+    world.turn()
+    return world
+
+
+def paused() -> World:
+    """Return an application that the operator is told to leave alone."""
+    world = running()
+    world.annotations[PAUSE] = "true"
+    world.run(30)
+    return world
+
+
+def invalid() -> World:
+    """Return an application whose spec has become invalid."""
+    world = running()
+    world.change(replicas=3)
+    broken = world.desired_without_spec("spec.threads: must be at least 1")
+    world.status = reconcile(broken, world.observed()).status
+    return world
+
+
+def without_input() -> World:
+    """Return an application whose input topic does not exist yet."""
+    world = World()
+    del world.topics[INPUT]
+    world.run(300)
+    return world
+
+
+def with_unfit_topic() -> World:
+    """Return an application one of whose internal topics has another number of partitions."""
+    world = running()
+    for name, topic in list(world.topics.items()):
+        if name != INPUT:
+            world.topics[name] = type(topic)(topic.id, topic.partitions + 1, topic.replication_factor, topic.config)
+    world.run(60)
+    return world
+
+
+def brokers_away() -> World:
+    """Return an application that runs while no broker answers."""
+    world = running()
+    world.brokers_up = False
+    world.run(30)
+    return world
+
+
+def name_taken() -> World:
+    """Return an application whose StatefulSet's name somebody else's StatefulSet has."""
+    world = World()
+    metadata = {"name": APP, "namespace": NAMESPACE, "labels": {"app": "legacy"}}
+    world.create({"kind": "StatefulSet", "metadata": metadata, "spec": {"theirs": True}})
+    world.run(300)
+    return world
+
+
+def id_in_use() -> World:
+    """Return an application in whose group a Java application is."""
+    java = Member("java", "java-0", "10.0.0.3", "java-7f-StreamThread-1-consumer")
+    world = World(group_exists=True, strangers=[java])
+    world.run(300)
+    return world
+
+
+def renewal_failed() -> World:
+    """Return an application whose pod does not come up as this operator builds it."""
+    world = World()
+    world.run(300)
+    (pod,) = world.pods()
+    pod["metadata"]["annotations"][TEMPLATE] = "another"
+    world.programs[world.manifest["image"]] = Program(crashes=True)
+    world.start_pods = lambda: None  # type: ignore[method-assign]  # the one that runs does not notice
+    world.run(300)
+    del world.start_pods
+    world.run(900)
+    return world
+
+
+def deleting() -> World:
+    """Return an application that is being deleted."""
+    world = running()
+    world.delete()
+    world.turn()
+    return world
+
+
+def refused_deletion() -> World:
+    """Return an application whose topics may not be deleted."""
+    world = running(deletionPolicy="Purge")
+    world.refused = True
+    world.delete()
+    world.run(60)
+    return world
+
+
+STATES: dict[str, tuple[Callable[[], World], str, str]] = {
+    "nobody has seen it": (unseen, "InProgress", "Progressing"),
+    "it is seen for the first time": (first_seen, "InProgress", "Progressing"),
+    "it provisions topics": (lambda: until(World(), "Provisioning"), "InProgress", "Progressing"),
+    "pods start": (lambda: until(World(boot_seconds=30), "Starting"), "InProgress", "Progressing"),
+    "it runs": (running, "Current", "Healthy"),
+    "the manifest has changed": (newer, "InProgress", "Progressing"),
+    "it is rolled": (lambda: until(newer_image(), "RollingOut"), "InProgress", "Progressing"),
+    "it is scaled in": (scaling_in, "InProgress", "Progressing"),
+    "it was rolled": (lambda: upgraded_to(Program()), "Current", "Healthy"),
+    "pods end to be suspended": (suspending, "InProgress", "Suspended|Progressing"),
+    "it is suspended": (lambda: changed(state="suspended"), "Current", "Suspended"),
+    "it is scaled to zero": (lambda: changed(replicas=0), "Current", "Healthy"),
+    "it is paused": (paused, "Current", "Suspended"),
+    "it waits for its input topic": (without_input, "InProgress", "Progressing"),
+    "the brokers are away": (brokers_away, "Current|InProgress", "Healthy|Degraded"),
+    "InvalidSpec": (invalid, "Failed", "Degraded"),
+    "PlanFailed": (lambda: upgraded_to(Program(plan=None)), "Failed", "Degraded"),
+    "PlanImageUnavailable": (lambda: upgraded_to(Program(pulls=False)), "Failed", "Degraded"),
+    "TopologyHeldBack": (lambda: upgraded_to(Program(plan=plan(["sums"]))), "Failed", "Degraded"),
+    "TopicsUnfit": (with_unfit_topic, "Failed", "Degraded"),
+    "StartFailed": (lambda: new(Program(crashes=True)), "Failed", "Degraded"),
+    "UpgradeFailed": (lambda: upgraded_to(Program(crashes=True)), "Failed", "Degraded"),
+    "UpgradeFailed, not rolled back": (
+        lambda: upgraded_to(Program(crashes=True), upgrade={"rollback": {"enabled": False}}),
+        "Failed",
+        "Degraded",
+    ),
+    "RefusedByApiServer: a StatefulSet": (lambda: refused("StatefulSet"), "Failed", "Degraded"),
+    "RefusedByApiServer: a ConfigMap": (lambda: refused("ConfigMap"), "Failed", "Degraded"),
+    "RefusedByApiServer: a plan Job": (lambda: refused("Job"), "Failed", "Degraded"),
+    "RefusedByApiServer: a PodDisruptionBudget": (lambda: refused("PodDisruptionBudget"), "Failed", "Degraded"),
+    "NameTaken": (name_taken, "Failed", "Degraded"),
+    "ApplicationIdInUse": (id_in_use, "Failed", "Degraded"),
+    "RenewalFailed": (renewal_failed, "Failed", "Degraded"),
+    "RefusedByKafka": (lambda: failed_pass("RefusedByKafka"), "Failed", "Degraded"),
+    "ActionFailed": (lambda: failed_pass("ActionFailed"), "Failed", "Degraded"),
+    "OperatorError": (lambda: failed_pass("OperatorError"), "Failed", "Degraded"),
+    "it is deleted": (deleting, "Terminating", "Progressing"),
+    "it is deleted, and that is refused": (refused_deletion, "Terminating", "Degraded"),
+}
+"""How an application comes to be in a state, and what is to be thought of it; where two answers will do, either is."""
+
+
+def newer_image() -> World:
+    """Return an application whose image has just changed."""
+    world = running()
+    world.change(image="registry.example/words:2")
+    return world
+
+
+def resource_of(world: World) -> dict[str, Any]:
+    """Return the resource as the API server gives it."""
+    assert world.status is not None
+    metadata: dict[str, Any] = {"name": "words", "namespace": "team", "generation": world.generation}
+    if world.deleted_at is not None:
+        metadata["deletionTimestamp"] = world.timestamp()
+    return {
+        "apiVersion": "streams.millrace.dev/v1alpha1",
+        "kind": "StreamsApp",
+        "metadata": metadata,
+        "spec": world.manifest,
+        "status": world.status.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+
+
+def flux_says(resource: dict[str, Any]) -> dict[str, str]:
+    """Return what Flux's library answers."""
+    asked = json.dumps([resource])
+    answer = subprocess.run([str(tools.path("kstatus"))], input=asked, capture_output=True, text=True, check=True)
+    (found,) = json.loads(answer.stdout)
+    return dict(found)
+
+
+def argo_says(resource: dict[str, Any]) -> dict[str, str]:
+    """Return what the script answers in the Lua that Argo CD has."""
+    lua = lupa.lua51.LuaRuntime(unpack_returned_tuples=True)
+    lua.globals().obj = lua.table_from(resource, recursive=True)
+    return dict(lua.execute(HEALTH.read_text()))
+
+
+@pytest.mark.parametrize(("make", "flux", "argo"), STATES.values(), ids=STATES)
+def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, argo: str) -> None:
+    """Who waits for a StreamsApp goes on when it is as the manifest says, and ends when somebody has to do something."""
+    resource = resource_of(make())
+    said = flux_says(resource)
+    assert said["status"] in flux.split("|"), (said, resource["status"])
+    said = argo_says(resource)
+    assert said["status"] in argo.split("|"), (said, resource["status"])
+
+
+def test_every_reason_to_stall_is_tried() -> None:
+    """No state in which somebody has to do something is left out, of those that a pass itself comes to."""
+    known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {Reason.NOT_STALLED}
+    assert known <= {Reason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

@@ -1,0 +1,93 @@
+"""`kubectl delete namespace`: it takes everything in no order, while a StreamsApp waits for the operator.
+
+The API server and its namespace controller are real, and so are the brokers; pods are pretended. The operator has the rights that
+the chart gives it, and no others.
+"""
+
+import secrets
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes import config
+
+from e2e.cluster import Cluster
+from e2e.cluster.waiting import wait_for
+from e2e.manifests import render
+from e2e.operator_process import OperatorProcess
+from e2e.pretend import INPUT, Kubelet, manifest
+from millrace.dev.kafka import EmbeddedKafka
+
+OPERATOR = "platform"
+_RIGHTS = ("ServiceAccount", "Role", "ValidatingAdmissionPolicy", "ClusterRole")
+"""What kinds begin with that are about the operator's rights."""
+
+
+class World:
+    """A control plane with a pretended node, and brokers."""
+
+    def __init__(self, cluster: Cluster, kafka: EmbeddedKafka, folder: Path) -> None:
+        self.cluster, self.kafka, self.folder = cluster, kafka, folder
+
+    def operator(self, namespace: str, *, namespaced: bool) -> OperatorProcess:
+        """Install the rights of an operator, and start it with them."""
+        name = f"millrace-operator-{secrets.token_hex(3)}"
+        values = {"watchNamespaces": [namespace] if namespaced else [], "crds": {"install": False}}
+        rendered = [item for item in yaml.safe_load_all(render(values, release=name, namespace=OPERATOR)) if item]
+        self.cluster.apply(*(item for item in rendered if item["kind"].startswith(_RIGHTS)))
+        token = self.cluster.kubectl("create", "token", name, "-n", OPERATOR).strip()
+        found = yaml.safe_load(self.cluster.kubeconfig.read_text())
+        found["users"][0]["user"] = {"token": token}
+        kubeconfig = self.folder / f"{name}.kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(found))
+        settings = {"NAMESPACES": namespace if namespaced else "", "POD_NAMESPACE": OPERATOR, "LEASE_NAME": name}
+        return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, PRETEND_BROKERS="real")
+
+    def is_gone(self, namespace: str) -> bool:
+        """Return whether a namespace does not exist any more."""
+        return not self.cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name").strip()
+
+    def topics(self) -> set[str]:
+        """Return the topics that there are."""
+        return set(self.kafka.admin().list_topics(timeout=60).topics)
+
+
+@pytest.fixture(scope="module")
+def world(api_server: Cluster) -> Iterator[World]:
+    """Give a control plane with the CRDs and a pretended node."""
+    api_server.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
+    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+    api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR}})
+    kubelet = Kubelet(config.new_client_from_config(str(api_server.kubeconfig)))
+    with tempfile.TemporaryDirectory(prefix="going-") as folder, EmbeddedKafka() as kafka:
+        kafka.create_topics(INPUT, partitions=2)
+        yield World(api_server, kafka, Path(folder))
+    kubelet.close()
+
+
+@pytest.mark.parametrize(
+    ("policy", "mode"),
+    [
+        ("Purge", "namespaced"),
+        pytest.param("Purge", "cluster-wide", marks=pytest.mark.thorough),
+        pytest.param("Retain", "namespaced", marks=pytest.mark.thorough),
+        pytest.param("Retain", "cluster-wide", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_namespace_goes_with_its_applications(world: World, policy: str, mode: str) -> None:
+    """The namespace goes; internal topics go with Purge and stay with Retain."""
+    name = f"app-{secrets.token_hex(3)}"
+    changelog = f"{name}-counts-changelog"
+    world.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    app = manifest(name, deletionPolicy=policy, kafka={"bootstrapServers": world.kafka.bootstrap_servers.split(",")})
+    with world.operator(name, namespaced=mode == "namespaced") as operator:
+        operator.wait_until_it_leads()
+        world.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": name}})
+        wait = ("wait", "--for=condition=Ready", f"streamsapp/{name}", "-n", name, "--timeout=180s")
+        world.cluster.kubectl(*wait, timeout_s=240)
+        assert changelog in world.topics()
+        world.cluster.kubectl("delete", "namespace", name, "--wait=false")
+        wait_for("the namespace to go", lambda: world.is_gone(name), timeout_s=480, tail=lambda: operator.log[-6000:])
+    assert (changelog in world.topics()) == (policy == "Retain")

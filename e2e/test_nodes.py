@@ -1,0 +1,107 @@
+"""More than one node: replicas that are kept apart, a node that is lost for good, and one that comes back."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.cluster.node import Node
+from e2e.images.catalogue import Images
+from e2e.support.application import Application
+from e2e.support.words import Words
+
+pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
+
+LOST_S = 300.0
+"""How long it may take until a node that says nothing is known to be lost, and something has come of it."""
+
+
+def evicted_after(seconds: int) -> list[dict[str, Any]]:
+    """Return the tolerations of a pod that its node, once it is lost, loses after a time; Kubernetes' default is 5 minutes."""
+    taints = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+    return [
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds} for taint in taints
+    ]
+
+
+@pytest.fixture
+def second(cluster: Cluster, images: Images) -> Iterator[Node]:
+    """Give a second node, with the image of the applications."""
+    with cluster.another_node(f"n{secrets.token_hex(2)}", [images.apps]) as node:
+        yield node
+
+
+def pod_on(app: Application, node: Node) -> str:
+    """Return the name of the only pod of an app on a node."""
+    (pod,) = (pod["metadata"]["name"] for pod in app.pods() if pod["spec"]["nodeName"] == node.name)
+    return pod
+
+
+def is_lost(app: Application, node: Node) -> bool:
+    """Return whether the cluster has given a node up."""
+    found = app.object("node", node.name)
+    assert found is not None
+    return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in found["status"]["conditions"])
+
+
+def test_a_node_that_is_lost_for_good_costs_no_word(word_count, words: Words, cluster: Cluster, second) -> None:
+    """The replica on the other node counts all; `explain` says what the lost one waits for, and its claim's deletion frees it."""
+    app: Application = word_count(words, replicas=2, podTemplate={"tolerations": evicted_after(5)})
+    app.apply()
+    app.wait_ready()
+    assert {pod["spec"]["nodeName"] for pod in app.pods()} == {cluster.node.name, second.name}
+    lost = pod_on(app, second)
+    (kept,) = {pod["metadata"]["name"] for pod in app.pods()} - {lost}
+    with words.load():
+        words.write()
+        second.machine.stop()
+        app.wait("the node to be given up", lambda: is_lost(app, second), LOST_S)
+        app.wait("the pod to be evicted", lambda: "deletionTimestamp" in app.object("pod", lost)["metadata"], LOST_S)
+    words.wait_exact(240)
+    app.wait("all partitions on one replica", lambda: app.status().get("readyReplicas") == 1)
+    remedy = f"If node {second.name} is gone for good, delete the Node"
+    app.wait("told what the pod waits for", lambda: remedy in app.explain(), LOST_S)
+
+    cluster.kubectl("delete", "node", second.name)
+    remedy = "If that node is gone for good, delete the claim and the pod"
+    app.wait("told what its successor waits for", lambda: remedy in app.explain(), LOST_S)
+    claim = next(item["metadata"]["name"] for item in app.objects("pvc") if item["metadata"]["name"].endswith(lost))
+    app.kubectl("delete", "pvc", claim, "--wait=false")
+    app.kubectl("delete", "pod", lost)
+    app.wait_ready(300)
+    assert {pod["spec"]["nodeName"] for pod in app.pods()} == {cluster.node.name}
+    words.write(times=10)
+    words.wait_exact()
+    assert app.instance(kept)["state"] == app.instance(lost)["state"]
+
+
+def test_a_node_that_was_cut_off_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
+    """Its replica goes on where it was; what was deleted meanwhile ends there, though nobody has waited for it."""
+    app: Application = word_count(words, replicas=2, drain={"terminationGracePeriodSeconds": 10})
+    app.apply()
+    app.wait_ready()
+    away = pod_on(app, second)
+    uids = {pod["metadata"]["uid"] for pod in app.pods()}
+    with words.load():
+        second.cut_off()
+        app.wait("the node to be given up", lambda: is_lost(app, second), LOST_S)
+    words.wait_exact(240)
+    second.rejoin()
+    app.wait_ready(LOST_S)
+    words.write(times=10)
+    words.wait_exact()
+    assert {pod["metadata"]["uid"] for pod in app.pods()} == uids
+
+    second.cut_off()
+    app.wait("the node to be given up again", lambda: is_lost(app, second), LOST_S)
+    app.ask_to_delete()
+    app.wait("gone", lambda: app.object("streamsapp") is None, LOST_S)
+    (event,) = (event for event in app.events() if event["reason"] == "PodsLeftBehind")
+    assert away in event["message"]
+    assert [pod["metadata"]["name"] for pod in app.objects("pod")] == [away]
+    second.rejoin()
+    app.wait("the pod to end", lambda: not app.objects("pod"), LOST_S)

@@ -1,0 +1,300 @@
+"""What the operator's account may do, on a real API server: what the operator asks for, nothing else, to its own objects only.
+
+The operator runs with the chart's rights and no others, and the API server writes down what it asks for. Pods and brokers are
+pretended.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kubernetes import config
+
+from e2e.cluster import Cluster, ClusterError
+from e2e.cluster.control_plane import WATCHED_NAMESPACE
+from e2e.cluster.waiting import wait_for
+from e2e.manifests import render
+from e2e.operator_process import OperatorProcess
+from e2e.pretend import Kubelet, manifest
+from e2e.test_children import POD_MONITOR_CRD
+from e2e.test_ownership import FOREIGN, SPEC
+from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, Kind
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.reconcile.applying import is_part_of
+
+ACCOUNT = f"system:serviceaccount:{WATCHED_NAMESPACE}:millrace-operator"
+SPACE = "apps"
+OURS = {"app.kubernetes.io/managed-by": "millrace-operator"}
+Right = tuple[str, str, str]
+GET_CHILDREN: set[Right] = {("get", kind.group, kind.plural) for kind in {*CHILDREN, POD_MONITORS} - {PODS, CLAIMS}}
+
+NOT_PRETENDED: set[Right] = {
+    ("get", "", "pods/log"),  # of plan Jobs
+    ("get", "", "secrets"),  # with credentials
+    ("get", "storage.k8s.io", "storageclasses"),  # before a volume grows
+    ("patch", "", "persistentvolumeclaims"),  # to have it grow
+    ("get", "streams.millrace.dev", "streamsresets"),  # right before a reset is carried out
+    ("patch", "streams.millrace.dev", "streamsresets"),  # for its finalizer
+    ("patch", "streams.millrace.dev", "streamsresets/status"),
+    ("patch", "", "events"),  # that come again
+}
+"""What the operator needs for parts of the world that are pretended here; tests with a node use it."""
+
+
+@pytest.fixture(scope="module")
+def guarded(api_server: Cluster) -> Cluster:
+    """Give a control plane with the chart's objects, and no operator in it."""
+    for name in (WATCHED_NAMESPACE, SPACE):
+        api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    documents = yaml.safe_load_all(render({"replicas": 0}, namespace=WATCHED_NAMESPACE))
+    objects = [item for item in documents if item and "helm.sh/hook" not in item["metadata"].get("annotations", {})]
+    api_server.apply(POD_MONITOR_CRD, *objects)
+    api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+    wait_for("the policy to be enforced", lambda: is_refused(api_server, "create", config_map("probe")), timeout_s=120)
+    return api_server
+
+
+def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return a ConfigMap."""
+    metadata = {"name": name, "namespace": SPACE, "labels": labels or {}}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {}}
+
+
+def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None) -> str:
+    """Return what the API server says when the operator's account is refused something; empty if it is not."""
+    files = () if obj is None else ("--filename=-",)
+    try:
+        cluster.kubectl(
+            *arguments,
+            *files,
+            f"--as={ACCOUNT}",
+            "--as-group=system:authenticated",
+            f"--namespace={SPACE}",
+            stdin=None if obj is None else json.dumps(obj),
+        )
+    except ClusterError as error:
+        return str(error)
+    return ""
+
+
+def refused_patch(cluster: Cluster, kind: Kind, name: str, body: dict[str, Any]) -> str:
+    """Return what the API server says when the operator's account is refused a merge patch; empty if it is not."""
+    api = config.new_client_from_config(str(cluster.kubeconfig))
+    api.set_default_header("Impersonate-User", ACCOUNT)
+    try:
+        Requests(api, lambda: 60.0, lambda *_: None).patch(kind, SPACE, name, body)
+    except ApiError as error:
+        return str(error)
+    return ""
+
+
+def is_refused(cluster: Cluster, verb: str, obj: dict[str, Any]) -> bool:
+    """Return whether the policy refuses that an object is written, without writing it."""
+    return "managed-by" in refusal(cluster, verb, "--dry-run=server", "--validate=false", obj=obj)
+
+
+def test_the_operator_can_touch_its_own_objects_only(guarded: Cluster) -> None:
+    """What is not labelled as the operator's can be neither made, nor changed, nor deleted, nor taken over by labelling it."""
+    guarded.apply(config_map("theirs"), config_map("ours", OURS))
+    kinds = [("v1", "Service", {"ports": [{"port": 80}]}), ("v1", "ServiceAccount", None)]
+    for version, kind, spec in kinds:
+        obj = {"apiVersion": version, "kind": kind, "metadata": {"name": "theirs", "namespace": SPACE}}
+        guarded.apply(obj | ({"spec": spec} if spec else {}))
+        assert "managed-by" in refusal(guarded, "delete", kind, "theirs")
+    assert "managed-by" in refusal(guarded, "create", "--validate=false", obj=config_map("new"))
+    assert "managed-by" in refusal(guarded, "delete", "configmap", "theirs")
+    change, take = {"data": {"a": "b"}}, {"metadata": {"labels": OURS}}
+    assert "managed-by" in refused_patch(guarded, CONFIG_MAPS, "theirs", change)
+    assert "managed-by" in refused_patch(guarded, CONFIG_MAPS, "theirs", take)
+    give_away = {"metadata": {"labels": dict.fromkeys(OURS)}}
+    assert "managed-by" in refused_patch(guarded, CONFIG_MAPS, "ours", give_away)
+    assert refused_patch(guarded, CONFIG_MAPS, "ours", change) == ""
+    assert refusal(guarded, "delete", "configmap", "ours", "--wait=false") == ""
+    guarded.kubectl("delete", "configmap,service,serviceaccount", "theirs", "-n", SPACE)
+
+
+def test_of_a_pod_only_the_drain_annotation_can_be_changed(guarded: Cluster) -> None:
+    """Whoever has the operator's account cannot run an image of theirs in a pod that is there, nor make it another's."""
+    for name, labels in (("theirs", {}), ("ours", OURS)):
+        metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
+        spec = {"automountServiceAccountToken": False, "containers": [{"name": "c", "image": "registry.example/a:1"}]}
+        wait_for(
+            "the namespace's account",
+            lambda: guarded.kubectl("get", "serviceaccount", "default", "-n", SPACE),
+            timeout_s=60,
+        )
+        guarded.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+    pod = json.loads(guarded.kubectl("get", "pod", "ours", "-n", SPACE, "-o", "json"))
+    [container] = pod["spec"]["containers"]
+    drain = {"metadata": {"annotations": {"streams.millrace.dev/drain": "1"}}}
+    assert "managed-by" in refused_patch(guarded, PODS, "theirs", drain)
+    for patch in (
+        {"spec": {"containers": [{**container, "image": "registry.example/b:1"}]}},
+        {"metadata": {"labels": {"app": "another"}}},
+        {"metadata": {"annotations": {"a": "c"}}},
+        {"metadata": {"annotations": {"a": None}}},
+        {"metadata": {"annotations": {"new": "d"}}},
+        {"metadata": {"finalizers": ["example.com/f"]}},
+        {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "theirs", "uid": "1"}]}},
+    ):
+        assert "nothing but the annotation" in refused_patch(guarded, PODS, "ours", patch), patch
+    assert refused_patch(guarded, PODS, "ours", drain) == ""
+    again = {"metadata": {"annotations": {"streams.millrace.dev/drain": "2"}}}
+    assert refused_patch(guarded, PODS, "ours", again) == ""
+    guarded.kubectl("delete", "pod", "theirs", "ours", "-n", SPACE, "--grace-period=0", "--force")
+
+
+@pytest.fixture
+def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
+    """Give a pretended node."""
+    kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)))
+    yield kubelet
+    kubelet.close()
+
+
+def test_the_operator_has_the_rights_that_it_uses_and_no_others(
+    guarded: Cluster, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    """Through an application's whole life nothing is refused to it, and each of its rights is used."""
+    settings = {"POD_NAMESPACE": WATCHED_NAMESPACE, "LEASE_NAME": "millrace-operator", "RELIST_SECONDS": 10}
+    with OperatorProcess(own_kubeconfig(guarded, tmp_path), tmp_path / "operator.log", **settings) as operator:
+        operator.wait_until_it_leads()
+        live_through(guarded, kubelet)
+    events = audited(guarded)
+    for event in events:
+        assert event.get("responseStatus", {}).get("code", 200) not in {401, 403, 422}, event
+    asked, allowed = rights_used(events), rights_of_the_chart()
+    assert asked - allowed == set()
+    assert allowed >= NOT_PRETENDED
+    assert allowed - asked - NOT_PRETENDED == set()
+
+
+def own_kubeconfig(cluster: Cluster, folder: Path) -> Path:
+    """Return the file by which a process is the operator's account."""
+    token = cluster.kubectl("create", "token", "millrace-operator", "-n", WATCHED_NAMESPACE, "--duration=2h").strip()
+    content = yaml.safe_load(cluster.kubeconfig.read_text())
+    content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
+    file = folder / "kubeconfig"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
+    """Have an application made, scaled in, upgraded, tampered with, stripped of what is optional, and purged.
+
+    Another one is orphaned, and others find names taken.
+    """
+    name = "one"
+
+    def apply(**spec: Any) -> None:
+        app = manifest(name, deletionPolicy="Purge", **spec)
+        cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
+        wait_for(f"{name} with {spec}", lambda: is_settled(cluster, name, spec["replicas"]), timeout_s=240)
+
+    apply(replicas=2, observability=monitored("30s"))
+    apply(replicas=1, observability=monitored("10s"), networkPolicy={"ingressFrom": []})
+    apply(replicas=1, observability=monitored("10s"), podDisruptionBudget={"maxUnavailable": "2"})
+    apply(replicas=1, observability=monitored("10s"), image="registry.example/app:2")
+    tampered = {
+        "service": {"spec": {"publishNotReadyAddresses": False}},
+        "serviceaccount": {"automountServiceAccountToken": True},
+    }
+    for kind, change in tampered.items():
+        cluster.kubectl("patch", kind, name, "-n", SPACE, "--type=merge", f"--patch={json.dumps(change)}")
+        wait_for(
+            f"{kind} to be put right", lambda of=kind, change=change: not has(cluster, of, name, change), timeout_s=120
+        )
+    off = {"enabled": False}
+    apply(replicas=1, image="registry.example/app:2", networkPolicy=off, podDisruptionBudget=off)
+    cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    orphan(cluster, kubelet, "two")
+    meet_objects_of_others(cluster)
+
+
+def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
+    """Have an application left to itself while its plan Job runs."""
+    app = manifest(name, deletionPolicy="Orphan", observability=monitored("30s"))
+    selector = f"--selector=streams.millrace.dev/app={name}"
+    with kubelet.silent():
+        cluster.apply({**app, "metadata": {"name": name, "namespace": SPACE}})
+        wait_for(
+            "its plan Job", lambda: cluster.kubectl("get", "jobs", "-n", SPACE, selector, "-o", "name"), timeout_s=120
+        )
+        cluster.kubectl("delete", "streamsapp", name, "-n", SPACE, "--timeout=200s", timeout_s=220)
+        kinds = "jobs,configmaps,services,serviceaccounts,poddisruptionbudgets,networkpolicies,podmonitors"
+        assert "job.batch" in cluster.kubectl("get", kinds, "-n", SPACE, selector, "-o", "name")
+        cluster.kubectl("delete", kinds, "-n", SPACE, selector)
+
+
+def meet_objects_of_others(cluster: Cluster) -> None:
+    """Have applications of which each finds an object of somebody else under a name that it wants."""
+    metadata = {"namespace": SPACE, "labels": {"app": "legacy"}}
+    theirs = [
+        {"apiVersion": version, "kind": kind, "metadata": {**metadata, "name": name}, **fields}
+        for version, kind, name, fields in (make(app) for app, make in FOREIGN.items())
+    ]
+    cluster.apply(*theirs)
+    for app in FOREIGN:
+        cluster.apply({**manifest(app, **SPEC), "metadata": {"name": app, "namespace": SPACE}})
+    wait_for("all kinds to be read", lambda: rights_used(audited(cluster)) >= GET_CHILDREN, timeout_s=240)
+    cluster.kubectl("delete", "streamsapp", *FOREIGN, "-n", SPACE, "--timeout=200s", timeout_s=220)
+    for obj in theirs:
+        cluster.kubectl("delete", obj["kind"], obj["metadata"]["name"], "-n", SPACE)
+
+
+def monitored(interval: str) -> dict[str, Any]:
+    """Return `spec.observability` of an application that is scraped so often."""
+    return {"metrics": {"podMonitor": {"enabled": True, "interval": interval}}}
+
+
+def has(cluster: Cluster, kind: str, name: str, change: dict[str, Any]) -> bool:
+    """Return whether an object has what somebody has changed about it."""
+    return is_part_of(change, json.loads(cluster.kubectl("get", kind, name, "-n", SPACE, "-o", "json")))
+
+
+def is_settled(cluster: Cluster, name: str, replicas: int) -> bool:
+    """Return whether an application runs as it is specified, and its operator has nothing left to do."""
+    app = json.loads(cluster.kubectl("get", "streamsapp", name, "-n", SPACE, "-o", "json"))
+    status, generation = app.get("status", {}), app["metadata"]["generation"]
+    conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
+    done = (conditions.get("Ready"), conditions.get("Reconciling")) == ("True", "False")
+    stable = status.get("stableRevision") == status.get("currentRevision")
+    return bool(done and stable and status["observedGeneration"] == generation and status["replicas"] == replicas)
+
+
+def audited(cluster: Cluster) -> list[dict[str, Any]]:
+    """Return what the operator's process has asked for that is about objects, and not only which kinds there are."""
+    lines = cluster.audit_log.read_bytes().rpartition(b"\n")[0].decode().splitlines()
+    events = [json.loads(line) for line in lines if ACCOUNT in line]
+    return [event for event in events if event["user"]["username"] == ACCOUNT and "objectRef" in event]
+
+
+def rights_used(events: list[dict[str, Any]]) -> set[Right]:
+    """Return verb, group and resource of what was asked for."""
+    references = [(event["verb"], event["objectRef"]) for event in events]
+    return {
+        (verb, item.get("apiGroup", ""), "/".join(filter(None, (item["resource"], item.get("subresource")))))
+        for verb, item in references
+    }
+
+
+def rights_of_the_chart() -> set[Right]:
+    """Return verb, group and resource of every right in the chart's roles for the operator."""
+    found: set[Right] = set()
+    for item in yaml.safe_load_all(render({}, namespace=WATCHED_NAMESPACE)):
+        if (
+            item
+            and item["kind"] in {"Role", "ClusterRole"}
+            and not item["metadata"]["name"].endswith((":view", ":edit"))
+        ):
+            for rule in item["rules"]:
+                found |= {
+                    (verb, group, resource)
+                    for verb in rule["verbs"]
+                    for group in rule["apiGroups"]
+                    for resource in rule["resources"]
+                }
+    return found

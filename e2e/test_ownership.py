@@ -1,0 +1,388 @@
+"""Whose objects are, judged by Kubernetes itself: nothing of somebody else is written or deleted, and who owns the StatefulSet.
+
+A real API server with its controllers, garbage collection among them; pods and brokers are pretended.
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import config
+
+from e2e.cluster import Cluster
+from e2e.cluster.waiting import wait_for
+from e2e.operator_process import OperatorProcess
+from e2e.pretend import Kubelet, manifest
+from e2e.test_children import POD_MONITOR_CRD
+from e2e.test_operator_process import World
+from millrace.manifest import StreamsAppSpec
+from millrace_operator.children import APP_UID, RETAINED, RETAINED_KEY, labels, names
+from millrace_operator.cluster.act import Hands, StaleError
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MONITORS
+from millrace_operator.cluster.requests import Requests
+from millrace_operator.model import Apply, Key
+from millrace_operator.reconcile.revisions import revision_of
+
+pytestmark = pytest.mark.timeout(1200)
+
+SPEC: dict[str, Any] = {
+    "replicas": 2,
+    "networkPolicy": {"enabled": True},
+    "observability": {"metrics": {"podMonitor": {"enabled": True}}},
+    "drain": {"terminationGracePeriodSeconds": 1},
+}
+POD: dict[str, Any] = {
+    "metadata": {"labels": {"app": "legacy"}},
+    "spec": {"containers": [{"name": "c", "image": "registry.example/legacy:1"}], "restartPolicy": "Always"},
+}
+ONCE: dict[str, Any] = {**POD, "spec": {**POD["spec"], "restartPolicy": "Never"}}
+SELECTOR = {"matchLabels": {"app": "legacy"}}
+
+
+def revision(app: str) -> str:
+    """Return the revision of the app of a name."""
+    return revision_of(StreamsAppSpec.model_validate(manifest(app, **SPEC)["spec"]))
+
+
+FOREIGN: dict[str, Callable[[str], tuple[str, str, str, dict[str, Any]]]] = {
+    "account": lambda app: ("v1", "ServiceAccount", app, {"automountServiceAccountToken": True}),
+    "service": lambda app: (
+        "v1",
+        "Service",
+        app,
+        {"spec": {"selector": {"app": "legacy"}, "ports": [{"port": 80}]}},
+    ),
+    "budget": lambda app: (
+        "policy/v1",
+        "PodDisruptionBudget",
+        app,
+        {"spec": {"minAvailable": 2, "selector": SELECTOR}},
+    ),
+    "policy": lambda app: ("networking.k8s.io/v1", "NetworkPolicy", app, {"spec": {"podSelector": SELECTOR}}),
+    "plan-policy": lambda app: (
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        names.plan_network_policy(app),
+        {"spec": {"podSelector": SELECTOR}},
+    ),
+    "monitor": lambda app: (
+        "monitoring.coreos.com/v1",
+        "PodMonitor",
+        app,
+        {"spec": {"selector": SELECTOR, "podMetricsEndpoints": []}},
+    ),
+    "set": lambda app: (
+        "apps/v1",
+        "StatefulSet",
+        app,
+        {"spec": {"replicas": 0, "serviceName": "legacy", "selector": SELECTOR, "template": POD}},
+    ),
+    "manifest": lambda app: ("v1", "ConfigMap", names.revision_config_map(app, revision(app)), {"data": {"a": "b"}}),
+    "plan": lambda app: ("v1", "ConfigMap", names.plan_config_map(app, revision(app)), {"data": {"a": "b"}}),
+    "job": lambda app: (
+        "batch/v1",
+        "Job",
+        names.plan_job(app, revision(app)),
+        {"spec": {"suspend": True, "template": ONCE}},
+    ),
+}
+"""By the name of an application: an object of somebody else that has the name of one of its children."""
+SUPPORTING = {"account", "service", "budget", "policy", "plan-policy", "monitor"}
+"""Those of which the application needs the name not at all costs."""
+
+
+class Place(World):
+    """A control plane with a pretended node, which is asked without a process for each look."""
+
+    def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path) -> None:
+        super().__init__(cluster, kubelet, folder)
+        self.requests = Requests(config.new_client_from_config(str(cluster.kubeconfig)), lambda: 60.0, _count)
+
+    def get(self, namespace: str, kind: str, *names: str) -> list[dict]:
+        """Return objects."""
+        found = next(one for one in (*CHILDREN, POD_MONITORS, APPS) if kind.lower() in {one.plural, one.kind.lower()})
+        items = self.requests.list(found, namespace)["items"]
+        return [{**item, "kind": found.kind} for item in items if not names or item["metadata"]["name"] in names]
+
+    def children(self, namespace: str) -> list[dict]:
+        """Return what the operator has applied."""
+        kinds = [kind for kind in (*CHILDREN, POD_MONITORS) if kind.kind not in {"Pod", "PersistentVolumeClaim"}]
+        found = [item for kind in kinds for item in self.get(namespace, kind.plural)]
+        return [item for item in found if "streams.millrace.dev/app" in item["metadata"].get("labels", {})]
+
+
+def _count(*_: Any) -> None:
+    """Requests are not counted."""
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Iterator[Place]:
+    """Start a control plane with the CRDs, PodMonitor's among them, and a pretended node."""
+    folder = tmp_path_factory.mktemp("ownership")
+    with Cluster.start(folder / "c", with_node=False) as cluster:
+        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
+        cluster.apply(POD_MONITOR_CRD)
+        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
+        yield Place(cluster, kubelet, folder)
+        kubelet.close()
+
+
+def get(world: Place, space: str, kind: str, name: str) -> dict[str, Any] | None:
+    """Return an object, or None."""
+    found = world.get(space, kind, name)
+    return found[0] if found else None
+
+
+def stalled(world: Place, space: str, app: str) -> dict[str, str]:
+    """Return an app's condition Stalled; empty if it has none."""
+    found = get(world, space, "streamsapp", app) or {}
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((item for item in conditions if item["type"] == "Stalled"), {})
+
+
+def is_settled(obj: dict[str, Any] | None) -> bool:
+    """Return whether the controllers of an object have written what they have to."""
+    status = {} if obj is None else obj.get("status", {})
+    if obj is None or obj["kind"] in {"StatefulSet", "PodDisruptionBudget"}:
+        return "observedGeneration" in status
+    return obj["kind"] != "Job" or bool(status.get("conditions"))
+
+
+def gone(world: Place, space: str, kind: str, *objects: str) -> None:
+    """Wait until objects are gone; all of the kind if none is named."""
+    wait_for(f"{kind} {objects} to be gone", lambda: not world.get(space, kind, *objects), timeout_s=180)
+
+
+def test_objects_of_somebody_else_are_left_alone(world):
+    """Whatever its kind: it is never written, it survives the app, and the app goes on by itself when it has gone."""
+    space = world.namespace("foreign")
+    theirs = {app: make(app) for app, make in FOREIGN.items()}
+    for version, kind, name, fields in theirs.values():
+        metadata = {"name": name, "namespace": space, "labels": {"app": "legacy"}}
+        world.cluster.apply({"apiVersion": version, "kind": kind, "metadata": metadata, **fields})
+
+    def seen(app: str) -> dict[str, Any] | None:
+        return get(world, space, theirs[app][1], theirs[app][2])
+
+    for app in theirs:
+        wait_for(f"the controllers of {app}", lambda app=app: is_settled(seen(app)), timeout_s=120)
+    before = {app: seen(app) for app in theirs}
+    with world.operator("foreign", space, RESYNC_SECONDS=1) as operator:
+        tail = lambda: operator.log[-3000:]  # noqa: E731 - read when the wait fails
+        world.apply(space, *theirs, **SPEC)
+        for app, (_, kind, name, _) in theirs.items():
+            told = wait_for(
+                f"{app} to be told",
+                lambda app=app: (c := stalled(world, space, app)).get("status") == "True" and c,
+                timeout_s=180,
+                tail=tail,
+            )
+            assert told["reason"] == "NameTaken", app
+            assert f"{kind} {name} exists and is not of this StreamsApp" in told["message"], app
+        wait_for("apps that run without it", lambda: world.ready(space) == SUPPORTING, timeout_s=180, tail=tail)
+        assert {app: seen(app) for app in theirs} == before
+        world.cluster.kubectl("delete", "streamsapps", "--all", "-n", space, "--wait=false")
+        gone(world, space, "streamsapps")
+        assert {app: seen(app) for app in theirs} == before
+        world.apply(space, *theirs, **SPEC)
+        for app in theirs:
+            wait_for(
+                f"{app} to be told", lambda app=app: stalled(world, space, app).get("status") == "True", timeout_s=180
+            )
+        for _, kind, name, _ in theirs.values():
+            world.cluster.kubectl("delete", kind, name, "-n", space)
+        world.wait_ready(space, *theirs)
+        for app in theirs:
+            wait_for(f"{app} to go on", lambda app=app: stalled(world, space, app)["status"] == "False", timeout_s=120)
+
+
+class _Hands:
+    """The operator's hands on a real API server, and the app for which they act."""
+
+    def __init__(self, world: Place, space: str) -> None:
+        self.requests = Requests(config.new_client_from_config(str(world.cluster.kubeconfig)), lambda: 60.0, _count)
+        self.children = Cache()
+        self._hands = Hands(self.requests, Cache(), self.children)
+        self.app = {"metadata": {"name": "orders", "namespace": space, "uid": "11111111-2222-3333-4444-555555555555"}}
+
+    def config_map(self, **marks: str) -> dict[str, Any]:
+        """Return the ConfigMap of a revision, as it is wanted."""
+        own = {**labels("orders", revision="r"), APP_UID: self.app["metadata"]["uid"], **marks}
+        metadata = {"name": "orders-rev-r", "namespace": self.app["metadata"]["namespace"], "labels": own}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+
+    def apply(self, obj: dict[str, Any], uid: str | None = None) -> dict[str, Any]:
+        """Apply an object and return what is there then."""
+        self._hands.do(Apply(obj, uid), self.app)
+        found = self.children.of_app(self.app["metadata"]["namespace"], "orders")
+        return dict(found[Key(obj["kind"], obj["metadata"]["name"])])
+
+
+@pytest.fixture
+def hands(world) -> _Hands:
+    """Give the operator's hands in a namespace of the test's own."""
+    return _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
+
+
+def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
+    """An object is created and not applied at first, yet a later apply removes what only its creation had."""
+    made = hands.apply(hands.config_map(old="yes"))
+    assert made["metadata"]["labels"]["old"] == "yes"
+    applied = hands.apply(hands.config_map(), made["metadata"]["uid"])
+    assert "old" not in applied["metadata"]["labels"]
+    kept = hands.requests.get(CONFIG_MAPS, hands.app["metadata"]["namespace"], "orders-rev-r")
+    assert [item["operation"] for item in kept["metadata"]["managedFields"]] == ["Apply"]
+
+
+def test_object_that_was_replaced_meanwhile_is_not_overwritten(hands, world):
+    """It has the name of the one that was seen, and another uid."""
+    space = hands.app["metadata"]["namespace"]
+    made = hands.apply(hands.config_map())
+    world.cluster.kubectl("delete", "configmap", "orders-rev-r", "-n", space)
+    world.cluster.kubectl("create", "configmap", "orders-rev-r", "-n", space)
+    before = get(world, space, "configmap", "orders-rev-r")
+    with pytest.raises(StaleError):
+        hands.apply(hands.config_map(old="yes"), made["metadata"]["uid"])
+    assert get(world, space, "configmap", "orders-rev-r") == before
+
+
+@pytest.fixture
+def running(world) -> Iterator[tuple[str, OperatorProcess]]:
+    """Give a namespace with an application `orders` that runs, and its operator."""
+    space = world.namespace(f"running-{secrets.token_hex(3)}")
+    with world.operator(space, space, RESYNC_SECONDS=1) as operator:
+        world.apply(space, "orders", **SPEC)
+        world.wait_ready(space, "orders")
+        yield space, operator
+
+
+CASCADES = ["background", "foreground", "orphan"]
+
+
+def pods(world: Place, space: str) -> dict[str, str]:
+    """Return the uids of the application's pods by name."""
+    found = world.get(space, "pods")
+    runtime = [pod for pod in found if pod["metadata"]["labels"]["app.kubernetes.io/component"] == "runtime"]
+    return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in runtime}
+
+
+def owners(world: Place, space: str) -> list[str]:
+    """Return the kinds of what owns the StatefulSet."""
+    found = get(world, space, "statefulset", "orders")
+    assert found is not None
+    return [owner["kind"] for owner in found["metadata"].get("ownerReferences", [])]
+
+
+def test_children_of_an_older_operator_are_marked_and_nothing_rolls(world, running):
+    """Without uid and owner reference they are taken over as they run; a change of the policy rolls nothing either."""
+    space, _ = running
+    before, generation = pods(world, space), _generation(world, space)
+    orders = get(world, space, "streamsapp", "orders")
+    world.cluster.kubectl(
+        "label",
+        "sts,svc,sa,cm,pdb,netpol,podmonitor",
+        "-n",
+        space,
+        "-l",
+        "streams.millrace.dev/app=orders",
+        f"{APP_UID}-",
+    )
+    world.cluster.kubectl(
+        "patch", "statefulset", "orders", "-n", space, "--type=merge", "-p", '{"metadata":{"ownerReferences":null}}'
+    )
+
+    def marked() -> bool:
+        uids = {item["metadata"]["labels"].get(APP_UID) for item in world.children(space)}
+        return uids == {orders["metadata"]["uid"]} and owners(world, space) == ["StreamsApp"]
+
+    wait_for("the marks", marked, timeout_s=120)
+    for policy, kept in (("Orphan", []), ("Retain", ["StreamsApp"])):
+        world.apply(space, "orders", **SPEC, deletionPolicy=policy)
+        wait_for(f"the reference under {policy}", lambda kept=kept: owners(world, space) == kept, timeout_s=120)
+    world.wait_ready(space, "orders")
+    assert pods(world, space) == before
+    assert _generation(world, space) == generation
+
+
+def _generation(world: Place, space: str) -> int:
+    found = get(world, space, "statefulset", "orders")
+    assert found is not None
+    return int(found["metadata"]["generation"])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cascade", CASCADES)
+def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, running, cascade):
+    """Kubectl's cascade is about what the garbage collector does; the deletion policy is carried out in any case."""
+    space, _ = running
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
+    gone(world, space, "statefulsets")
+    wait_for("the pods to be gone", lambda: not pods(world, space), timeout_s=120)
+    assert len(world.get(space, "persistentvolumeclaims")) == 2
+    retained = {names.plan_config_map("orders", revision("orders")), names.retained_config_map("orders")}
+    assert {item["metadata"]["name"] for item in world.children(space)} == retained
+    assert all(item["metadata"]["labels"][RETAINED] == "true" for item in world.children(space))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("cascade", CASCADES)
+def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, cascade):
+    """Without an owner reference the garbage collector has nothing to delete; the next app takes the pods over."""
+    space, _ = running
+    before = pods(world, space)
+    world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
+    wait_for("the reference to be gone", lambda: owners(world, space) == [], timeout_s=120)
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
+    world.apply(space, "orders", **SPEC)
+    world.wait_ready(space, "orders")
+    assert pods(world, space) == before
+    assert owners(world, space) == ["StreamsApp"]
+
+
+@pytest.mark.thorough
+def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
+    """The StatefulSet, which tells them, goes before the members do; the next app has them from what the deletion leaves."""
+    space, _ = running
+    uids = [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
+    world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
+    wait_for("the reference to be gone", lambda: owners(world, space) == [], timeout_s=120)
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
+    world.apply(space, "orders", **SPEC)
+    world.wait_ready(space, "orders")
+    uids += [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
+    (record,) = world.get(space, "configmaps", names.retained_config_map("orders"))
+    assert json.loads(record["data"][RETAINED_KEY])["memberUids"] == [uid.partition("-")[0] for uid in uids]
+
+
+@pytest.mark.thorough
+def test_finalizer_taken_off_by_force_ends_pods_and_leaves_the_rest(world, running):
+    """Garbage collection takes the StatefulSet; volumes, plans and manifests stay, and can be handed over to the next app."""
+    space, operator = running
+    operator.signal(15)
+    operator.end()
+    world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--wait=false")
+    nobody = '{"metadata":{"finalizers":null}}'
+    world.cluster.kubectl("patch", "streamsapp", "orders", "-n", space, "--type=merge", "-p", nobody)
+    gone(world, space, "statefulsets")
+    wait_for("the pods to be gone", lambda: not pods(world, space), timeout_s=120)
+    assert len(world.get(space, "persistentvolumeclaims")) == 2
+    assert world.get(space, "service", "orders")
+    with world.operator(f"{space}-2", space, RESYNC_SECONDS=1):
+        world.apply(space, "orders", **SPEC)
+        told = lambda: stalled(world, space, "orders")  # noqa: E731 - read twice
+        wait_for("what is in the way", lambda: told().get("reason") == "NameTaken", timeout_s=180)
+
+        def as_told() -> bool:
+            commands = {line.partition("hand over all of them: ")[2] for line in told()["message"].splitlines()}
+            for command in filter(None, commands):
+                world.cluster.kubectl(*command.split()[1:], "-n", space)
+            return told()["status"] == "False"
+
+        wait_for("it to go on", as_told, timeout_s=180)
+        world.wait_ready(space, "orders")

@@ -1,0 +1,251 @@
+"""What a real API server refuses, and what users and their tools see of it: the operator as a process, with pretended pods.
+
+A quota, an admission policy or a missing right is told in a status that is true of the manifest's generation, and holds up only
+what rests on it.
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import config
+
+from e2e.cluster import Cluster, ClusterError, tools
+from e2e.cluster.waiting import wait_for
+from e2e.operator_process import OperatorProcess
+from e2e.pretend import Kubelet, manifest
+from millrace_operator.model import DRAIN
+
+BUDGET: dict[str, Any] = {
+    "apiVersion": "policy/v1",
+    "kind": "PodDisruptionBudget",
+    "metadata": {"name": "tried"},
+    "spec": {"maxUnavailable": 1, "selector": {"matchLabels": {"a": "b"}}},
+}
+POD_THAT_DRAINS: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "tried", "annotations": {DRAIN: "1"}},
+    "spec": {"containers": [{"name": "tried", "image": "registry.example/app:1"}]},
+}
+_POLICY = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}
+_BINDING = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding"}
+
+
+class World:
+    """A control plane with a pretended node, and one application."""
+
+    def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.namespace = namespace
+        cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+
+    def operator(self) -> OperatorProcess:
+        """Start an operator that serves the namespace."""
+        settings = {"NAMESPACES": self.namespace, "POD_NAMESPACE": self.namespace, "RESYNC_SECONDS": 2}
+        return OperatorProcess(self.cluster.kubeconfig, self.folder / f"{self.namespace}.log", **settings)
+
+    def apply(self, **spec: Any) -> None:
+        """Apply the application."""
+        app = manifest("orders", **spec)
+        self.cluster.apply({**app, "metadata": {**app["metadata"], "namespace": self.namespace}})
+
+    def objects(self, kind: str, *names: str) -> list[dict[str, Any]]:
+        """Return objects of the namespace."""
+        arguments = ("get", kind, *names, "-n", self.namespace, "-o", "json", "--ignore-not-found")
+        found = json.loads(self.cluster.kubectl(*arguments) or "{}")
+        return list(found.get("items", [found] if found else []))
+
+    def app(self) -> dict[str, Any]:
+        """Return the application."""
+        return self.objects("streamsapp", "orders")[0]
+
+    def conditions(self) -> dict[str, str]:
+        """Return the conditions that tools look at, with their status."""
+        found = self.app().get("status", {}).get("conditions", [])
+        return {item["type"]: item["status"] for item in found if item["type"] in {"Ready", "Reconciling", "Stalled"}}
+
+    def message(self) -> str:
+        """Return what `Stalled` says."""
+        found = self.app().get("status", {}).get("conditions", [])
+        return next((item["message"] for item in found if item["type"] == "Stalled"), "")
+
+    def wait(self, what: str, holds: Any, operator: OperatorProcess) -> None:
+        """Wait until something holds, and show the application and the operator's log if it never does."""
+        wait_for(what, holds, timeout_s=300, tail=lambda: f"{json.dumps(self.app())}\n{operator.log[-3000:]}")
+
+    def forbid(self, group: str, resource: str, tried: dict[str, Any] | None, *, allowed: str = "false") -> str:
+        """Have an admission policy refuse writes of a kind in the namespace, and return its name once it does.
+
+        Args:
+            group: The kind's API group.
+            resource: The kind in the plural, with its subresource if it is about that.
+            tried: An object of the kind, which is tried until it is refused; None to look at the policy's status only.
+            allowed: Which objects are not refused, in CEL.
+        """
+        name = f"no-{resource.replace('/', '-')}-{self.namespace}"
+        rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [resource]}
+        here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": self.namespace}}}
+        validation = {"expression": allowed, "message": f"{resource} are not for you"}
+        spec = {"failurePolicy": "Fail", "matchConstraints": {"resourceRules": [rule]}, "validations": [validation]}
+        self.cluster.apply({**_POLICY, "metadata": {"name": name}, "spec": spec})
+        bound = {"policyName": name, "validationActions": ["Deny"], "matchResources": here}
+        self.cluster.apply({**_BINDING, "metadata": {"name": name}, "spec": bound})
+        if tried is not None:
+            wait_for("the policy to be in force", lambda: self._is_refused(tried), timeout_s=180)
+        return name
+
+    def allow(self, policy: str) -> None:
+        """Take a policy away."""
+        self.cluster.kubectl("delete", "validatingadmissionpolicybinding", policy)
+
+    def _is_refused(self, tried: dict[str, Any]) -> bool:
+        path = self.folder / "tried.json"
+        path.write_text(json.dumps(tried))
+        try:
+            self.cluster.kubectl("create", "--dry-run=server", "-n", self.namespace, "-f", str(path))
+        except ClusterError as error:
+            return "not for you" in str(error)
+        return False
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[tuple[Cluster, Path]]:
+    """Start a control plane with the CRDs and a pretended node."""
+    with (
+        tempfile.TemporaryDirectory(prefix="refusals-") as folder,
+        Cluster.start(Path(folder) / "c", with_node=False) as cluster,
+    ):
+        cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
+        cluster.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
+        kubelet = Kubelet(config.new_client_from_config(str(cluster.kubeconfig)))
+        yield cluster, Path(folder)
+        kubelet.close()
+
+
+def flux_says(resource: dict[str, Any]) -> str:
+    """Return what Flux's library answers."""
+    asked = json.dumps([resource])
+    answer = subprocess.run([str(tools.path("kstatus"))], input=asked, capture_output=True, text=True, check=True)
+    return str(json.loads(answer.stdout)[0]["status"])
+
+
+def test_resource_that_nobody_has_seen_is_not_finished(cluster):
+    """Without an operator a new StreamsApp is in progress, not current: whoever waits for it goes on waiting."""
+    world = World(*cluster, "unseen")
+    world.apply()
+    assert world.app()["status"] == {"observedGeneration": -1}
+    assert flux_says(world.app()) == "InProgress"
+
+
+def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
+    """An admission policy that refuses PodDisruptionBudgets is told by name; pods start, are rolled and scaled without one."""
+    world = World(*cluster, "budget")
+    policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
+    told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
+    with world.operator() as operator:
+        world.apply(replicas=2)
+        world.wait("two pods", lambda: world.conditions() == told, operator)
+        assert "PodDisruptionBudget" in world.message()
+        assert "poddisruptionbudgets are not for you" in world.message()
+        world.apply(replicas=3, image="registry.example/app:2")
+
+        def is_rolled() -> bool:
+            pods = world.objects("pods", "-lapp.kubernetes.io/component=runtime")
+            images = [pod["spec"]["containers"][0]["image"] for pod in pods]
+            return images == ["registry.example/app:2"] * 3 and world.conditions() == told
+
+        world.wait("three pods of the new image", is_rolled, operator)
+        app = world.app()
+        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+        assert flux_says(app) == "Failed"
+        world.allow(policy)
+        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+        assert len(world.objects("poddisruptionbudgets")) == 1
+        world.wait("Flux to see it", lambda: flux_says(world.app()) == "Current", operator)
+
+
+def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
+    """Pods that may not be annotated are removed without it when their grace period is over, and the status says why."""
+    world = World(*cluster, "undrained")
+    allowed = f"!has(object.metadata.annotations) || !('{DRAIN}' in object.metadata.annotations)"
+    world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
+    with world.operator() as operator:
+        world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})
+        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+        world.apply(replicas=1, drain={"terminationGracePeriodSeconds": 5})
+        world.wait("one pod", lambda: world.app()["status"].get("replicas") == 1, operator)
+        told = [item for item in world.objects("events") if item["reason"] == "RefusedByApiServer"]
+        assert "Annotate Pod orders-1 so that it drains" in told[0]["message"]
+        assert "pods are not for you" in told[0]["message"]
+        world.wait("all to be well", lambda: world.app()["status"]["lifecycleState"] == "Running", operator)
+        assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
+
+
+def test_exceeded_quota_ends_the_wait(cluster):
+    """A StatefulSet that a quota forbids: the status says so of this generation, tools see a failure, metrics name the app."""
+    world = World(*cluster, "quota")
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
+    world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
+    wait_for(
+        "the quota", lambda: world.objects("resourcequota", "none")[0].get("status", {}).get("hard"), timeout_s=180
+    )
+    with world.operator() as operator:
+        world.apply()
+        world.wait("the refusal to be told", lambda: "exceeded quota" in world.message(), operator)
+        app = world.app()
+        assert app["status"]["observedGeneration"] == app["metadata"]["generation"]
+        assert app["status"]["lifecycleState"] == "Blocked"
+        assert world.conditions() == {"Ready": "False", "Reconciling": "False", "Stalled": "True"}
+        assert flux_says(app) == "Failed"
+        assert "StatefulSet" in world.message()
+        sample = (
+            'millrace_app_condition{name="orders",namespace="quota",reason="RefusedByApiServer",status="True",'
+            'type="Stalled"}'
+        )
+        assert operator.metric(sample) == 1
+        world.cluster.kubectl("delete", "resourcequota", "none", "-n", world.namespace)
+        world.apply(replicas=2)
+        world.wait("two pods", lambda: world.conditions().get("Ready") == "True", operator)
+        assert operator.metric(sample) == 0
+
+
+def test_forbidden_status_is_in_the_log_and_the_metrics(cluster):
+    """A status that may not be written cannot tell of itself."""
+    world = World(*cluster, "unwritten")
+    world.forbid("streams.millrace.dev", "streamsapps/status", None)
+    world.apply()
+    app = world.app()
+
+    def is_refused() -> bool:
+        body = json.dumps({"status": {"replicas": 9}})
+        patch = (
+            "patch",
+            "streamsapp",
+            "orders",
+            "-n",
+            world.namespace,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            body,
+        )
+        try:
+            world.cluster.kubectl(*patch, "--dry-run=server")
+        except ClusterError as error:
+            return "not for you" in str(error)
+        return False
+
+    wait_for("the policy to be in force", is_refused, timeout_s=180)
+    with world.operator() as operator:
+        world.wait("the log", lambda: "the status could not be written" in operator.log, operator)
+        assert "streamsapps/status are not for you" in operator.log
+        lines = operator.get("/metrics").splitlines()
+        refused = [line for line in lines if 'resource="streamsapps/status"' in line and 'code="4' in line]
+        assert sum(float(line.rpartition(" ")[2]) for line in refused) >= 1
+    assert world.app()["status"] == app["status"]

@@ -1,0 +1,91 @@
+"""Whose an object is: the operator writes and deletes only its own, whatever name or label an object has.
+
+An object is an application's own if it has a name that the operator gives, the operator's labels, and the uid of the
+`StreamsApp`. One without a uid is too: an operator wrote it that did not know this label, or it was handed over by an earlier
+`StreamsApp` of the name. So is the plan of a revision that has run, with any uid: a backup restores it with an old one, and it
+tells of state that is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from millrace_operator.children import APP, APP_UID, MANAGER, REVISION, names
+from millrace_operator.model import Key, Object
+from millrace_operator.reconcile.annotations import STARTED
+
+_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+_KINDS: Final = "sts,svc,sa,cm,pdb,netpol"
+
+
+def key_of(item: Object) -> Key:
+    """Return which object this is."""
+    return Key(str(item["kind"]), str(item["metadata"]["name"]))
+
+
+def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
+    """Return whether an object of a kind that the operator applies is an application's own.
+
+    Args:
+        key: Which object it is.
+        item: The object as the API server has it.
+        app: The application's name.
+        uid: The uid of its `StreamsApp`.
+    """
+    labels = _labels(item)
+    if labels.get(APP) != app or labels.get(_MANAGED_BY) != MANAGER:
+        return False
+    if not names.is_child(app, key.kind, key.name, labels.get(REVISION)):
+        return False
+    return labels.get(APP_UID, uid) == uid or _is_plan_of_state(key, item, app)
+
+
+def described(item: Object, app: str) -> str:
+    """Return an object that is not an application's own in words for its user, with what to do about it."""
+    key, labels = key_of(item), _labels(item)
+    if labels.get(APP) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID in labels:
+        kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS  # which kubectl knows only where it is installed
+        return (
+            f"{key.kind} {key.name} is of another StreamsApp {app} (uid {labels[APP_UID]}), as after a restored backup. It is "
+            f"left alone. Delete it, or hand over all of them: kubectl label {kinds} -l {APP}={app} {APP_UID}-"
+        )
+    return (
+        f"{key.kind} {key.name} exists and is not of this StreamsApp. It is left alone. Delete it, or give the StreamsApp "
+        "another name."
+    )
+
+
+def controller_of(item: Object) -> Mapping[str, Any] | None:
+    """Return the owner reference to an object's controller; None if it has none."""
+    references = item["metadata"].get("ownerReferences") or ()
+    return next((reference for reference in references if reference.get("controller")), None)
+
+
+def is_own_pod(item: Object, app: str, stateful_set: Object | None, others: str | None) -> bool:
+    """Return whether a pod with the application's labels and name is its own.
+
+    A pod without a controller is: a StatefulSet that was deleted as an orphan has left it. So is one of a StatefulSet of the
+    name that is gone, until garbage collection has come to it.
+
+    Args:
+        item: The pod.
+        app: The application's name.
+        stateful_set: The application's own StatefulSet.
+        others: The uid of somebody else's StatefulSet of the name, if one is known.
+    """
+    controller = controller_of(item)
+    if controller is None or (stateful_set is not None and controller["uid"] == stateful_set["metadata"]["uid"]):
+        return True
+    by_name = (controller.get("kind"), controller.get("name")) == ("StatefulSet", names.stateful_set(app))
+    return by_name and controller["uid"] != others
+
+
+def _is_plan_of_state(key: Key, item: Object, app: str) -> bool:
+    revision = _labels(item).get(REVISION, "")
+    is_plan = key == Key("ConfigMap", names.plan_config_map(app, revision))
+    return is_plan and STARTED in (item["metadata"].get("annotations") or {})
+
+
+def _labels(item: Object) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}

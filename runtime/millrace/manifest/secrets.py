@@ -1,0 +1,148 @@
+"""Secrets that a manifest names: which keys are looked for in each, and which settings of clients they become.
+
+Pods find the keys as files, one folder for each Secret; the operator reads the Secrets themselves. Both go by what is said here,
+so that a Secret serves both or none. Secrets that other operators write serve as they are: those of cert-manager and of Strimzi's
+`KafkaUser` and cluster authority.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from millrace.manifest.binding import KEYS, SERVERS
+from millrace.manifest.kafka import Auth, Kafka, Tls
+from millrace.manifest.references import SecretReference
+from millrace.manifest.streamsapp import StreamsAppSpec
+
+AUTH, TLS_CA, TLS_CLIENT, SCHEMA_REGISTRY, OTLP = "auth", "tls-ca", "tls-client", "schema-registry", "otlp"
+OAUTH_CA, BINDING = "oauth-ca", "binding"
+"""The folders of Secrets in a pod."""
+
+PEM: Final = frozenset({"ssl.ca", "ssl.certificate", "ssl.key", "https.ca"})
+"""Settings that clients take as files (`.location`) or as text (`.pem`)."""
+
+_JAAS: Final = "sasl.jaas.config"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedSecret:
+    """A Secret that a manifest names."""
+
+    field: str
+    """Where in the manifest."""
+    folder: str
+    """The folder in which a pod finds its keys, under the names that are expected."""
+    reference: SecretReference
+    """How it is named."""
+    forms: tuple[tuple[str, ...], ...]
+    """Keys that are expected; those of one form must all be there."""
+    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The setting that each key becomes."""
+    optional: tuple[str, ...] = ()
+    """Keys that are used if they are there."""
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The keys that are part of every form."""
+        first, *others = self.forms
+        return tuple(key for key in first if all(key in form for form in others))
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys that are looked for, each once."""
+        return tuple(dict.fromkeys([*(key for form in self.forms for key in form), *self.optional]))
+
+    def problem(self, there: Collection[str]) -> str | None:
+        """Return what is missing, in words for the user; None if a form is complete.
+
+        Args:
+            there: The expected keys that the Secret has.
+        """
+        missing = [[self.reference.key(key) for key in form if key not in there] for form in self.forms]
+        if not all(missing):
+            return None
+        begun = [lack for form, lack in zip(self.forms, missing, strict=True) if len(lack) < len(form)]
+        if begun or len(missing) == 1:
+            lack = min(begun or missing, key=len)
+            plural = len(lack) > 1
+            found = f"has no key{'s' if plural else ''} {' and '.join(lack)}"
+        else:
+            plural = True
+            found = f"has neither the keys {' nor '.join(' and '.join(lack) for lack in missing)}"
+        advice = "add them, or say by `keys` which they are" if plural else "add it, or say by `keys` which it is"
+        return f"Secret {self.reference.name} of {self.field} {found}: {advice}"
+
+    def used(self, there: Collection[str] | None) -> tuple[str, ...]:
+        """Return the keys to use: the first form that is complete, and of the others what it does not make superfluous.
+
+        Args:
+            there: The expected keys that the Secret has; None if that is not known.
+        """
+        if there is None:
+            return self.forms[0] if _JAAS not in self.optional else ("username", "password")
+        form = next((form for form in self.forms if set(form) <= set(there)), self.forms[0])
+        others = [key for key in self.optional if key in there]
+        return (*form, *(others[:1] if _JAAS in self.optional else others))
+
+    def named_user(self, used: Collection[str]) -> str | None:
+        """Return the user's name where no key tells it: Strimzi gives the Secret of a `KafkaUser` the user's name."""
+        return self.reference.name if _JAAS in self.optional and not {"username", _JAAS} & set(used) else None
+
+
+def secrets_of_brokers(kafka: Kafka) -> Iterator[NamedSecret]:
+    """Yield the Secrets that are needed to reach the brokers."""
+    if kafka.binding_secret_ref is not None:
+        reference = SecretReference(name=kafka.binding_secret_ref.name)
+        forms = tuple((key,) for key in SERVERS)
+        yield NamedSecret("spec.kafka.bindingSecretRef", BINDING, reference, forms, optional=KEYS[len(SERVERS) :])
+    if kafka.auth is not None and kafka.auth.secret_ref is not None:
+        yield _of_auth(kafka.auth, kafka.auth.secret_ref)
+    if kafka.auth is not None and kafka.auth.token_endpoint_ca_secret_ref is not None:
+        where = "spec.kafka.auth.tokenEndpointCaSecretRef"
+        authority = {"ca.crt": "https.ca"}
+        yield NamedSecret(where, OAUTH_CA, kafka.auth.token_endpoint_ca_secret_ref, (("ca.crt",),), authority)
+    if kafka.tls is not None:
+        yield from _of_tls(kafka.tls)
+
+
+def named_secrets(spec: StreamsAppSpec) -> Iterator[NamedSecret]:
+    """Yield every Secret that a manifest names for its pods."""
+    yield from secrets_of_brokers(spec.kafka)
+    registry, otlp = spec.kafka.schema_registry, spec.observability.otlp
+    if registry is not None and registry.secret_ref is not None:
+        where = "spec.kafka.schemaRegistry.secretRef"
+        yield NamedSecret(where, SCHEMA_REGISTRY, registry.secret_ref, (("username", "password"),))
+    if otlp is not None and otlp.headers_secret_ref is not None:
+        where = "spec.observability.otlp.headersSecretRef"
+        yield NamedSecret(where, OTLP, otlp.headers_secret_ref, (("headers",),))
+
+
+def _of_auth(auth: Auth, reference: SecretReference) -> NamedSecret:
+    where = "spec.kafka.auth.secretRef"
+    if auth.type == "oauthbearer":
+        settings = {
+            "clientId": "sasl.oauthbearer.client.id",
+            "clientSecret": "sasl.oauthbearer.client.secret",
+            "tokenEndpoint": "sasl.oauthbearer.token.endpoint.url",
+        }
+        return NamedSecret(where, AUTH, reference, (tuple(settings),), settings)
+    settings = {"username": "sasl.username", "password": "sasl.password"}
+    if auth.type == "plain" or "username" in reference.keys:
+        return NamedSecret(where, AUTH, reference, (("username", "password"),), settings)
+    settings |= {_JAAS: _JAAS}
+    return NamedSecret(where, AUTH, reference, (("password",),), settings, optional=("username", _JAAS))
+
+
+def _of_tls(tls: Tls) -> Iterator[NamedSecret]:
+    if tls.ca_secret_ref is not None:
+        yield NamedSecret("spec.kafka.tls.caSecretRef", TLS_CA, tls.ca_secret_ref, (("ca.crt",),), {"ca.crt": "ssl.ca"})
+    if tls.client_cert_secret_ref is not None:
+        reference = tls.client_cert_secret_ref
+        forms = (("tls.crt", "tls.key"), ("user.crt", "user.key"))
+        settings = {
+            name: kind for form in forms for name, kind in zip(form, ("ssl.certificate", "ssl.key"), strict=True)
+        }
+        where = "spec.kafka.tls.clientCertSecretRef"
+        yield NamedSecret(where, TLS_CLIENT, reference, forms[:1] if reference.keys else forms, settings)

@@ -1,0 +1,112 @@
+"""Who gives out tokens, on loopback: a token endpoint of OAuth, Entra ID, and AWS' security token service."""
+
+import base64
+import json
+import ssl
+import tempfile
+import threading
+import time
+import urllib.parse
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from millrace.dev._ports import free_ports
+from millrace.dev.kafka import EmbeddedKafka
+
+HOST = "127.0.0.1"
+_STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/">
+<AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ASIAFAKE</AccessKeyId><SecretAccessKey>fake</SecretAccessKey>
+<SessionToken>session</SessionToken><Expiration>2099-01-01T00:00:00Z</Expiration></Credentials>
+</AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>"""
+
+
+def jwt(subject, lives_s=3600.0):
+    """Return a JSON Web Token that nobody has signed, which Kafka's unsecured validator takes."""
+    now = time.time()
+
+    def part(value):
+        return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+    return f"{part({'alg': 'none'})}.{part({'sub': subject, 'iat': now, 'exp': now + lives_s})}."
+
+
+class IdentityProvider:
+    """Answers requests for tokens, and keeps them.
+
+    Args:
+        tls: Certificate and key, to serve https.
+    """
+
+    def __init__(self, tls=None):
+        self.requests = []
+        self.secret = "s3cret-0b1946"
+        self.lives_s = 3600.0
+        self.status = 200
+        self.headers = {}
+        provider = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"])).decode()
+                form = dict(urllib.parse.parse_qsl(body))
+                provider.requests.append((self.path, dict(self.headers), form))
+                status, text = provider.answer(self.headers, form)
+                self.send_response(status)
+                for name, value in provider.headers.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer((HOST, 0), Handler)
+        if tls is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            with tempfile.TemporaryDirectory() as folder:
+                for name, text in zip(("crt", "key"), tls, strict=True):
+                    Path(folder, name).write_text(text)
+                context.load_cert_chain(Path(folder, "crt"), Path(folder, "key"))
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://{HOST}:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def answer(self, headers, form):
+        """Return status and body."""
+        if self.status != 200:
+            return self.status, "not now"
+        if form.get("Action") == "AssumeRoleWithWebIdentity":
+            return 200, _STS
+        login = base64.b64decode(headers.get("Authorization", "").removeprefix("Basic ")).decode()
+        secret = login.partition(":")[2] or form.get("client_assertion")
+        if secret != self.secret:
+            return 401, json.dumps({"error": "invalid_client", "error_description": "Bad secret"})
+        token = jwt(login.partition(":")[0] or form["client_id"], self.lives_s)
+        return 200, json.dumps({"access_token": token, "token_type": "Bearer", "expires_in": self.lives_s})
+
+    def close(self):
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@contextmanager
+def oauth_kafka():
+    """Run a Kafka with a listener for tokens besides the open one; gives both addresses.
+
+    Clients must show a valid token again after a second.
+    """
+    plain, controller, oauth = free_ports(3, HOST)
+    jaas = 'org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="x";'
+    config = {
+        "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},OAUTH://{HOST}:{oauth}",
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,OAUTH:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "OAUTHBEARER",
+        "listener.name.oauth.oauthbearer.sasl.jaas.config": jaas,
+        "connections.max.reauth.ms": "1000",
+        "broker.session.timeout.ms": "60000",
+    }
+    with EmbeddedKafka(ports=[plain], config=config) as kafka:
+        yield kafka, f"{HOST}:{oauth}"

@@ -1,0 +1,109 @@
+"""A thousand applications with credentials of their own, and brokers that are away: the operator gets on, within bounds."""
+
+import threading
+import time
+from contextlib import closing
+
+import pytest
+from tests.operator.app.support import PassWorld
+from tests.operator.kafka.support import streams_app
+
+from millrace.errors import BrokerUnreachableError
+from millrace_operator.app.brokers import Brokers
+from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.passes import Passes
+from millrace_operator.app.queue import WorkQueue
+from millrace_operator.app.refs import Ref
+from millrace_operator.app.workers import Workers
+from millrace_operator.cluster.kinds import APPS
+from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.connections import MOST_OPEN, Connections
+from millrace_operator.model import Decision
+
+MANY = 1000
+DEADLINE_S = 600
+SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
+
+
+class Away:
+    """Brokers that do not answer a connection until they are let refuse it."""
+
+    def __init__(self):
+        self.refuse = threading.Event()
+        self.attempts = 0
+
+    def __call__(self, config):
+        self.attempts += 1
+        assert self.refuse.wait(DEADLINE_S)
+        raise BrokerUnreachableError("No broker answered")
+
+
+class Kafka:
+    """The real hands on Kafka, with a password for each application."""
+
+    def __init__(self, connections):
+        self.clusters = KafkaClusters(connections=connections)
+
+    def observe(self, desired, objects):
+        app = streams_app("away:9092", desired.name, uid=desired.uid, kafka=SCRAM)
+        secret = {"username": b"me", "password": desired.name.encode()}
+        return self.clusters.observe(app, Credentials.of(app.spec, {"user": secret}))
+
+    def forget(self, ref):
+        self.clusters.forget(ref.name)
+
+
+def manifest(number):
+    """Return the resource of an application."""
+    app = streams_app("away:9092", f"app-{number}", uid=f"app-{number}", kafka=SCRAM)
+    metadata = {"name": f"app-{number}", "namespace": "shop", "uid": f"app-{number}", "resourceVersion": "1"}
+    spec = app.model_dump(mode="json", by_alias=True, exclude_unset=True)["spec"]
+    return {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": spec}
+
+
+@pytest.mark.timeout(1800)
+def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, requests):
+    """No pass waits for a broker, the probe holds, and threads, attempts and connections stay few; then each is told."""
+    away, decided, queue = Away(), {}, WorkQueue()
+    connections = Connections(away, lambda: 0.0)
+    brokers = Brokers(queue.add)
+    refs = [Ref("StreamsApp", "shop", f"app-{number}") for number in range(MANY)]
+
+    def decide(desired, observed):
+        decided[desired.name] = observed.kafka.reason
+        return Decision()
+
+    with closing(PassWorld(server, requests, Kafka(connections), brokers)) as world:
+        for number in range(MANY):
+            world.cluster.resources.put(APPS, manifest(number))
+        passes = Passes(world.cluster, decide, brokers, 30.0)
+        workers = Workers(queue, {"StreamsApp": passes.run}, count=4, metrics=Metrics())
+        before, most_threads = threading.active_count(), 0
+
+        def wait_until(condition):
+            nonlocal most_threads
+            deadline = time.monotonic() + DEADLINE_S
+            while not condition():
+                assert workers.problems(DEADLINE_S) == []
+                assert len(connections) <= MOST_OPEN
+                most_threads = max(most_threads, threading.active_count() - before)
+                assert time.monotonic() < deadline, f"{len(decided)} of {MANY} had a pass"
+                time.sleep(0.05)
+
+        try:
+            for ref in refs:
+                queue.add(ref, urgent=True)
+            workers.start()
+            wait_until(lambda: len(decided) == MANY)
+            assert set(decided.values()) == {"Unknown"}, "nobody has answered"
+            decided.clear()
+            queue.add(refs[-1], urgent=True)
+            wait_until(lambda: refs[-1].name in decided)
+            away.refuse.set()
+            wait_until(lambda: len(decided) == MANY and set(decided.values()) == {"Unreachable"})
+            assert away.attempts < 10
+            assert most_threads <= 4 + 16
+        finally:
+            away.refuse.set()
+            queue.close()
+            assert workers.join(DEADLINE_S)

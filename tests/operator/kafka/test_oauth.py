@@ -1,0 +1,59 @@
+"""Brokers that want tokens, reached by the operator."""
+
+import pytest
+from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
+from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
+
+from millrace_operator.kafka import Credentials
+from millrace_operator.kafka.settings import Allowed
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    """Give a Kafka and the address of its listener for tokens."""
+    with oauth_kafka() as found:
+        yield found
+
+
+@pytest.fixture
+def provider():
+    """Give who hands out tokens."""
+    provider = IdentityProvider()
+    yield provider
+    provider.close()
+
+
+@pytest.fixture
+def clusters(monkeypatch, provider):
+    """Give what is tested, which may fetch tokens from the provider."""
+    clusters = patient_clusters(monkeypatch, Allowed([provider.url]))
+    yield clusters
+    clusters.close()
+
+
+def test_topics_and_group_are_seen_with_a_token(clusters, brokers, provider):
+    """The operator gets tokens with the application's own credentials, and its clients show them to the brokers."""
+    kafka, address = brokers
+    kafka.create_topics("in", partitions=2)
+    app = streams_app(address, kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "login"}, "scope": "all"}})
+    login = {"clientId": b"orders", "clientSecret": provider.secret.encode(), "tokenEndpoint": provider.url.encode()}
+    state = clusters.observe(app, Credentials.of(app.spec, {"login": login}), count_plan("in", "app"))
+    assert (state.error, set(state.topics)) == (None, {"in"})
+    assert provider.requests[0][2]["scope"] == "all"
+    refused = {**login, "clientSecret": b"wr0ng"}
+    state = clusters.observe(app, Credentials.of(app.spec, {"login": refused}), count_plan("in", "app"))
+    assert state.reason == "AuthenticationFailed"
+    assert "invalid_client" in state.error
+    assert "Secret login" in state.error
+    assert "wr0ng" not in state.error
+
+
+def test_brokers_that_may_not_see_the_operators_identity_are_not_asked(clusters, brokers):
+    """The condition says that the operator has no identity for them, and which setting gives it one."""
+    _, address = brokers
+    app = streams_app(address, kafka={"tls": {}, "auth": {"type": "entra-id"}})
+    state = clusters.observe(app, Credentials())
+    assert state.reason == "BadConfiguration"
+    assert f"may not show its own to {address}: list the bootstrap servers in MILLRACE_OPERATOR_CLOUD" in state.error
