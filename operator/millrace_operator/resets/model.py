@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from millrace.kafka import reset
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
-from millrace_operator.kafka import SetOffsets
+from millrace_operator.kafka.actions import SetOffsets
 from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object, SetFinalizer
 
 
