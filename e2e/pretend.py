@@ -24,16 +24,26 @@ from urllib3.exceptions import HTTPError
 
 from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
-from millrace_operator.app.kafka_hands import KafkaHands
+from millrace_operator.app.kafka_hands import KafkaService
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
 from millrace_operator.children import naming
 from millrace_operator.children.naming import DRAIN_ANNOTATION
-from millrace_operator.cluster.instances import Instances
-from millrace_operator.cluster.observe import Outputs
+from millrace_operator.cluster.instances import InstanceStatusClient
+from millrace_operator.cluster.observe import PlanJobOutputs
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
+from millrace_operator.model import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    Decision,
+    DesiredApp,
+    InstanceStatus,
+    KafkaState,
+    Key,
+    ObservedApp,
+    Topic,
+)
 from millrace_operator.reconcile.reconciler import reconcile
 
 INPUT = "input"
@@ -94,26 +104,26 @@ class PretendedKafka(Kafka):
         """Nothing is open."""
 
 
-def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
+def _group(desired: DesiredApp, objects: Mapping[Key, Any]) -> ConsumerGroup | None:
     pods = [
         key.name
         for key, obj in objects.items()
         if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
     ids = {pod: f"{naming.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
-    members = tuple(Member(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
-    return Group("Stable", members=members) if members else None
+    members = tuple(ConsumerGroupMember(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
+    return ConsumerGroup("Stable", members=members) if members else None
 
 
-class PretendedInstances(Instances):
+class PretendedInstances(InstanceStatusClient):
     """Pods that do well, and leave when they are told."""
 
     def ask(self, pods):
         """Return for each running pod that it runs all its tasks, or that it has left."""
         return {
-            pod["metadata"]["name"]: Instance("DRAINED")
+            pod["metadata"]["name"]: InstanceStatus("DRAINED")
             if _is_drained(pod)
-            else Instance("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
+            else InstanceStatus("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"
@@ -124,7 +134,7 @@ def _is_drained(pod: Mapping[str, Any]) -> bool:
     return DRAIN_ANNOTATION in pod["metadata"].get("annotations", {})
 
 
-class PretendedOutputs(Outputs):
+class PretendedOutputs(PlanJobOutputs):
     """Plan Jobs that print a plan."""
 
     make = staticmethod(plan)
@@ -280,7 +290,7 @@ def main() -> int:
     configure_logs(settings)
     bugs = set(filter(None, os.environ.get("PRETEND_BUG_IN", "").split(",")))
 
-    def decide(desired: Desired, observed: Observed) -> Decision:
+    def decide(desired: DesiredApp, observed: ObservedApp) -> Decision:
         if desired.name in bugs:
             raise ZeroDivisionError("pretended bug")
         return reconcile(desired, observed)
@@ -292,7 +302,7 @@ def main() -> int:
 def outside(requests) -> Outside:
     """Return what is pretended."""
     if os.environ.get("PRETEND_BROKERS") == "real":
-        return Outside(KafkaHands(requests, KafkaClusters()), PretendedInstances(), OutputsWithAStore(requests))
+        return Outside(KafkaService(requests, KafkaClusters()), PretendedInstances(), OutputsWithAStore(requests))
     return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
 
 

@@ -21,9 +21,9 @@ from e2e.operator_process import OperatorProcess
 from e2e.pretend import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_ownership import FOREIGN, SPEC
-from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, Kind
+from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.reconcile.applying import is_part_of
+from millrace_operator.reconcile.drift import is_part_of
 
 ACCOUNT = f"system:serviceaccount:{WATCHED_NAMESPACE}:millrace-operator"
 SPACE = "apps"
@@ -80,7 +80,7 @@ def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None
     return ""
 
 
-def refused_patch(cluster: Cluster, kind: Kind, name: str, body: dict[str, Any]) -> str:
+def refused_patch(cluster: Cluster, kind: ResourceKind, name: str, body: dict[str, Any]) -> str:
     """Return what the API server says when the operator's account is refused a merge patch; empty if it is not."""
     api = config.new_client_from_config(str(cluster.kubeconfig))
     api.set_default_header("Impersonate-User", ACCOUNT)

@@ -22,7 +22,7 @@ from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import RETAINED_KEY
 from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, labels
-from millrace_operator.cluster.act import Hands, StaleError
+from millrace_operator.cluster.act import Executor, StaleError
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MONITORS
 from millrace_operator.cluster.requests import Requests
@@ -209,7 +209,7 @@ class _Hands:
     def __init__(self, world: Place, space: str) -> None:
         self.requests = Requests(config.new_client_from_config(str(world.cluster.kubeconfig)), lambda: 60.0, _count)
         self.children = Cache()
-        self._hands = Hands(self.requests, Cache(), self.children)
+        self._hands = Executor(self.requests, Cache(), self.children)
         self.app = {"metadata": {"name": "orders", "namespace": space, "uid": "11111111-2222-3333-4444-555555555555"}}
 
     def config_map(self, **marks: str) -> dict[str, Any]:

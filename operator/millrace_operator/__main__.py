@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
@@ -13,6 +12,7 @@ from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, api_client
 from millrace_operator.app.settings import SettingsError, settings_from
 from millrace_operator.cluster.requests import ApiError
+from millrace_operator.reconcile.reconciler import reconcile
 
 log = logging.getLogger("millrace_operator")
 
@@ -26,7 +26,6 @@ def main() -> int:
         return 2
     configure_logs(settings)
     try:
-        reconcile = importlib.import_module("millrace_operator.reconcile").reconcile
         return Operator(settings, reconcile, api_client(settings.workers)).run()
     except (ApiError, ConfigException) as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all

@@ -74,7 +74,7 @@ class _Known:
     """Generation of the manifest for which the answer was asked for that is known."""
 
 
-class Brokers:
+class KafkaStateCache:
     """The latest answers of all applications' brokers; safe to use from several threads.
 
     Args:

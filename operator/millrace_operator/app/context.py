@@ -8,30 +8,30 @@ from typing import Any, Protocol
 
 from millrace.kafka import reset
 from millrace_operator.app.refs import Ref
-from millrace_operator.cluster.act import Hands
+from millrace_operator.cluster.act import Executor
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
-from millrace_operator.cluster.observe import Outputs
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.instances import InstanceStatusClient
+from millrace_operator.cluster.observe import PlanJobOutputs
 from millrace_operator.cluster.requests import Requests
-from millrace_operator.model import Desired, KafkaState, Key, Object
-from millrace_operator.resets.reconciler import Question
+from millrace_operator.model import DesiredApp, KafkaState, Key, Object
+from millrace_operator.resets.reconciler import ResetQuestion
 
 
 class Kafka(Protocol):
     """The hands on Kafka, as passes need them."""
 
-    def observe(self, desired: Desired, objects: dict[Key, Object]) -> KafkaState:
+    def observe(self, desired: DesiredApp, objects: dict[Key, Object]) -> KafkaState:
         """Ask an application's brokers; takes seconds if they do not answer, and does not raise."""
 
-    def observe_for_reset(self, desired: Desired, question: Question) -> reset.Observed:
+    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.Observed:
         """Ask what must be known for a reset.
 
         Raises:
             StreamsError: The brokers do not tell.
         """
 
-    def act(self, desired: Desired, action: Any) -> None:
+    def act(self, desired: DesiredApp, action: Any) -> None:
         """Carry out an action.
 
         Raises:
@@ -46,16 +46,16 @@ class Kafka(Protocol):
 
 
 @dataclass(slots=True)
-class Cluster:
+class ControllerContext:
     """What the operator knows of the cluster, and how it reaches it."""
 
     requests: Requests
     resources: Cache
     children: Cache
-    instances: Instances
-    hands: Hands
-    outputs: Outputs
-    recorder: Recorder
+    instances: InstanceStatusClient
+    hands: Executor
+    outputs: PlanJobOutputs
+    recorder: EventRecorder
     kafka: Kafka
     operator_namespace: str
     expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None

@@ -30,10 +30,10 @@ from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka.actions import KafkaAction
 from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.credentials import Credentials, needed_secrets
-from millrace_operator.model import Desired, KafkaState, Key, Object
+from millrace_operator.model import DesiredApp, KafkaState, Key, Object
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.topics import internal_topics
-from millrace_operator.resets.reconciler import Question
+from millrace_operator.resets.reconciler import ResetQuestion
 
 _SECRETS_KEPT_SECONDS: Final = 600.0
 _RETRY_SECRETS_SECONDS: Final = 15.0
@@ -54,7 +54,7 @@ class _Kept:
     """Those that were complete last, for the deletion."""
 
 
-class KafkaHands:
+class KafkaService:
     """The hands on Kafka for all applications; safe to use from several threads.
 
     Args:
@@ -75,7 +75,7 @@ class KafkaHands:
         self._internal: dict[Ref, frozenset[str]] = {}
         self._doubtful: set[Ref] = set()
 
-    def observe(self, desired: Desired, objects: Mapping[Key, Object]) -> KafkaState:
+    def observe(self, desired: DesiredApp, objects: Mapping[Key, Object]) -> KafkaState:
         """Return what an application's brokers say; never raises."""
         app = app_of(desired)
         if app is None:
@@ -93,7 +93,7 @@ class KafkaHands:
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
         return state
 
-    def observe_for_reset(self, desired: Desired, question: Question) -> reset.Observed:
+    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.Observed:
         """Return what the brokers say that must be known for a reset.
 
         Raises:
@@ -106,7 +106,7 @@ class KafkaHands:
         credentials = self._credentials(_ref(desired), app)
         return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
 
-    def act(self, desired: Desired, action: KafkaAction) -> None:
+    def act(self, desired: DesiredApp, action: KafkaAction) -> None:
         """Carry out an action on an application's topics or group.
 
         Raises:
@@ -131,7 +131,7 @@ class KafkaHands:
         """Close all connections."""
         self._clusters.close()
 
-    def _internal_topics(self, ref: Ref, desired: Desired, plans: Sequence[TopologyPlan]) -> frozenset[str]:
+    def _internal_topics(self, ref: Ref, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
         """Return what Purge has to delete: the internal topics of the status and of all plans, also of those seen before."""
         listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
         named = {name for plan in plans for name in internal_topics(plan)}
@@ -171,14 +171,14 @@ class KafkaHands:
         return {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
 
 
-def app_of(desired: Desired) -> StreamsApp | None:
+def app_of(desired: DesiredApp) -> StreamsApp | None:
     """Return what is desired as a model, or None if its spec breaks a rule."""
     metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
     manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
     return check(manifest, StreamsApp)[0]
 
 
-def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
+def plans_of(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
     """Return the plans of all revisions that are kept, the wanted one's first."""
     wanted = naming.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
     kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
@@ -201,5 +201,5 @@ def _decoded(value: str) -> bytes:
         return b""
 
 
-def _ref(desired: Desired) -> Ref:
+def _ref(desired: DesiredApp) -> Ref:
     return Ref(APPS.kind, desired.namespace, desired.name)

@@ -6,7 +6,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from millrace_operator.app.settings import Settings
+from millrace_operator.app.settings import OperatorSettings
 
 
 class _Json(logging.Formatter):
@@ -23,7 +23,7 @@ class _Json(logging.Formatter):
         return json.dumps(entry)
 
 
-def configure_logs(settings: Settings) -> None:
+def configure_logs(settings: OperatorSettings) -> None:
     """Log as the settings say; libraries only from warnings up."""
     handler = logging.StreamHandler()
     handler.setFormatter(

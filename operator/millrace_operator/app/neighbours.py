@@ -13,13 +13,13 @@ from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, STATEFUL_SETS
-from millrace_operator.model import Desired, Neighbour, Object
+from millrace_operator.model import DesiredApp, Neighbour, Object
+from millrace_operator.reconcile.children_view import read_plan
 from millrace_operator.reconcile.topics import needed_topics
-from millrace_operator.reconcile.view import read_plan
 
 
 def neighbours(
-    desired: Desired, resources: Cache, children: Cache, cluster_id: Callable[[Ref], str | None]
+    desired: DesiredApp, resources: Cache, children: Cache, cluster_id: Callable[[Ref], str | None]
 ) -> tuple[Neighbour, ...]:
     """Return the neighbours of an application.
 

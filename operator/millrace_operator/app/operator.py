@@ -23,30 +23,30 @@ import kopf
 from kubernetes import client
 from kubernetes import config as kubernetes_config
 
-from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.context import Cluster, Kafka
+from millrace_operator.app.brokers import KafkaStateCache
+from millrace_operator.app.context import ControllerContext, Kafka
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
-from millrace_operator.app.health import HealthServer
-from millrace_operator.app.kafka_hands import KafkaHands
+from millrace_operator.app.health import ProbeServer
+from millrace_operator.app.kafka_hands import KafkaService
 from millrace_operator.app.leader import Leader
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.passes import Passes, Reconcile
+from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.app.passes import AppController, Reconcile
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import Renewals
-from millrace_operator.app.reset_passes import ResetPasses
-from millrace_operator.app.settings import Settings
+from millrace_operator.app.renewals import RenewalLimiter
+from millrace_operator.app.reset_passes import ResetController
+from millrace_operator.app.settings import OperatorSettings
 from millrace_operator.app.workers import Workers
-from millrace_operator.cluster.act import Hands, crash_after
+from millrace_operator.cluster.act import Executor, crash_after
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.instances import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, RESETS
-from millrace_operator.cluster.observe import Expandable, Outputs
+from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses
 from millrace_operator.cluster.relist import relist
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.settings import Allowed
+from millrace_operator.kafka.settings import AllowedAccess
 
 log = logging.getLogger(__name__)
 
@@ -67,14 +67,14 @@ class Outside:
     """What the operator talks to besides the API server; a bench for the operator alone puts something else here."""
 
     kafka: Kafka
-    instances: Instances
-    outputs: Outputs
+    instances: InstanceStatusClient
+    outputs: PlanJobOutputs
 
     @classmethod
-    def real(cls, requests: Requests, settings: Settings) -> Self:
+    def real(cls, requests: Requests, settings: OperatorSettings) -> Self:
         """Return brokers, pods and logs as they are."""
-        clusters = KafkaClusters(Allowed(settings.token_endpoints, settings.cloud_identity))
-        return cls(KafkaHands(requests, clusters), Instances(), Outputs(requests))
+        clusters = KafkaClusters(AllowedAccess(settings.token_endpoints, settings.cloud_identity))
+        return cls(KafkaService(requests, clusters), InstanceStatusClient(), PlanJobOutputs(requests))
 
 
 class Operator:
@@ -89,7 +89,7 @@ class Operator:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: OperatorSettings,
         reconcile: Reconcile,
         api: client.ApiClient,
         outside_of: Callable[[Requests], Outside] | None = None,
@@ -99,7 +99,7 @@ class Operator:
         self._synced = False
         self._relist_due = threading.Event()
         self._beat = time.monotonic()
-        self._metrics = Metrics()
+        self._metrics = OperatorMetrics()
         self._queue: WorkQueue[Ref] = WorkQueue()
         self._requests = Requests(api, lambda: self._leader.may_write_seconds(), self._metrics.request)  # noqa: PLW0108
         self._leader = Leader(
@@ -111,21 +111,21 @@ class Operator:
         )
         outside = outside_of(self._requests) if outside_of is not None else Outside.real(self._requests, settings)
         resources, children = Cache(), Cache()
-        self._cluster = Cluster(
+        self._cluster = ControllerContext(
             requests=self._requests,
             resources=resources,
             children=children,
             instances=outside.instances,
-            hands=Hands(self._requests, resources, children),
+            hands=Executor(self._requests, resources, children),
             outputs=outside.outputs,
             kafka=outside.kafka,
             operator_namespace=settings.pod_namespace,
-            recorder=Recorder(self._requests, settings.pod_name, self._metrics.told),
-            expandable=Expandable(self._requests).of,
+            recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.told),
+            expandable=StorageClasses(self._requests).of,
         )
-        self._brokers = Brokers(self._queue.add)
-        self._renewals = Renewals(settings.template_rolls, self._queue.add)
-        self._passes = Passes(
+        self._brokers = KafkaStateCache(self._queue.add)
+        self._renewals = RenewalLimiter(settings.template_rolls, self._queue.add)
+        self._passes = AppController(
             cluster=self._cluster,
             reconcile=reconcile,
             brokers=self._brokers,
@@ -133,7 +133,7 @@ class Operator:
             after_action=crash_after(settings.crash_after_actions),
             renewals=self._renewals,
         )
-        resets = ResetPasses(self._cluster, self._brokers, self._passes.after_action)
+        resets = ResetController(self._cluster, self._brokers, self._passes.after_action)
         self._workers = Workers(
             self._queue,
             {APPS.kind: self._passes.run, RESETS.kind: resets.run},
@@ -144,7 +144,7 @@ class Operator:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until the Lease is lost, and return the process's exit status."""
-        health = HealthServer(
+        health = ProbeServer(
             self._settings.metrics_port, live=self._not_live, ready=self._not_ready, registry=self._metrics.registry
         )
         log.info("listening on port %d", health.port)

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from millrace.kafka.requests import give_up_when
-from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
-from millrace_operator.app.context import Cluster
+from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.app.context import ControllerContext
 from millrace_operator.app.failures import FailedError, TransientError, failure_of
 from millrace_operator.app.handlers import SELECTOR
 from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import Renewals
+from millrace_operator.app.renewals import RenewalLimiter
 from millrace_operator.app.stalled import Refusal, carry_out, described, stalled_status, with_refusals
 from millrace_operator.cluster.act import NameTakenError, StaleError
 from millrace_operator.cluster.cache import APP_LABEL
@@ -36,11 +36,11 @@ from millrace_operator.model import (
     Delete,
     DeleteGroup,
     DeleteTopics,
-    Desired,
+    DesiredApp,
     Event,
     Key,
     Object,
-    Observed,
+    ObservedApp,
     ProvisionTopics,
     RemoveMembers,
     SetFinalizer,
@@ -59,7 +59,7 @@ _REFUSED_AGAIN_SECONDS: Final = 5.0
 TRANSIENT_FAILURES: Final = 4
 """How often in a row something may fail that may pass by itself, before the user is told."""
 
-Reconcile = Callable[[Desired, Observed], Decision]
+Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 
 
 class _Taken(NamedTuple):
@@ -71,7 +71,7 @@ class _Taken(NamedTuple):
 
 
 @dataclass(slots=True)
-class Passes:
+class AppController:
     """Makes passes over applications; safe to use from several threads, for different applications.
 
     Args:
@@ -83,12 +83,12 @@ class Passes:
         renewals: Whose turn it is to have its pods renewed; by default nobody's ever.
     """
 
-    cluster: Cluster
+    cluster: ControllerContext
     reconcile: Reconcile
-    brokers: Brokers
+    brokers: KafkaStateCache
     resync_seconds: float
     after_action: Callable[[], None] = lambda: None
-    renewals: Renewals = field(default_factory=lambda: Renewals(0, lambda _: None))
+    renewals: RenewalLimiter = field(default_factory=lambda: RenewalLimiter(0, lambda _: None))
     _acted: dict[Ref, int] = field(default_factory=dict)
     _taken: dict[Ref, dict[Key, _Taken]] = field(default_factory=dict)
     """What other people's objects under the names of children are, as passes have found."""
@@ -126,7 +126,7 @@ class Passes:
                 self._tell(ref, told)
             raise told from error
 
-    def _pass(self, ref: Ref, app: Object, desired: Desired, failures: int) -> float:
+    def _pass(self, ref: Ref, app: Object, desired: DesiredApp, failures: int) -> float:
         decision, seen = self._decide(ref, desired), app
         acted = 0
         self.renewals.tell(ref, decision.renewal)
@@ -164,12 +164,12 @@ class Passes:
             raise _RefusedActionsError(refusals, None if may_wait else again) from causes[0]
         return again
 
-    def _decide(self, ref: Ref, desired: Desired) -> Decision:
+    def _decide(self, ref: Ref, desired: DesiredApp) -> Decision:
         cluster = self.cluster
         objects = cluster.children.of_app(ref.namespace, ref.name)
         servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
         kafka = self.brokers.state(ref, lambda: cluster.kafka.observe(desired, objects), desired.generation, servers)
-        observed = Observed(
+        observed = ObservedApp(
             now=time.time(),
             objects=objects,
             kafka=kafka,
@@ -216,7 +216,7 @@ class Passes:
             raise StaleError("the resource has changed")
         return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
 
-    def _do_unless_taken(self, ref: Ref, desired: Desired, app: Object, action: Action) -> bool:
+    def _do_unless_taken(self, ref: Ref, desired: DesiredApp, app: Object, action: Action) -> bool:
         """Carry out an action and return True, or False if the decision knew that it is about an object of somebody else.
 
         Raises:
@@ -235,7 +235,7 @@ class Passes:
             taken.pop(key_of(action.object), None)
         return True
 
-    def _do(self, desired: Desired, app: Object, action: Action) -> None:
+    def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
             act_on_kafka(self.cluster, self.brokers, desired, action)
             return
@@ -250,7 +250,7 @@ class Passes:
             if isinstance(action, Delete):
                 self._leave_to_its_namespace(desired.namespace, action.key)
 
-    def _look_for_unknown(self, desired: Desired) -> None:
+    def _look_for_unknown(self, desired: DesiredApp) -> None:
         """List what a StatefulSet's controller makes, of which a watch tells late: without the finalizer nobody would delete it.
 
         Raises:
@@ -352,7 +352,7 @@ class Passes:
         self.cluster.kafka.forget(ref)
 
 
-def act_on_kafka(cluster: Cluster, brokers: Brokers, app: Desired, action: Any) -> None:
+def act_on_kafka(cluster: ControllerContext, brokers: KafkaStateCache, app: DesiredApp, action: Any) -> None:
     """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
 
     It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.

@@ -3,7 +3,7 @@
 A key waits once, however often it is added, and is never worked on twice at the same time. A key that fails comes back later and
 later, and nothing but a change by its user (`urgent`) brings it forward; the others do not wait for it.
 
-`Schedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
+`WorkSchedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Backoff:
         return min(delay, self.most_seconds) * (1 + self.jitter * chance)
 
 
-class Schedule(Generic[K]):
+class WorkSchedule(Generic[K]):
     """Keys and when they are due; not safe to use from several threads.
 
     Args:
@@ -142,13 +142,13 @@ class WorkQueue(Generic[K]):
     """
 
     def __init__(self, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._schedule: Schedule[K] = Schedule(backoff)
+        self._schedule: WorkSchedule[K] = WorkSchedule(backoff)
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
 
     def add(self, key: K, after: float = 0.0, *, urgent: bool = False) -> None:
-        """Have a key worked on; see `Schedule.add`."""
+        """Have a key worked on; see `WorkSchedule.add`."""
         with self._changed:
             self._schedule.add(key, self._clock(), after, urgent=urgent)
             self._changed.notify_all()

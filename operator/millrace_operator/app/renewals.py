@@ -18,8 +18,8 @@ from typing import Final
 
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.kinds import APPS
-from millrace_operator.model import Object, Renewal, RenewalTurn
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.model import Object, Renewal, RenewalPermit
+from millrace_operator.reconcile.reasons import ConditionReason
 
 _PATIENCE_SECONDS: Final = 600.0
 """How long a turn lasts without a pod being replaced."""
@@ -34,7 +34,7 @@ class _Turn:
     """When it came further last."""
 
 
-class Renewals:
+class RenewalLimiter:
     """Gives turns, first come, first served; safe to use from several threads.
 
     Args:
@@ -59,7 +59,7 @@ class Renewals:
                     ref = Ref(APPS.kind, app["metadata"]["namespace"], app["metadata"]["name"])
                     self._turns.setdefault(ref, _Turn(None, self._clock()))
 
-    def turn_of(self, ref: Ref) -> RenewalTurn:
+    def turn_of(self, ref: Ref) -> RenewalPermit:
         """Return whether it is an application's turn."""
         if not self._most:
             return "Never"
@@ -103,4 +103,4 @@ def _patience(turn: _Turn) -> float:
 
 def _is_under_way(app: Object) -> bool:
     conditions = (app.get("status") or {}).get("conditions") or ()
-    return any(item.get("reason") == Reason.RENEWAL_UNDER_WAY for item in conditions)
+    return any(item.get("reason") == ConditionReason.RENEWAL_UNDER_WAY for item in conditions)

@@ -10,15 +10,15 @@ from typing import Any
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
-from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.context import Cluster
+from millrace_operator.app.brokers import KafkaStateCache
+from millrace_operator.app.context import ControllerContext
 from millrace_operator.app.failures import failure_of
 from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
 from millrace_operator.app.refs import Ref
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.act import StaleError
-from millrace_operator.cluster.kinds import APPS, RESETS, Kind
+from millrace_operator.cluster.kinds import APPS, RESETS, ResourceKind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class ResetPasses:
+class ResetController:
     """Makes passes over resets; safe to use from several threads, for different resets.
 
     Args:
@@ -39,8 +39,8 @@ class ResetPasses:
         after_action: Called after each action; writing a status is one.
     """
 
-    cluster: Cluster
-    brokers: Brokers
+    cluster: ControllerContext
+    brokers: KafkaStateCache
     after_action: Callable[[], None] = lambda: None
 
     def run(self, ref: Ref, failures: int) -> float | None:
@@ -181,7 +181,7 @@ def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
     return decision.status is not None and decision.status.phase == "Running" and before != "Running"
 
 
-def _identity(kind: Kind, resource: Object) -> tuple[Any, ...]:
+def _identity(kind: ResourceKind, resource: Object) -> tuple[Any, ...]:
     """Return what must be as it was seen: of the reset all of it, as another operator may have done it already."""
     metadata = resource["metadata"]
     version = metadata.get("resourceVersion") if kind is RESETS else None

@@ -47,7 +47,7 @@ def _urls(value: Any) -> Any:
     return urls
 
 
-class Settings(BaseModel):
+class OperatorSettings(BaseModel):
     """The operator's settings; each is the variable of its name in capitals."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -89,7 +89,7 @@ class Settings(BaseModel):
     """For tests only: the process ends at once after so many actions; writing a status is one."""
 
 
-def settings_from(environment: Mapping[str, str]) -> Settings:
+def settings_from(environment: Mapping[str, str]) -> OperatorSettings:
     """Read the settings.
 
     Raises:
@@ -101,7 +101,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         if name.startswith(PREFIX) and value
     }
     try:
-        return Settings.model_validate(given)
+        return OperatorSettings.model_validate(given)
     except ValidationError as error:
         problems = [
             f"{PREFIX}{str(item['loc'][0]).upper()}={item['input']!r}: {_rule(item['type'], item['msg'])}"
@@ -112,6 +112,6 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 
 def _rule(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        known = ", ".join(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)
+        known = ", ".join(f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields)
         return f"there is no such setting; there are {known}"
     return message.removeprefix("Value error, ")

@@ -21,7 +21,7 @@ from millrace_operator.model import (
     Delete,
     DeleteGroup,
     DeleteTopics,
-    Desired,
+    DesiredApp,
     DrainPod,
     ProvisionTopics,
     Release,
@@ -29,9 +29,9 @@ from millrace_operator.model import (
     ResizeClaim,
     SetFinalizer,
 )
-from millrace_operator.reconcile.events import transitions
-from millrace_operator.reconcile.health import why_nothing_runs
-from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.reconcile.conditions import why_nothing_runs
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.status import transitions
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
@@ -98,7 +98,7 @@ def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None])
     return refusals
 
 
-def with_refusals(desired: Desired, decision: Decision, refusals: Sequence[Refusal]) -> Decision:
+def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Refusal]) -> Decision:
     """Return a decision whose status and events tell what was refused, and nothing that was therefore not done.
 
     Args:
@@ -122,7 +122,7 @@ def with_refusals(desired: Desired, decision: Decision, refusals: Sequence[Refus
     return replace(decision, status=told, events=(*(own if minor else ()), *transitions(desired.status, told)))
 
 
-def stalled_status(desired: Desired, reason: str, message: str) -> StreamsAppStatus:
+def stalled_status(desired: DesiredApp, reason: str, message: str) -> StreamsAppStatus:
     """Return the last status with `Stalled=True`, for a pass that came to no decision: what it saw last is all there is."""
     return _stalled(desired, desired.status or StreamsAppStatus(), reason, message, goes_on=False)
 
@@ -183,7 +183,7 @@ def _without_what_was_not_done(old: StreamsAppStatus, new: StreamsAppStatus) -> 
 
 
 def _stalled(
-    desired: Desired, status: StreamsAppStatus, reason: str, message: str, *, goes_on: bool
+    desired: DesiredApp, status: StreamsAppStatus, reason: str, message: str, *, goes_on: bool
 ) -> StreamsAppStatus:
     """Return a status with `Stalled=True`.
 
@@ -193,11 +193,15 @@ def _stalled(
     at_work = goes_on and reconciling is not None and reconciling.status == "True"
     told = [_condition(desired, "Stalled", "True", reason, message)]
     if not at_work:
-        told.append(_condition(desired, "Reconciling", "False", Reason.HELD_BACK, REASONS[Reason.HELD_BACK].meaning))
+        told.append(
+            _condition(
+                desired, "Reconciling", "False", ConditionReason.HELD_BACK, REASONS[ConditionReason.HELD_BACK].meaning
+            )
+        )
     made = {item.type: item for item in told}
     kept = {item.type: item for item in status.conditions}
     ready = kept.get("Ready")
-    if ready is not None and ready.reason == Reason.NOTHING_RUNS:
+    if ready is not None and ready.reason == ConditionReason.NOTHING_RUNS:
         why = why_nothing_runs({item.type: (item.status, item.message) for item in (kept | made).values()})
         made["Ready"] = ready.model_copy(update={"message": why[:LONGEST_MESSAGE]})
     state = "Deleting" if desired.deleting else status.lifecycle_state if at_work else "Blocked"
@@ -210,7 +214,7 @@ def _stalled(
     )
 
 
-def _condition(desired: Desired, kind: ConditionType, status: str, reason: str, message: str) -> Condition:
+def _condition(desired: DesiredApp, kind: ConditionType, status: str, reason: str, message: str) -> Condition:
     known = condition_of(desired.status or StreamsAppStatus(), kind)
     since = known.last_transition_time if known is not None and known.status == status else _now()
     return Condition.model_validate(

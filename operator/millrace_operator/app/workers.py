@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from millrace_operator.app.brokers import AnswerAwaitedError
 from millrace_operator.app.failures import FailedError, TransientError
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
@@ -30,7 +30,7 @@ class Workers:
         metrics: Told of every pass.
     """
 
-    def __init__(self, queue: WorkQueue[Ref], work: dict[str, Pass], *, count: int, metrics: Metrics) -> None:
+    def __init__(self, queue: WorkQueue[Ref], work: dict[str, Pass], *, count: int, metrics: OperatorMetrics) -> None:
         self._queue = queue
         self._work = work
         self._metrics = metrics

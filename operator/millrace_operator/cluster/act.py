@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, RETAINED_LABEL
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, Kind, kind_of, kind_of_object
+from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, ResourceKind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Action, Apply, Delete, DrainPod, Key, Object, Release, ResizeClaim, SetFinalizer
 from millrace_operator.reconcile.ownership import controller_of, described, is_own
@@ -31,7 +31,7 @@ class NameTakenError(Exception):
         self.key = key
 
 
-class Hands:
+class Executor:
     """Carries out the actions that concern Kubernetes, and puts what they changed into the cache.
 
     Args:
@@ -95,7 +95,7 @@ class Hands:
                 raise StaleError(f"StreamsApp {name} is gone or is another one") from error
             raise
 
-    def _apply(self, kind: Kind, obj: Object, uid: str | None, app: Object) -> None:
+    def _apply(self, kind: ResourceKind, obj: Object, uid: str | None, app: Object) -> None:
         namespace, name = obj["metadata"]["namespace"], obj["metadata"]["name"]
         if uid is None:
             try:
@@ -113,7 +113,7 @@ class Hands:
                 raise StaleError(f"{kind.kind} {name} is gone or is another one than was seen") from error
             raise
 
-    def _adopt(self, kind: Kind, namespace: str, name: str, app: Object) -> str:
+    def _adopt(self, kind: ResourceKind, namespace: str, name: str, app: Object) -> str:
         """Return the uid of an object that is the application's own, though no watch has told of it yet."""
         try:
             found = self._requests.get(kind, namespace, name)
@@ -130,7 +130,7 @@ class Hands:
             raise StaleError(f"{kind.kind} {name} is being deleted")
         return str(found["metadata"]["uid"])
 
-    def _is_another(self, kind: Kind, namespace: str, name: str, uid: str) -> bool:
+    def _is_another(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> bool:
         """Return whether the object that was seen is gone, or another one has its name; it is not seen any more then."""
         try:
             if self._requests.get(kind, namespace, name)["metadata"]["uid"] == uid:
@@ -141,7 +141,7 @@ class Hands:
         self._forget(kind, namespace, name, uid)
         return True
 
-    def _release(self, kind: Kind, app: Object, name: str, uid: str, *, retained: bool) -> None:
+    def _release(self, kind: ResourceKind, app: Object, name: str, uid: str, *, retained: bool) -> None:
         namespace = app["metadata"]["namespace"]
         seen = self._children.get(kind, namespace, name) or {"metadata": {}}
         owners = seen["metadata"].get("ownerReferences") or []
@@ -177,7 +177,7 @@ class Hands:
             message = f"Pod {key.name} is of StatefulSet {name}, which is not of this StreamsApp. It is left alone."
             raise NameTakenError(key, message)
 
-    def _delete(self, kind: Kind, namespace: str, name: str, uid: str, *, orphan: bool) -> None:
+    def _delete(self, kind: ResourceKind, namespace: str, name: str, uid: str, *, orphan: bool) -> None:
         propagation = "Orphan" if orphan else "Background"
         try:
             answer = self._requests.delete(kind, namespace, name, uid=uid, propagation=propagation)
@@ -193,12 +193,12 @@ class Hands:
         else:
             self._forget(kind, namespace, name, uid)
 
-    def _forget(self, kind: Kind, namespace: str, name: str, uid: str) -> None:
+    def _forget(self, kind: ResourceKind, namespace: str, name: str, uid: str) -> None:
         known = self._children.get(kind, namespace, name)
         if known is not None and known["metadata"]["uid"] == uid:
             self._children.remove(kind, known)
 
-    def _patch(self, kind: Kind, namespace: str, name: str, body: Object) -> None:
+    def _patch(self, kind: ResourceKind, namespace: str, name: str, body: Object) -> None:
         try:
             self._children.put(kind, self._requests.patch(kind, namespace, name, body))
         except ApiError as error:

@@ -14,7 +14,7 @@ from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, chec
 from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
 from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Desired, Key, Object
+from millrace_operator.model import DesiredApp, Key, Object
 from millrace_operator.resets.model import DesiredReset
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. The Job ha
 _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 
-def desired_from(body: Object) -> Desired:
+def desired_from(body: Object) -> DesiredApp:
     """Return a `StreamsApp` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
     metadata: Mapping[str, Any] = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
@@ -41,7 +41,7 @@ def desired_from(body: Object) -> Desired:
         },
         StreamsApp,
     )
-    return Desired(
+    return DesiredApp(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -97,7 +97,7 @@ def _status(body: Object, model: type[_S]) -> _S | None:
     return None
 
 
-class Outputs:
+class PlanJobOutputs:
     """What plan Jobs printed, each read once: a finished Job's log does not change.
 
     Args:
@@ -163,7 +163,7 @@ def _plan_in(log_text: str) -> str:
     return plans[-1] if plans else log_text
 
 
-class Expandable:
+class StorageClasses:
     """Whether storage classes let claims grow; asked now and then, as it hardly ever changes.
 
     Args:

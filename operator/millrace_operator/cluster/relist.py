@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Final
 
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, Kind
+from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
 
 _PAGE: Final = "500"
@@ -50,7 +50,9 @@ def relist(
     return changed, pod_monitors
 
 
-def _list(requests: Requests, cache: Cache, kind: Kind, namespace: str | None, **query: str) -> set[tuple[str, str]]:
+def _list(
+    requests: Requests, cache: Cache, kind: ResourceKind, namespace: str | None, **query: str
+) -> set[tuple[str, str]]:
     """List a kind page by page; all pages are of the version of the first."""
     items: list[dict[str, object]] = []
     more: dict[str, str] = {}

@@ -16,7 +16,7 @@ import urllib3
 from kubernetes import client
 
 from millrace_operator.cluster.fence import fence, fenced
-from millrace_operator.cluster.kinds import Kind
+from millrace_operator.cluster.kinds import ResourceKind
 from millrace_operator.model import Object
 
 log = logging.getLogger(__name__)
@@ -97,16 +97,18 @@ class Requests:
         if not self.may_write:
             raise NotAllowedToWriteError("this operator does not hold the lease")
 
-    def get(self, kind: Kind, namespace: str | None, name: str, subresource: str | None = None, **query: str) -> Any:
+    def get(
+        self, kind: ResourceKind, namespace: str | None, name: str, subresource: str | None = None, **query: str
+    ) -> Any:
         """Return an object, or the text of a log."""
         return self._send("get", "GET", kind, namespace, name, subresource, query)
 
-    def list(self, kind: Kind, namespace: str | None, **query: str) -> Mapping[str, Any]:
+    def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Mapping[str, Any]:
         """Return a list as the API gives it, its items without `kind` and `apiVersion`."""
         found: Mapping[str, Any] = self._send("list", "GET", kind, namespace, None, None, query)
         return found
 
-    def apply(self, kind: Kind, obj: Object, uid: str) -> Object:
+    def apply(self, kind: ResourceKind, obj: Object, uid: str) -> Object:
         """Bring the object with this uid to this state; fields that others own are taken from them.
 
         Args:
@@ -131,7 +133,7 @@ class Requests:
         self.patch(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"], {"metadata": metadata})
         return self._apply(kind, obj)
 
-    def _apply(self, kind: Kind, obj: Object) -> Object:
+    def _apply(self, kind: ResourceKind, obj: Object) -> Object:
         metadata = obj["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         applied: Object = self._send(
@@ -148,7 +150,7 @@ class Requests:
         return applied
 
     def patch(
-        self, kind: Kind, namespace: str | None, name: str, body: Object, subresource: str | None = None
+        self, kind: ResourceKind, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
         """Merge-patch an object or its subresource, and return the object."""
         query = {"fieldManager": FIELD_MANAGER}
@@ -156,19 +158,19 @@ class Requests:
         patched: Object = self._send("patch", "PATCH", kind, namespace, name, subresource, query, body, content_type)
         return patched
 
-    def create(self, kind: Kind, namespace: str | None, body: Object) -> Object:
+    def create(self, kind: ResourceKind, namespace: str | None, body: Object) -> Object:
         """Create an object."""
         query = {"fieldManager": FIELD_MANAGER}
         created: Object = self._send("create", "POST", kind, namespace, None, None, query, body)
         return created
 
-    def update(self, kind: Kind, namespace: str | None, name: str, body: Object) -> Object:
+    def update(self, kind: ResourceKind, namespace: str | None, name: str, body: Object) -> Object:
         """Replace an object; with a resourceVersion in it only the very one that was read."""
         query = {"fieldManager": FIELD_MANAGER}
         updated: Object = self._send("update", "PUT", kind, namespace, name, None, query, body)
         return updated
 
-    def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str, propagation: str) -> Object:
+    def delete(self, kind: ResourceKind, namespace: str | None, name: str, *, uid: str, propagation: str) -> Object:
         """Delete the object with this uid."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         deleted: Object = self._send("delete", "DELETE", kind, namespace, name, None, {}, body)
@@ -178,7 +180,7 @@ class Requests:
         self,
         verb: str,
         method: str,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         name: str | None,
         subresource: str | None,

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.kinds import Kind
+from millrace_operator.cluster.kinds import ResourceKind
 from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Object
 
@@ -30,7 +30,7 @@ def status_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, An
     return patch | {name: None for name in old if name not in new}
 
 
-def write_status(requests: Requests, cache: Cache, kind: Kind, resource: Object, status: BaseModel) -> bool:
+def write_status(requests: Requests, cache: Cache, kind: ResourceKind, resource: Object, status: BaseModel) -> bool:
     """Write a status if it differs from that of the resource as it was read, and say whether it did.
 
     The resource must still be the one that was read: a status is derived from the one before it.

@@ -16,13 +16,11 @@ from millrace_operator.explain.rules_for_apps import app_rules, later_app_rules
 from millrace_operator.explain.rules_for_pods import pod_rules
 from millrace_operator.explain.words import Finding, Severity
 
-__all__ = ["Finding", "Findings", "Severity", "Verdict", "explain"]
-
 Rule = Callable[[Facts], Iterator[Finding]]
 _ORDER: Final = {severity: number for number, severity in enumerate(Severity)}
 
 
-class Verdict(StrEnum):
+class ProcessingState(StrEnum):
     """The answer in short."""
 
     PROCESSING = "processing"
@@ -33,12 +31,12 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class Explanation:
     """An application's explanation."""
 
     namespace: str
     name: str
-    verdict: Verdict
+    verdict: ProcessingState
     findings: tuple[Finding, ...] = ()
     """The most likely cause first."""
 
@@ -48,7 +46,7 @@ class Findings:
         return {"namespace": self.namespace, "name": self.name, "verdict": self.verdict, "findings": findings}
 
 
-def explain(facts: Facts) -> Findings:
+def explain(facts: Facts) -> Explanation:
     """Say why an application does not process, or that it does.
 
     Args:
@@ -59,16 +57,16 @@ def explain(facts: Facts) -> Findings:
     if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
         found = [finding for finding in found if not finding.points_elsewhere]
     found.sort(key=lambda finding: _ORDER[finding.severity])
-    return Findings(facts.namespace, facts.name, _verdict(facts, found), tuple(found))
+    return Explanation(facts.namespace, facts.name, _verdict(facts, found), tuple(found))
 
 
-def _verdict(facts: Facts, found: list[Finding]) -> Verdict:
+def _verdict(facts: Facts, found: list[Finding]) -> ProcessingState:
     severities = {finding.severity for finding in found}
     if facts.processes:
         bad = severities & {Severity.BLOCKING, Severity.PROBLEM}
-        return Verdict.PROCESSING_WITH_PROBLEMS if bad else Verdict.PROCESSING
+        return ProcessingState.PROCESSING_WITH_PROBLEMS if bad else ProcessingState.PROCESSING
     if Severity.WANTED in severities:
-        return Verdict.STOPPED
+        return ProcessingState.STOPPED
     if severities & {Severity.BLOCKING}:
-        return Verdict.NOT_PROCESSING
-    return Verdict.WAITING
+        return ProcessingState.NOT_PROCESSING
+    return ProcessingState.WAITING

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from millrace_operator.explain.findings import Findings, Verdict
+from millrace_operator.explain.findings import Explanation, ProcessingState
 from millrace_operator.explain.words import Severity
 
 _COLOURS: Final = {
@@ -20,15 +20,15 @@ _COLOURS: Final = {
     Severity.NOTE: "bold",
 }
 _VERDICTS: Final = {
-    Verdict.PROCESSING: "bold green",
-    Verdict.PROCESSING_WITH_PROBLEMS: "bold yellow",
-    Verdict.WAITING: "bold blue",
-    Verdict.STOPPED: "bold cyan",
-    Verdict.NOT_PROCESSING: "bold red",
+    ProcessingState.PROCESSING: "bold green",
+    ProcessingState.PROCESSING_WITH_PROBLEMS: "bold yellow",
+    ProcessingState.WAITING: "bold blue",
+    ProcessingState.STOPPED: "bold cyan",
+    ProcessingState.NOT_PROCESSING: "bold red",
 }
 
 
-def shown(explanation: Findings) -> RenderableType:
+def shown(explanation: Explanation) -> RenderableType:
     """Return what a terminal shows of an explanation."""
     title = Text.assemble(
         (f"{explanation.namespace}/{explanation.name}", "bold"),
@@ -38,7 +38,7 @@ def shown(explanation: Findings) -> RenderableType:
     return Group(title, *_findings(explanation))
 
 
-def _findings(explanation: Findings) -> Iterator[RenderableType]:
+def _findings(explanation: Explanation) -> Iterator[RenderableType]:
     for number, finding in enumerate(explanation.findings, start=1):
         heading = (f"{finding.subject} ({finding.severity})", _COLOURS[finding.severity])
         yield Padding(Text.assemble(f"{number}. ", heading), (1, 0, 0, 0))

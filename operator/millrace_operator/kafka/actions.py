@@ -16,7 +16,7 @@ from millrace.kafka.reset import Member
 from millrace.kafka.resetter import set_offsets
 from millrace.records import TopicPartition
 from millrace.topology.plan import TopologyPlan
-from millrace_operator.kafka.connections import Connection
+from millrace_operator.kafka.connections import AdminConnection
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 
 log = logging.getLogger("millrace_operator.kafka")
@@ -35,7 +35,7 @@ KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | Set
 ACTION_TIMEOUT_S: Final = 30.0
 
 
-def carry_out(connection: Connection, config: StreamsConfig, action: KafkaAction) -> None:
+def carry_out(connection: AdminConnection, config: StreamsConfig, action: KafkaAction) -> None:
     """Do one thing.
 
     Raises:

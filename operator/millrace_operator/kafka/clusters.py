@@ -28,7 +28,7 @@ from millrace_operator.kafka.actions import KafkaAction, carry_out
 from millrace_operator.kafka.connections import Connections
 from millrace_operator.kafka.credentials import Credentials, needed_secrets
 from millrace_operator.kafka.observation import look
-from millrace_operator.kafka.settings import Allowed, TokenEndpointNotAllowedError, client_config
+from millrace_operator.kafka.settings import AllowedAccess, TokenEndpointNotAllowedError, client_config
 from millrace_operator.model import KafkaState
 
 log = logging.getLogger("millrace_operator.kafka")
@@ -57,8 +57,8 @@ class KafkaClusters:
     Example: `clusters.observe(app, Credentials.of(app.spec, secrets), plan, stable_plan)`
     """
 
-    def __init__(self, allowed: Allowed | None = None, connections: Connections | None = None) -> None:
-        self._allowed = allowed or Allowed()
+    def __init__(self, allowed: AllowedAccess | None = None, connections: Connections | None = None) -> None:
+        self._allowed = allowed or AllowedAccess()
         self._connections = Connections() if connections is None else connections
 
     def observe(

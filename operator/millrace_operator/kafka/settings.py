@@ -41,7 +41,7 @@ class TokenEndpointNotAllowedError(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Allowed:
+class AllowedAccess:
     """What the platform team lets the operator do to reach the brokers of an application."""
 
     token_endpoints: Collection[str] = ()
@@ -50,10 +50,10 @@ class Allowed:
     """Patterns of the bootstrap servers to which the operator may show the identity of its own pod."""
 
 
-NOTHING: Final = Allowed()
+NOTHING: Final = AllowedAccess()
 
 
-def client_config(app: StreamsApp, credentials: Credentials, allowed: Allowed = NOTHING) -> StreamsConfig:
+def client_config(app: StreamsApp, credentials: Credentials, allowed: AllowedAccess = NOTHING) -> StreamsConfig:
     """Return the settings of the operator's clients of an application's brokers.
 
     Args:

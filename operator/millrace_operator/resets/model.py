@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from millrace.kafka import reset
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
 from millrace_operator.kafka.actions import SetOffsets
-from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object, SetFinalizer
+from millrace_operator.model import Apply, Delete, DeleteTopics, DesiredApp, Event, Key, Object, SetFinalizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class ObservedReset:
 
     now: float
     """Seconds since the epoch."""
-    app: Desired | None = None
+    app: DesiredApp | None = None
     """The application; None if there is none."""
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The application's children."""

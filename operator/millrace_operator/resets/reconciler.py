@@ -27,10 +27,10 @@ from millrace.manifest.streamsreset import ResetResult
 from millrace.topology.plan import TopologyPlan
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
 from millrace_operator.kafka.actions import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed, SetFinalizer
-from millrace_operator.reconcile import history, retained
+from millrace_operator.model import Delete, DeleteTopics, DesiredApp, Event, Key, ObservedApp, SetFinalizer
+from millrace_operator.reconcile import retained, revision_history
+from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.status import timestamp
-from millrace_operator.reconcile.view import View, view_of
 from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
 from millrace_operator.resets.planning import as_planned, described, merged, work_out
 
@@ -47,7 +47,7 @@ _EXECUTED: Final = "Executed"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ResetQuestion:
     """What the brokers are to be asked for a reset."""
 
     plan: TopologyPlan
@@ -60,7 +60,7 @@ def has_ended(status: StreamsResetStatus | None) -> bool:
     return status is not None and (status.phase in ENDED or status.completion_time is not None)
 
 
-def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | None:
+def question_for(desired: DesiredReset, observed: ObservedReset) -> ResetQuestion | None:
     """Return what the brokers are to be asked before `reconcile_reset` goes on; None if that depends on something else."""
     this = _Pass(desired, observed)
     if this.is_over or desired.spec is None:
@@ -68,7 +68,7 @@ def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | N
     if this.executed or this.hindrance() is not None:
         return None
     plan = this.plan
-    return None if plan is None else Question(plan, desired.spec.target(), desired.spec.input_topics)
+    return None if plan is None else ResetQuestion(plan, desired.spec.target(), desired.spec.input_topics)
 
 
 def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDecision:
@@ -117,14 +117,14 @@ class _Pass:
         return any(item.type == _EXECUTED for item in self.status.conditions)
 
     @property
-    def app(self) -> Desired:
+    def app(self) -> DesiredApp:
         assert self.observed.app is not None
         return self.observed.app
 
     @property
-    def view(self) -> View:
+    def view(self) -> ChildrenView:
         """The application's children."""
-        return view_of(self.app, Observed(now=self.observed.now, objects=self.observed.objects))
+        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
 
     @property
     def plan(self) -> TopologyPlan | None:
@@ -184,7 +184,7 @@ class _Pass:
             result=planned,
         )
 
-    def _activity(self, app: Desired) -> ResetDecision | None:
+    def _activity(self, app: DesiredApp) -> ResetDecision | None:
         """Return what is to be done about an application that is not at rest; None if it is."""
         assert app.spec is not None
         if app.spec.state != "suspended":
@@ -258,7 +258,7 @@ class _Pass:
         if spec.delete_internal_topics:
             if remembered := _remembered(app):
                 todo.append(PatchApp(app.uid, status=remembered))
-            todo += history.forgotten(app, self.view)
+            todo += revision_history.forgotten(app, self.view)
             todo += retained.forgotten(self.view)
         told = "Offsets are set, topics and volumes deleted."
         status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
@@ -318,7 +318,7 @@ def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus
     return status.model_copy(update={"message": f"{_NOT_ALL}: {problem}"})
 
 
-def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
+def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
     """Return what has the loss of topics accepted before they are deleted, so that nobody reports it, however late he looks."""
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
     accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")}
@@ -327,7 +327,7 @@ def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
     )
 
 
-def _remembered(app: Desired) -> dict[str, None]:
+def _remembered(app: DesiredApp) -> dict[str, None]:
     """Return the fields of the application's status by which it would miss what a reset deletes."""
     if app.status is None:
         return {}

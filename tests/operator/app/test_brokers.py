@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from millrace_operator.app import brokers as module
-from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.app.refs import Ref
-from millrace_operator.model import Group, KafkaState
+from millrace_operator.model import ConsumerGroup, KafkaState
 
 REF = Ref("StreamsApp", "shop", "orders")
 DEADLINE = 60
@@ -29,7 +29,7 @@ def now():
 @pytest.fixture
 def brokers(changes, now):
     """Brokers with that clock."""
-    told = Brokers(changes.put, lambda: now[0])
+    told = KafkaStateCache(changes.put, lambda: now[0])
     yield told
     told.close()
 
@@ -158,7 +158,9 @@ def test_what_was_true_for_an_older_manifest_is_not_handed_out(brokers, state, n
     assert state(slow, 2).brokers == 2
 
 
-@pytest.mark.parametrize(("seen", "tells"), [(KafkaState(lag=2), False), (KafkaState(group=Group("Stable")), True)])
+@pytest.mark.parametrize(
+    ("seen", "tells"), [(KafkaState(lag=2), False), (KafkaState(group=ConsumerGroup("Stable")), True)]
+)
 def test_lag_alone_brings_no_pass(brokers, state, changes, now, seen, tells):
     """It changes all the time; whoever is in the group is worth a look."""
     state(lambda: KafkaState(lag=1))

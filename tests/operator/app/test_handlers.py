@@ -4,7 +4,7 @@ import kopf
 import pytest
 
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS
@@ -35,7 +35,7 @@ def caches():
 @pytest.fixture
 def handlers(keys, caches):
     """Handlers that add to those keys."""
-    return Handlers(*caches, keys, Metrics())
+    return Handlers(*caches, keys, OperatorMetrics())
 
 
 def obj(version, generation=1, **metadata):

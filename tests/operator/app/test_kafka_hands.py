@@ -8,10 +8,10 @@ from tests.operator.kafka.support import count_plan, patient_clusters, streams_a
 
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import InternalTopicStatus
-from millrace_operator.app.kafka_hands import KafkaHands
+from millrace_operator.app.kafka_hands import KafkaService
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import AppRevision, Desired, KafkaState, Key
+from millrace_operator.model import AppRevision, DesiredApp, KafkaState, Key
 
 GONE = ApiError("GET secret", 404, "NotFound", "")
 FORBIDDEN = ApiError("GET secret", 403, "Forbidden", "")
@@ -42,7 +42,9 @@ def desired(servers="127.0.0.1:9092", application_id="app", *, deleting=False, t
     listed = tuple(InternalTopicStatus(name=name, ok=True) for name in topics)
     status = StreamsAppStatus(internal_topics=listed)
     manifest = app.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    return Desired("default", application_id, "u-1", 1, app.spec, manifest=manifest, status=status, deleting=deleting)
+    return DesiredApp(
+        "default", application_id, "u-1", 1, app.spec, manifest=manifest, status=status, deleting=deleting
+    )
 
 
 AUTH = {"auth": {"type": "plain", "secretRef": {"name": "user"}}}
@@ -53,7 +55,7 @@ def test_credentials_outlive_their_secret_while_the_application_is_deleted(failu
     """Those that were read last are used; an application that is not being deleted is told that its Secret is missing."""
     now = [0.0]
     requests, asked = Requests(), Asked()
-    hands = KafkaHands(requests, asked, lambda: now[0])
+    hands = KafkaService(requests, asked, lambda: now[0])
     hands.observe(desired(**AUTH), {})
     requests.failure = failure
     now[0] = 1e6
@@ -66,7 +68,7 @@ def test_credentials_outlive_their_secret_while_the_application_is_deleted(failu
 def test_topics_outlive_their_plans_while_the_application_is_deleted():
     """Those of the status and of every plan that was seen are still known when all ConfigMaps are gone."""
     asked = Asked()
-    hands = KafkaHands(Requests(), asked)
+    hands = KafkaService(Requests(), asked)
     plan = count_plan("in", "app").to_json()
     item = plan_config_map(AppRevision("default", "app", "one", streams_app().spec), plan)
     hands.observe(desired(topics=["app-old-changelog"]), {Key("ConfigMap", item["metadata"]["name"]): item})
@@ -79,7 +81,7 @@ def test_brokers_are_asked_for_the_topics_of_the_status(kafka, monkeypatch):
     """Without any plan, as after a restart of the operator, those that exist are found, and so can be deleted."""
     name = f"app-{secrets.token_hex(4)}"
     kafka.create_topics(f"{name}-c-changelog")
-    hands = KafkaHands(Requests(), patient_clusters(monkeypatch))
+    hands = KafkaService(Requests(), patient_clusters(monkeypatch))
     try:
         topics = [f"{name}-c-changelog", f"{name}-gone-changelog"]
         state = hands.observe(desired(kafka.bootstrap_servers, name, deleting=True, topics=topics), {})

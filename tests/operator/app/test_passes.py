@@ -12,11 +12,11 @@ from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.requests import pause
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import Condition
-from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.app.failures import FailedError, TransientError
-from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
+from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, AppController
 from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import Renewals
+from millrace_operator.app.renewals import RenewalLimiter
 from millrace_operator.children import naming
 from millrace_operator.children.naming import labels
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
@@ -72,11 +72,11 @@ class World(PassWorld):
 
     def __init__(self, server, requests):
         self.answered = threading.Event()
-        super().__init__(server, requests, Kafka(), Brokers(lambda _: self.answered.set()))
+        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: self.answered.set()))
         self.decisions = []
         self.observed = []
         self.actions_counted = 0
-        self.passes = Passes(self.cluster, self.decide, self.brokers, 30.0, self.count)
+        self.passes = AppController(self.cluster, self.decide, self.brokers, 30.0, self.count)
         self.change(SPEC)
 
     def change(self, spec, generation=1):
@@ -156,7 +156,7 @@ def test_pass_knows_where_the_operator_runs(world):
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
     """A decision asks, the passes that follow are told that it is its turn; gone, it leaves its turn to another."""
     woken = []
-    world.passes.renewals = Renewals(1, woken.append)
+    world.passes.renewals = RenewalLimiter(1, woken.append)
     other = Ref("StreamsApp", "shop", "returns")
     wish = Renewal(left=2, coming=False)
     world.run(Decision(renewal=wish))

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import Renewals
+from millrace_operator.app.renewals import RenewalLimiter
 from millrace_operator.cluster.kinds import APPS
 from millrace_operator.model import Renewal
 
@@ -41,7 +41,7 @@ def woken():
 @pytest.fixture
 def two(clock, woken):
     """Give turns for two applications at a time; `a` and `b` have theirs, `c` and `d` wait."""
-    renewals = Renewals(2, woken.append, clock)
+    renewals = RenewalLimiter(2, woken.append, clock)
     for name in "abcd":
         renewals.tell(app(name), BEGIN)
     return renewals
@@ -111,7 +111,7 @@ def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
 
 def test_a_turn_that_nobody_takes_ends(clock):
     """The passes of the application whose turn has come fail, so that it tells nothing."""
-    renewals = Renewals(1, lambda _: None, clock)
+    renewals = RenewalLimiter(1, lambda _: None, clock)
     for name in "abc":
         renewals.tell(app(name), BEGIN)
     renewals.tell(app("a"), None)
@@ -123,7 +123,7 @@ def test_a_turn_that_nobody_takes_ends(clock):
 
 def test_who_was_in_the_midst_of_it_goes_on_under_the_next_operator(woken):
     """The status tells of a turn; nobody else gets one before it is over."""
-    renewals = Renewals(1, woken.append)
+    renewals = RenewalLimiter(1, woken.append)
     renewals.resume([resource("b", "RenewalUnderWay"), resource("c", "TemplateOutdated"), resource("d", None)])
     renewals.tell(app("a"), BEGIN)
     assert turns(renewals) == "b"
@@ -139,7 +139,7 @@ def resource(name, reason):
 
 def test_no_turn_is_ever_given_where_none_is_to_be(woken):
     """With 0, pods are replaced when something else replaces them."""
-    renewals = Renewals(0, woken.append)
+    renewals = RenewalLimiter(0, woken.append)
     renewals.resume([resource("a", "RenewalUnderWay")])
     renewals.tell(app("a"), BEGIN)
     assert renewals.turn_of(app("a")) == "Never"

@@ -9,10 +9,10 @@ from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.kafka import reset
 from millrace.records import TopicPartition
-from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
+from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
-from millrace_operator.app.reset_passes import ResetPasses
+from millrace_operator.app.reset_passes import ResetController
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
@@ -48,8 +48,8 @@ class World(PassWorld):
     """An API server with a suspended app and a reset of it, and what makes passes over the reset."""
 
     def __init__(self, server, requests):
-        super().__init__(server, requests, Kafka(), Brokers(lambda _: None, lambda: 0.0))
-        self.passes = ResetPasses(self.cluster, self.brokers)
+        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
+        self.passes = ResetController(self.cluster, self.brokers)
         app = streams_app(state="suspended")
         plan = count_plan("in", "app").to_json()
         self.cluster.children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))

@@ -6,7 +6,7 @@ import pytest
 
 from millrace_operator.app.brokers import AnswerAwaitedError
 from millrace_operator.app.failures import FailedError, TransientError
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import Backoff, WorkQueue
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.workers import Workers
@@ -31,7 +31,7 @@ def start(queue):
     started = []
 
     def start(work, count=2):
-        workers = Workers(queue, {"StreamsApp": work}, count=count, metrics=Metrics())
+        workers = Workers(queue, {"StreamsApp": work}, count=count, metrics=OperatorMetrics())
         workers.start()
         started.append(workers)
         return workers

@@ -3,7 +3,7 @@
 import pytest
 
 from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, labels, owner_reference
-from millrace_operator.cluster.act import Hands, NameTakenError, StaleError
+from millrace_operator.cluster.act import Executor, NameTakenError, StaleError
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
 from millrace_operator.model import Apply, Delete, DrainPod, Key, ProvisionTopics, Release, ResizeClaim, SetFinalizer
@@ -23,7 +23,7 @@ def caches():
 @pytest.fixture
 def hands(requests, caches):
     """Hands on the API server."""
-    return Hands(requests, *caches)
+    return Executor(requests, *caches)
 
 
 @pytest.fixture

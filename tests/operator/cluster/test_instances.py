@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from millrace.runtime.status import LagStatus, RestorationStatus, StreamsStatus, TaskCounts, TaskStatus
-from millrace_operator.cluster.instances import Instances, instance
+from millrace_operator.cluster.instances import InstanceStatusClient, instance
 
 
 class Pod:
@@ -53,7 +53,7 @@ def instances(pod, monkeypatch):
     """What asks pods at this one's port, with patience for a slow machine."""
     monkeypatch.setattr("millrace_operator.cluster.instances._CONNECT_SECONDS", 60.0)
     monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 60.0)
-    instances = Instances(pod.server.server_address[1])
+    instances = InstanceStatusClient(pod.server.server_address[1])
     yield instances
     instances.close()
 
@@ -152,7 +152,7 @@ def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
     monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []
     pod = Dribble(begin)
-    instances = Instances(pod.port, lambda: now[0])
+    instances = InstanceStatusClient(pod.port, lambda: now[0])
     asking = threading.Thread(target=lambda: found.append(instances.ask([seen()])), daemon=True)
     asking.start()
     asking.join(60)
@@ -173,7 +173,7 @@ def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
     monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))
-    instances = Instances()
+    instances = InstanceStatusClient()
     addresses = {"evil": evil.port, "good": good.server.server_address[1]}
     monkeypatch.setattr(instances, "_url", lambda address, path: f"http://127.0.0.1:{addresses[address]}/{path}")
     pods = [seen(f"evil-{number}", address="evil") for number in range(100)]
@@ -194,7 +194,7 @@ def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
 
 def test_pod_that_is_gone_is_left_out():
     """Nothing listens there."""
-    instances = Instances(1)
+    instances = InstanceStatusClient(1)
     assert instances.ask([seen()]) == {}
     instances.close()
 

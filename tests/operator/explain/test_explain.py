@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from millrace_operator.explain.facts import Facts
-from millrace_operator.explain.findings import Findings, Verdict, explain
+from millrace_operator.explain.findings import Explanation, ProcessingState, explain
 from millrace_operator.explain.showing import shown
 from millrace_operator.explain.words import Severity
 
@@ -51,7 +51,7 @@ def with_condition(facts: Facts, kind: str, status: str, reason: str, message: s
     return changed(facts, conditions=[*others, condition])
 
 
-def first(explanation: Findings) -> str:
+def first(explanation: Explanation) -> str:
     """Return the first finding as text."""
     finding = explanation.findings[0]
     return f"{finding.severity}: {finding.subject}: {finding.what} → {finding.remedy}"
@@ -62,40 +62,40 @@ def first(explanation: Findings) -> str:
     [
         (
             "crash",
-            Verdict.NOT_PROCESSING,
+            ProcessingState.NOT_PROCESSING,
             ["blocking: Pod crash-0", "exit code 1", "topic orders does not exist", "--previous"],
         ),
-        ("healthy", Verdict.PROCESSING, ["note: Lag"]),
-        ("image-missing", Verdict.NOT_PROCESSING, ["registry.invalid/shop:2", "i/o timeout", "spec.image"]),
-        ("insecure", Verdict.NOT_PROCESSING, ["StatefulSet insecure", "PodSecurity", "spec.podTemplate"]),
+        ("healthy", ProcessingState.PROCESSING, ["note: Lag"]),
+        ("image-missing", ProcessingState.NOT_PROCESSING, ["registry.invalid/shop:2", "i/o timeout", "spec.image"]),
+        ("insecure", ProcessingState.NOT_PROCESSING, ["StatefulSet insecure", "PodSecurity", "spec.podTemplate"]),
         (
             "no-volume",
-            Verdict.NOT_PROCESSING,
+            ProcessingState.NOT_PROCESSING,
             ["PersistentVolumeClaim state-no-volume-0", '"fastest" not found', "storageClassName"],
         ),
-        ("not-ready", Verdict.WAITING, ["waiting: Pod not-ready-0", "Readiness probe failed", "port-forward"]),
-        ("out-of-memory", Verdict.NOT_PROCESSING, ["its limit of 64Mi", "memory limit"]),
-        ("over-quota", Verdict.NOT_PROCESSING, ["exceeded quota", "ResourceQuota"]),
+        ("not-ready", ProcessingState.WAITING, ["waiting: Pod not-ready-0", "Readiness probe failed", "port-forward"]),
+        ("out-of-memory", ProcessingState.NOT_PROCESSING, ["its limit of 64Mi", "memory limit"]),
+        ("over-quota", ProcessingState.NOT_PROCESSING, ["exceeded quota", "ResourceQuota"]),
         (
             "secret-not-mounted",
-            Verdict.NOT_PROCESSING,
+            ProcessingState.NOT_PROCESSING,
             ['secret "kafka-credentials" not found', "Create what is missing"],
         ),
         (
             "stuck",
-            Verdict.NOT_PROCESSING,
+            ProcessingState.NOT_PROCESSING,
             ["exit code 137", "Liveness probe failed", "stuck in the program's own code"],
         ),
-        ("too-large", Verdict.NOT_PROCESSING, ["Insufficient cpu", "lower the requests"]),
-        ("variable-missing", Verdict.NOT_PROCESSING, ['configmap "settings" not found', "ConfigMap"]),
+        ("too-large", ProcessingState.NOT_PROCESSING, ["Insufficient cpu", "lower the requests"]),
+        ("variable-missing", ProcessingState.NOT_PROCESSING, ['configmap "settings" not found', "ConfigMap"]),
         (
             "wrong-input",
-            Verdict.NOT_PROCESSING,
+            ProcessingState.NOT_PROCESSING,
             ["exit code 2", "store 'orders' is added twice", "trying again does not help"],
         ),
     ],
 )
-def test_recorded_application(name: str, verdict: Verdict, parts: list[str]) -> None:
+def test_recorded_application(name: str, verdict: ProcessingState, parts: list[str]) -> None:
     """The first finding names the cause that the application really had, with the cluster's own words and what to do."""
     explanation = explain(recorded(name))
     assert explanation.verdict == verdict
@@ -123,7 +123,7 @@ def test_every_recording_is_explained() -> None:
 def test_condition_is_the_cause(kind: str, status: str, reason: str, remedy: str) -> None:
     """A condition that holds the application back comes before what follows from it, with its message and the remedy."""
     explanation = explain(with_condition(recorded("not-ready"), kind, status, reason, "The message."))
-    assert explanation.verdict == Verdict.NOT_PROCESSING
+    assert explanation.verdict == ProcessingState.NOT_PROCESSING
     assert explanation.findings[0].subject == f"{kind}={status}, {reason}"
     assert "The message. (for 60 s)" in first(explanation)
     assert remedy in explanation.findings[0].remedy
@@ -146,7 +146,7 @@ def test_condition_that_points_elsewhere_stays_when_it_is_all_there_is() -> None
 def test_what_is_wrong_while_records_are_processed_is_a_problem() -> None:
     """An upgrade that is held back does not keep the running revision from processing."""
     explanation = explain(with_condition(recorded("healthy"), "TopologyCompatible", "False", "NeedsReset"))
-    assert explanation.verdict == Verdict.PROCESSING_WITH_PROBLEMS
+    assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
     assert explanation.findings[0].severity == Severity.PROBLEM
 
 
@@ -157,7 +157,7 @@ def test_application_that_is_to_stand_still(spec: dict[str, Any], what: str) -> 
     """Nothing is wrong with an application that was told to stop; the answer says how to start it."""
     facts = with_condition(recorded("healthy"), "Ready", "False", "Suspended")
     explanation = explain(replace(changed(facts, spec=spec), pods=()))
-    assert explanation.verdict == Verdict.STOPPED
+    assert explanation.verdict == ProcessingState.STOPPED
     assert what in explanation.findings[0].remedy
 
 
@@ -168,7 +168,7 @@ def test_deletion_that_hangs_points_at_the_operator() -> None:
     explanation = explain(
         changed(with_condition(facts, "Ready", "False", "Deleting"), metadata={"deletionTimestamp": since})
     )
-    assert explanation.verdict == Verdict.STOPPED
+    assert explanation.verdict == ProcessingState.STOPPED
     assert "for 3 h" in first(explanation)
     assert "operator runs" in first(explanation)
 
@@ -191,7 +191,7 @@ def test_operator_that_has_not_seen_the_last_change() -> None:
     """The status is about an older manifest: how long ago the newer one came is read from the managed fields."""
     facts = changed(recorded("healthy"), metadata={"generation": 7})
     explanation = explain(replace(facts, now=facts.now + timedelta(minutes=10)))
-    assert explanation.verdict == Verdict.PROCESSING_WITH_PROBLEMS
+    assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
     assert "has not seen the last change" in first(explanation)
 
 
@@ -215,7 +215,7 @@ def test_lag_that_grows(replicas: int, remedy: str) -> None:
     """More replicas are advised while there are tasks for them, and not beyond."""
     facts = changed(recorded("healthy"), spec={"replicas": replicas}, lag={"total": 5000, "trend": "Growing"})
     explanation = explain(facts)
-    assert explanation.verdict == Verdict.PROCESSING_WITH_PROBLEMS
+    assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
     assert "5,000 records" in first(explanation)
     assert remedy in first(explanation)
 
@@ -235,7 +235,7 @@ def test_what_could_not_be_read_is_named() -> None:
 def test_pause_is_mentioned() -> None:
     """A paused operator changes nothing, which explains why a change has no effect."""
     explanation = explain(with_condition(recorded("healthy"), "ReconciliationPaused", "True", "PausedByAnnotation"))
-    assert explanation.verdict == Verdict.PROCESSING
+    assert explanation.verdict == ProcessingState.PROCESSING
     assert any("Remove the annotation" in finding.remedy for finding in explanation.findings)
 
 
@@ -286,7 +286,7 @@ def test_restarts_of_a_ready_pod_are_a_note() -> None:
     ended = crashed["lastState"].get("terminated") or crashed["state"]["terminated"]
     pod["status"]["containerStatuses"][0] |= {"restartCount": 3, "lastState": {"terminated": ended}}
     explanation = explain(replace(facts, pods=(pod,)))
-    assert explanation.verdict == Verdict.PROCESSING
+    assert explanation.verdict == ProcessingState.PROCESSING
     assert any(
         "restarted 3 times" in finding.what and "exit code 1" in finding.what for finding in explanation.findings
     )

@@ -5,7 +5,7 @@ from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import Allowed
+from millrace_operator.kafka.settings import AllowedAccess
 
 pytestmark = pytest.mark.broker
 
@@ -28,7 +28,7 @@ def provider():
 @pytest.fixture
 def clusters(monkeypatch, provider):
     """Give what is tested, which may fetch tokens from the provider."""
-    clusters = patient_clusters(monkeypatch, Allowed([provider.url]))
+    clusters = patient_clusters(monkeypatch, AllowedAccess([provider.url]))
     yield clusters
     clusters.close()
 

@@ -7,7 +7,7 @@ from millrace.errors import ConfigError
 from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.kafka.settings import (
-    Allowed,
+    AllowedAccess,
     TokenEndpointNotAllowedError,
     client_config,
     client_settings,
@@ -109,14 +109,14 @@ SERVERS = "b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098,b-2.shop.x1.c2.k
 def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
     """An identity of the pods is none of the operator's; all brokers must be among those that may see its own."""
     with pytest.raises(ConfigError, match=r"may not show its own to b-.*MILLRACE_OPERATOR_CLOUD_IDENTITY"):
-        client_config(streams_app(SERVERS, kafka=MSK), Credentials(), Allowed(cloud_identity=allowed))
+        client_config(streams_app(SERVERS, kafka=MSK), Credentials(), AllowedAccess(cloud_identity=allowed))
 
 
 @pytest.mark.parametrize("auth", [MSK["auth"], {"type": "entra-id"}])
 def test_the_operators_identity_is_shown_where_allowed(auth):
     """With all bootstrap servers allowed, the operator gets tokens as pods do, with the identity of its own pod."""
     app = streams_app(SERVERS, kafka={"tls": {}, "auth": auth})
-    allowed = Allowed(cloud_identity=("*.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",))
+    allowed = AllowedAccess(cloud_identity=("*.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",))
     config = client_config(app, Credentials(), allowed)
     assert client_settings(config).security("admin.").oauth.method == auth["type"]
 
@@ -133,7 +133,7 @@ def test_tokens_are_fetched_as_the_manifest_says():
     app = streams_app(kafka={"auth": auth})
     login = {"clientId": b"id", "clientSecret": b"s", "tokenEndpoint": b"https://login.example/token"}
     credentials = Credentials.of(app.spec, {"login": login, "ca": {"ca.crt": b"CA"}})
-    config = client_config(app, credentials, Allowed(["https://login.example"]))
+    config = client_config(app, credentials, AllowedAccess(["https://login.example"]))
     oauth = client_settings(config).security("admin.").oauth
     assert (oauth.client_id, oauth.client_secret, oauth.token_endpoint) == ("id", "s", "https://login.example/token")
     assert (oauth.scope, oauth.extensions, oauth.ca_pem) == ("kafka", {"logicalCluster": "lkc-1"}, "CA")
@@ -174,9 +174,9 @@ def test_a_token_endpoint_that_is_not_allowed_is_not_asked():
     data = {"clientId": b"me", "clientSecret": b"pw", "tokenEndpoint": asked.encode()}
     credentials = Credentials.of(app.spec, {"oauth": data})
     with pytest.raises(TokenEndpointNotAllowedError, match="MILLRACE_OPERATOR_TOKEN_ENDPOINTS") as caught:
-        client_config(app, credentials, Allowed([ENDPOINT]))
+        client_config(app, credentials, AllowedAccess([ENDPOINT]))
     assert "c4n4ry" not in str(caught.value)
     state = KafkaClusters(connections=lambda: pytest.fail("connected")).observe(app, credentials)
     assert state.reason == "TokenEndpointNotAllowed"
     assert "169.254.169.254/latest)" in state.error
-    assert client_config(app, credentials, Allowed(["http://169.254.169.254/"])).application_id == "app"
+    assert client_config(app, credentials, AllowedAccess(["http://169.254.169.254/"])).application_id == "app"

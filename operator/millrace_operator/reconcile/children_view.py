@@ -17,7 +17,7 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION
 from millrace_operator.children.pod import DRAIN_FILE_VARIABLE
-from millrace_operator.model import Desired, Key, Object, Observed
+from millrace_operator.model import DesiredApp, Key, Object, ObservedApp
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
@@ -102,7 +102,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ChildrenView:
     """All children of one application, and nothing that only has its labels."""
 
     app: str
@@ -198,7 +198,7 @@ class View:
         }
 
 
-def view_of(desired: Desired, observed: Observed) -> View:
+def view_of(desired: DesiredApp, observed: ObservedApp) -> ChildrenView:
     """Return what the children say."""
     app = desired.name
     pods, claims = {}, {}
@@ -227,7 +227,7 @@ def view_of(desired: Desired, observed: Observed) -> View:
                 own[key], pods[int(match[1])] = item, _pod(item, int(match[1]))
         elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
             own[key], claims[int(match[1])] = item, _claim(item, int(match[1]))
-    return View(app, own, pods, claims)
+    return ChildrenView(app, own, pods, claims)
 
 
 @functools.lru_cache(maxsize=_MOST_PLANS)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.operator.reconcile.world import APP, World
 
 from millrace_operator.model import Key
-from millrace_operator.reconcile.applying import is_part_of, needs_apply, stamped
+from millrace_operator.reconcile.drift import is_part_of, needs_apply, stamped
 
 WANTED = {
     "kind": "Thing",
