@@ -17,9 +17,9 @@ from millrace.assignment.subscription_info import (
 )
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
 from millrace.kafka.membership import Assigned, MemberSubscription
-from millrace.kafka.partition_counts import resolve_partition_counts
+from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
+from millrace.plan.partition_counts import resolve_partition_counts
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.plan import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 
 PARTITIONS = 6
 PLAN = TopologyPlan(

@@ -16,8 +16,8 @@ from millrace.dev.local_host import HostOptions, LocalHost
 from millrace.dev.local_topics import provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
 from millrace.kafka.admin import topic_partitions
+from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.runtime.rates import RateMeter
-from millrace.topology.plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1

@@ -23,8 +23,8 @@ from millrace.kafka.admin import (
 )
 from millrace.kafka.internal_topics import provision
 from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
-from millrace.topology.plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 pytestmark = pytest.mark.broker
 

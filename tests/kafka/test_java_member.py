@@ -16,14 +16,14 @@ from millrace.dev.java import compile_java, find_java, join_class_path
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
 from millrace.kafka.membership import Assigned, GroupMember, TopicSubscription
-from millrace.records import TaskId
-from millrace.topology.plan import (
+from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedRepartitionTopic,
     PlannedStore,
     PlannedSubtopology,
     TopologyPlan,
 )
+from millrace.records import TaskId
 
 pytestmark = [pytest.mark.broker, pytest.mark.java, pytest.mark.slow]
 

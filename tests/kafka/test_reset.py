@@ -23,9 +23,11 @@ from millrace.errors import ActiveGroupError, BrokerUnreachableError
 from millrace.kafka.admin import all_topic_partitions
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.reset import (
-    Member,
-    Observed,
+from millrace.kafka.resetter import Resetter
+from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.reset import (
+    ActiveMember,
+    ObservedApplication,
     OffsetTarget,
     Start,
     input_topics,
@@ -33,9 +35,7 @@ from millrace.kafka.reset import (
     looks_internal,
     plan_reset,
 )
-from millrace.kafka.resetter import Resetter
 from millrace.records import TopicPartition
-from millrace.topology.plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 PLAN = TopologyPlan(
     application_id="app",
@@ -62,7 +62,7 @@ TOPICS = {
     "app-eu-x-changelog": 1,
 }
 IN = [TopicPartition("in", 0), TopicPartition("in", 1)]
-SEEN = Observed(
+SEEN = ObservedApplication(
     topics=TOPICS,
     groups=frozenset({"app", "app-eu", "other"}),
     committed={IN[0]: 50, TopicPartition("app-w-repartition", 0): 7},
@@ -139,7 +139,7 @@ def test_offsets_stay_within_the_partitions(target, expected):
 
 def test_active_group_is_refused():
     """Members are named, with what to do; force removes them."""
-    seen = replace(SEEN, members=(Member("m", "pod-0-1", "app-pod-0", "/10.0.0.1"),))
+    seen = replace(SEEN, members=(ActiveMember("m", "pod-0-1", "app-pod-0", "/10.0.0.1"),))
     with pytest.raises(
         ActiveGroupError, match=r"1 active member, app-pod-0 \(10\.0\.0\.1, static pod-0-1\).*Stop it first"
     ):

@@ -53,6 +53,7 @@ from millrace.errors import (
     UnsupportedFeatureError,
 )
 from millrace.kafka.membership import Assigned
+from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
@@ -62,7 +63,6 @@ from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.status import write_status
 from millrace.state import Stores
 from millrace.topology import Topology
-from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])

@@ -19,9 +19,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from millrace.errors import ConfigError
-from millrace.kafka import reset
 from millrace.manifest import StreamsApp, check
-from millrace.topology.plan import TopologyPlan
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
 from millrace_operator.app.refs import Ref
 from millrace_operator.children import PLAN_KEY, names
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
@@ -90,7 +90,7 @@ class KafkaHands:
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
         return state
 
-    def observe_for_reset(self, desired: Desired, question: Question) -> reset.Observed:
+    def observe_for_reset(self, desired: Desired, question: Question) -> reset.ObservedApplication:
         """Return what the brokers say that must be known for a reset.
 
         Raises:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from millrace.manifest import StreamsAppSpec
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import COMPONENT, REVISION, AppRevision, names, plan_config_map, plan_job
 from millrace_operator.model import Object
 from millrace_operator.reconcile.reasons import Reason

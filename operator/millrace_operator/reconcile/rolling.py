@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest.fields import duration_ms
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Delete, Key
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest import StreamsAppSpec
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import AppRevision, names, revision_config_map
 from millrace_operator.model import Event, ProvisionTopics
 from millrace_operator.reconcile import history, planning, retained, rolling, topics

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType, InternalTopicStatus, LifecycleState
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, Desired, Event, Key, Observed, Renewal
 from millrace_operator.reconcile.applying import needs_apply, stamped
 from millrace_operator.reconcile.ownership import key_of

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, TEMPLATE, names
 from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
 from millrace_operator.reconcile.ownership import is_own, is_own_pod

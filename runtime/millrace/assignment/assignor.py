@@ -19,9 +19,9 @@ from millrace.assignment.model import AssignmentConfig, TaskAssignor
 from millrace.assignment.topology import TaskTopology, task_topology
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.kafka.membership.api import MemberAssignment, MemberSubscription
-from millrace.kafka.partition_counts import PartitionCounts
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 log = logging.getLogger("millrace.assignment")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from millrace.kafka.partition_counts import PartitionCounts
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
-    from millrace.topology.plan import PlannedSubtopology, TopologyPlan
-    from millrace.topology.plan_diff import PlanDiff
+    from millrace.plan.diff import PlanDiff
+    from millrace.plan.model import PlannedSubtopology, TopologyPlan
 
 NEEDS_RESET = 3
 """Exit code of `--diff` when the running state does not fit the new plan."""
@@ -73,21 +73,21 @@ def plan(
         else:
             _show(result, _console())
         return
-    from millrace.topology.plan_diff import Verdict, diff_plans
+    from millrace.plan.diff import PlanVerdict, diff_plans
 
     difference = diff_plans(old, result)
     if as_json:
         print(difference.to_json(indent=indent))
     else:
         _show_diff(difference, _console())
-    if difference.verdict is Verdict.NEEDS_RESET:
+    if difference.verdict is PlanVerdict.NEEDS_RESET:
         raise typer.Exit(NEEDS_RESET)
 
 
 def _read(path: Path) -> TopologyPlan:
     from pydantic import ValidationError
 
-    from millrace.topology.plan import TopologyPlan
+    from millrace.plan.model import TopologyPlan
 
     try:
         plan = TopologyPlan.from_json(path.read_bytes())

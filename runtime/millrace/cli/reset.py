@@ -24,9 +24,9 @@ from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
-    from millrace.kafka.reset import OffsetTarget, ResetActions
+    from millrace.plan.model import TopologyPlan
+    from millrace.plan.reset import OffsetTarget, ResetActions
     from millrace.runtime.state_directory import StateDirectory
-    from millrace.topology.plan import TopologyPlan
 
 
 def reset(
@@ -151,7 +151,7 @@ def _subject(
 
 
 def _target(given: dict[str, Any]) -> OffsetTarget:
-    from millrace.kafka.reset import OffsetTarget, Start
+    from millrace.plan.reset import OffsetTarget, Start
 
     chosen = {option: value for option, value in given.items() if value is not None}
     if len(chosen) > 1:

@@ -28,7 +28,7 @@ from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
 from millrace.runtime.rates import RateMeter
 
 if TYPE_CHECKING:
-    from millrace.topology.plan import TopologyPlan
+    from millrace.plan.model import TopologyPlan
 
 STOP_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 15.0

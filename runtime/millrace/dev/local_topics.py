@@ -16,8 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.errors import LocalHostError, MissingSourceTopicError
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
-from millrace.kafka.partition_counts import external_source_topics, repartition_topics
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 
 PLAN_TIMEOUT_S = 120.0
 DEFAULT_PARTITIONS = 4

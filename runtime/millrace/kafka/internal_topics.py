@@ -22,13 +22,8 @@ from millrace.errors import (
     MissingSourceTopicError,
 )
 from millrace.kafka.admin import TopicToCreate, all_topic_partitions, create_topics, topic_configs, topic_partitions
-from millrace.kafka.partition_counts import (
-    PartitionCounts,
-    external_source_topics,
-    repartition_topics,
-    resolve_partition_counts,
-)
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 
 log = logging.getLogger("millrace.kafka.internal_topics")
 

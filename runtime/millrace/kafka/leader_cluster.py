@@ -9,9 +9,9 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.kafka.internal_topics import provision
 from millrace.kafka.offsets import group_offsets, latest_offsets
-from millrace.kafka.partition_counts import PartitionCounts
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 
 class LeaderCluster:

@@ -1,4 +1,4 @@
-"""Looking at what an application has on a cluster, and throwing it away: the hands of `millrace.kafka.reset`.
+"""Looking at what an application has on a cluster, and throwing it away: the hands of `millrace.plan.reset`.
 
 Two admin clients, each for what the other cannot do: see `millrace.kafka.group_admin`.
 """
@@ -20,9 +20,17 @@ from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.kafka.reset import Member, Observed, OffsetTarget, ResetActions, Start, input_topics, plan_reset
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import (
+    ActiveMember,
+    ObservedApplication,
+    OffsetTarget,
+    ResetActions,
+    Start,
+    input_topics,
+    plan_reset,
+)
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 __all__ = ["Resetter", "observe", "set_offsets"]
 
@@ -101,14 +109,14 @@ def observe(
     target: OffsetTarget | None = None,
     inputs: Collection[str] = (),
     timeout_s: float = 60.0,
-) -> Observed:
+) -> ObservedApplication:
     """Return all that `plan_reset` must know of a cluster; the arguments are those that it is given.
 
     Raises:
         AuthorizationError: The principal may not see the group or its topics.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    observed = Observed(
+    observed = ObservedApplication(
         topics=all_topic_partitions(admin, timeout_s),
         groups=group_names(admin, timeout_s),
         members=group.members(),
@@ -130,7 +138,7 @@ def observe(
     )
 
 
-def set_offsets(group: GroupAdmin, leaving: Collection[Member], offsets: Mapping[TopicPartition, int]) -> None:
+def set_offsets(group: GroupAdmin, leaving: Collection[ActiveMember], offsets: Mapping[TopicPartition, int]) -> None:
     """Set the offsets of a group without members, having removed those that are to leave.
 
     Raises:

@@ -11,13 +11,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.kafka.reset import OffsetTarget, Start
 from millrace.manifest.fields import Int64, ResourceName, TopicName, text
 from millrace.manifest.group import API_VERSION, ApiVersion
 from millrace.manifest.lists import distinct, in_order
 from millrace.manifest.metadata import Metadata
 from millrace.manifest.model import Change, ManifestModel, Rule, StatusModel
 from millrace.manifest.status import Conditions, ObservedGeneration
+from millrace.plan.reset import OffsetTarget, Start
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
 TARGET_PATTERN = rf"^(earliest|latest|offset:[0-9]{{1,18}}|shift:[+-]?[0-9]{{1,18}}|timestamp:{_TIMESTAMP})$"

@@ -27,11 +27,11 @@ from millrace.kafka.membership import (
     MemberState,
     TopicSubscription,
 )
+from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.reads import Reads
 from millrace.topology.built import BuiltTopology
-from millrace.topology.plan import TopologyPlan
 
 __all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
 

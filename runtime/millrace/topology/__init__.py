@@ -1,4 +1,4 @@
-"""The physical graph of an application, its sub-topologies, and the plan of what they need."""
+"""The physical graph of an application and its sub-topologies."""
 
 from millrace.topology.builder import TopologyBuilder
 from millrace.topology.built import BuiltTopology, Subtopology
@@ -12,7 +12,6 @@ from millrace.topology.description import (
 )
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
-from millrace.topology.plan import TopologyPlan
 from millrace.topology.topology import Topology
 from millrace.topology.wrapping import ProcessorWrapper
 
@@ -34,5 +33,4 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "TopologyDescription",
-    "TopologyPlan",
 ]

@@ -9,13 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from millrace.plan.model import (
+    PlannedChangelogTopic,
+    PlannedGlobalStore,
+    PlannedRepartitionTopic,
+    PlannedStore,
+    PlannedSubtopology,
+    TopologyPlan,
+    plan_hash,
+)
 from millrace.state.api import StoreBuilder
 from millrace.topology.nodes import Node, RepartitionTopic
-
-if TYPE_CHECKING:
-    from millrace.topology.plan import TopologyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,58 @@ class BuiltTopology:
 
     def plan(self) -> TopologyPlan:
         """Return what this topology needs of a cluster, as data."""
-        from millrace.topology.plan import plan_of  # noqa: PLC0415 (the plan is made of this module's types)
+        subtopologies = tuple(_planned(subtopology) for subtopology in self.subtopologies)
+        stores = _planned_global_stores(self.global_subtopology)
+        return TopologyPlan(
+            application_id=self.application_id,
+            hash=plan_hash(self.application_id, subtopologies, stores),
+            subtopologies=subtopologies,
+            global_stores=stores,
+            dead_letter_topic=self.dead_letter_topic,
+        )
 
-        return plan_of(self)
+
+def _planned(subtopology: Subtopology) -> PlannedSubtopology:
+    return PlannedSubtopology(
+        id=subtopology.id,
+        source_topics=subtopology.source_topics,
+        source_patterns=tuple(pattern.pattern for pattern in subtopology.source_patterns),
+        sink_topics=subtopology.sink_topics,
+        stores=tuple(
+            PlannedStore(
+                name=builder.name,
+                kind=builder.kind,
+                value_format=builder.value_format,
+                persistent=builder.persistent,
+                changelog_topic=subtopology.changelog_topics.get(builder.name),
+                changelog_is_source=builder.name in subtopology.source_changelogs,
+            )
+            for builder in subtopology.store_builders
+        ),
+        repartition_topics=tuple(
+            PlannedRepartitionTopic(
+                name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
+            )
+            for name, topic in sorted(subtopology.repartition_topics.items())
+        ),
+        changelog_topics=tuple(
+            PlannedChangelogTopic(name=name, config=config)
+            for name, config in sorted(subtopology.changelog_configs.items())
+        ),
+        copartition_groups=tuple(tuple(sorted(group)) for group in subtopology.copartition_groups),
+    )
+
+
+def _planned_global_stores(subtopology: Subtopology | None) -> tuple[PlannedGlobalStore, ...]:
+    if subtopology is None:
+        return ()
+    return tuple(
+        PlannedGlobalStore(
+            name=builder.name,
+            topic=subtopology.changelog_topics[builder.name],
+            kind=builder.kind,
+            value_format=builder.value_format,
+            persistent=builder.persistent,
+        )
+        for builder in subtopology.store_builders
+    )

@@ -14,7 +14,7 @@ from millrace.kafka.clients import ClientSettings
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import MANIFEST_KEY, names, plan_job, pod_template, revision_config_map
 from millrace_operator.reconcile import members
 

@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from millrace.errors import TopologyError
-from millrace.topology.plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.model import (
+    PlannedRepartitionTopic,
+    PlannedSubtopology,
+    TopologyPlan,
+    changelog_topics,
+    repartition_topics,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +35,6 @@ class PartitionCounts:
     """Partitions of each changelog topic that is to exist."""
 
 
-def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
-    """Return the named topics the plan reads that are the user's: global ones too, repartition topics not."""
-    internal = repartition_topics(plan).keys()
-    named = {topic for item in plan.subtopologies for topic in item.source_topics}
-    return frozenset((named | {store.topic for store in plan.global_stores}) - internal)
-
-
-def repartition_topics(plan: TopologyPlan) -> dict[str, PlannedRepartitionTopic]:
-    """Return the plan's repartition topics by name."""
-    return {topic.name: topic for item in plan.subtopologies for topic in item.repartition_topics}
-
-
 def resolve_partition_counts(plan: TopologyPlan, existing: Mapping[str, int]) -> PartitionCounts:
     """Work out every count.
 
@@ -53,7 +47,8 @@ def resolve_partition_counts(plan: TopologyPlan, existing: Mapping[str, int]) ->
     """
     internal = repartition_topics(plan)
     sources = {
-        item.id: _sources(item, existing, internal.keys() | _changelog_names(plan)) for item in plan.subtopologies
+        item.id: _sources(item, existing, internal.keys() | changelog_topics(plan).keys())
+        for item in plan.subtopologies
     }
     counts = {topic: existing[topic] for topics in sources.values() for topic in topics if topic in existing}
     for name in internal:
@@ -66,10 +61,6 @@ def resolve_partition_counts(plan: TopologyPlan, existing: Mapping[str, int]) ->
     tasks = {number: max((counts[t] for t in topics if t in counts), default=0) for number, topics in sources.items()}
     changelogs = {topic.name: tasks[item.id] for item in plan.subtopologies for topic in item.changelog_topics}
     return PartitionCounts(counts, tasks, sources, {name: count for name, count in changelogs.items() if count})
-
-
-def _changelog_names(plan: TopologyPlan) -> set[str]:
-    return {topic.name for item in plan.subtopologies for topic in item.changelog_topics}
 
 
 def _sources(item: PlannedSubtopology, existing: Mapping[str, int], internal: set[str]) -> tuple[str, ...]:

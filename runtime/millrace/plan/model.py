@@ -15,8 +15,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 from pydantic.alias_generators import to_camel
 
-from millrace.topology.built import BuiltTopology, Subtopology
-
 
 class _PlanModel(BaseModel):
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
@@ -101,68 +99,26 @@ class TopologyPlan(_PlanModel):
         return cls.model_validate_json(text)
 
 
-def plan_of(topology: BuiltTopology) -> TopologyPlan:
-    """Return the plan of a built topology."""
-    subtopologies = tuple(_planned(subtopology) for subtopology in topology.subtopologies)
-    stores = _planned_global_stores(topology.global_subtopology)
-    return TopologyPlan(
-        application_id=topology.application_id,
-        hash=_hash(topology.application_id, subtopologies, stores),
-        subtopologies=subtopologies,
-        global_stores=stores,
-        dead_letter_topic=topology.dead_letter_topic,
-    )
+def repartition_topics(plan: TopologyPlan) -> dict[str, PlannedRepartitionTopic]:
+    """Return the plan's repartition topics by name."""
+    return {topic.name: topic for item in plan.subtopologies for topic in item.repartition_topics}
 
 
-def _planned(subtopology: Subtopology) -> PlannedSubtopology:
-    return PlannedSubtopology(
-        id=subtopology.id,
-        source_topics=subtopology.source_topics,
-        source_patterns=tuple(pattern.pattern for pattern in subtopology.source_patterns),
-        sink_topics=subtopology.sink_topics,
-        stores=tuple(
-            PlannedStore(
-                name=builder.name,
-                kind=builder.kind,
-                value_format=builder.value_format,
-                persistent=builder.persistent,
-                changelog_topic=subtopology.changelog_topics.get(builder.name),
-                changelog_is_source=builder.name in subtopology.source_changelogs,
-            )
-            for builder in subtopology.store_builders
-        ),
-        repartition_topics=tuple(
-            PlannedRepartitionTopic(
-                name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
-            )
-            for name, topic in sorted(subtopology.repartition_topics.items())
-        ),
-        changelog_topics=tuple(
-            PlannedChangelogTopic(name=name, config=config)
-            for name, config in sorted(subtopology.changelog_configs.items())
-        ),
-        copartition_groups=tuple(tuple(sorted(group)) for group in subtopology.copartition_groups),
-    )
+def changelog_topics(plan: TopologyPlan) -> dict[str, PlannedChangelogTopic]:
+    """Return the plan's changelog topics by name, without input topics that serve as one."""
+    return {topic.name: topic for item in plan.subtopologies for topic in item.changelog_topics}
 
 
-def _planned_global_stores(subtopology: Subtopology | None) -> tuple[PlannedGlobalStore, ...]:
-    if subtopology is None:
-        return ()
-    return tuple(
-        PlannedGlobalStore(
-            name=builder.name,
-            topic=subtopology.changelog_topics[builder.name],
-            kind=builder.kind,
-            value_format=builder.value_format,
-            persistent=builder.persistent,
-        )
-        for builder in subtopology.store_builders
-    )
+def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
+    """Return the named topics that the plan reads and the user owns, with those of global stores."""
+    named = {topic for item in plan.subtopologies for topic in item.source_topics}
+    return frozenset((named | {store.topic for store in plan.global_stores}) - repartition_topics(plan).keys())
 
 
-def _hash(
+def plan_hash(
     application_id: str, subtopologies: tuple[PlannedSubtopology, ...], stores: tuple[PlannedGlobalStore, ...]
 ) -> str:
+    """Return the hash of a plan's ids, topics, stores and formats."""
     content: dict[str, Any] = {
         "applicationId": application_id,
         "subtopologies": [_without_config(item.model_dump(mode="json", by_alias=True)) for item in subtopologies],

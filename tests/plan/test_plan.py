@@ -6,8 +6,8 @@ import json
 
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, Materialized, StreamsBuilder, TimeWindows
+from millrace.plan.model import TopologyPlan
 from millrace.serdes import Serdes
-from millrace.topology import TopologyPlan
 
 
 def counts(materialized="counts", **settings):

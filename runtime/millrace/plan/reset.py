@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from millrace.errors import ActiveGroupError
-from millrace.kafka.partition_counts import repartition_topics
+from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 __all__ = [
-    "Member",
-    "Observed",
+    "ActiveMember",
+    "ObservedApplication",
     "OffsetTarget",
     "ResetActions",
     "Start",
@@ -28,7 +27,7 @@ __all__ = [
     "plan_reset",
 ]
 
-_INTERNAL = re.compile(
+_INTERNAL_NAME = re.compile(
     r".*-(?:changelog|repartition|subscription-registration-topic|subscription-response-topic"
     r"|KTABLE-FK-JOIN-SUBSCRIPTION-(?:REGISTRATION|RESPONSE)-\d+-topic)",
     re.DOTALL,
@@ -54,7 +53,7 @@ class OffsetTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ActiveMember:
     """An active member of a group."""
 
     member_id: str
@@ -69,14 +68,14 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedApplication:
     """What a cluster has of an application."""
 
     topics: Mapping[str, int]
     """Partitions of every topic that can be seen."""
     groups: frozenset[str] = frozenset()
     """Names of the groups of the cluster."""
-    members: tuple[Member, ...] = ()
+    members: tuple[ActiveMember, ...] = ()
     committed: Mapping[TopicPartition, int] | None = None
     """Offsets the application's group has committed."""
     earliest: Mapping[TopicPartition, int] | None = None
@@ -91,7 +90,7 @@ class ResetActions:
     """What a reset does, in this order."""
 
     application_id: str
-    remove_members: tuple[Member, ...]
+    remove_members: tuple[ActiveMember, ...]
     delete_topics: tuple[str, ...]
     set_offsets: Mapping[TopicPartition, int]
     notes: tuple[str, ...] = ()
@@ -104,23 +103,22 @@ def looks_internal(topic: str, application_id: str) -> bool:
     >>> looks_internal("app-counts-changelog", "app"), looks_internal("app-orders", "app")
     (True, False)
     """
-    return topic.startswith(f"{application_id}-") and _INTERNAL.fullmatch(topic) is not None
+    return topic.startswith(f"{application_id}-") and _INTERNAL_NAME.fullmatch(topic) is not None
 
 
-def internal_topics(application_id: str, observed: Observed, plan: TopologyPlan | None) -> tuple[str, ...]:
+def internal_topics(application_id: str, observed: ObservedApplication, plan: TopologyPlan | None) -> tuple[str, ...]:
     """Return the internal topics that exist: those of the plan, or without a plan those that are named so.
 
     An application `shop` would by its name also own `shop-eu-counts-changelog`; it is left out when there is a group `shop-eu`.
     """
     if plan is not None:
-        changelogs = {topic.name for item in plan.subtopologies for topic in item.changelog_topics}
-        return tuple(sorted((changelogs | repartition_topics(plan).keys()) & observed.topics.keys()))
+        return tuple(sorted(_internal(plan) & observed.topics.keys()))
     named = _named_like_internal(application_id, observed)
     return tuple(topic for topic in named if _other_owner(topic, application_id, observed.groups) is None)
 
 
 def input_topics(
-    application_id: str, observed: Observed, plan: TopologyPlan | None, named: Collection[str] = ()
+    application_id: str, observed: ObservedApplication, plan: TopologyPlan | None, named: Collection[str] = ()
 ) -> tuple[str, ...]:
     """Return the topics that exist and whose offsets are reset.
 
@@ -129,21 +127,22 @@ def input_topics(
     """
     wanted = set(named)
     if plan is not None:
-        internal = repartition_topics(plan).keys() | {
-            t.name for item in plan.subtopologies for t in item.changelog_topics
-        }
         patterns = [re.compile(pattern) for item in plan.subtopologies for pattern in item.source_patterns]
         matched = {name for name in observed.topics if any(pattern.fullmatch(name) for pattern in patterns)}
-        wanted |= (matched | {name for item in plan.subtopologies for name in item.source_topics}) - internal
+        wanted |= (matched | {name for item in plan.subtopologies for name in item.source_topics}) - _internal(plan)
     else:
         committed = {partition.topic for partition in observed.committed or {}}
         wanted |= {topic for topic in committed if not looks_internal(topic, application_id)}
     return tuple(sorted(wanted & observed.topics.keys()))
 
 
+def _internal(plan: TopologyPlan) -> set[str]:
+    return repartition_topics(plan).keys() | changelog_topics(plan).keys()
+
+
 def plan_reset(
     application_id: str,
-    observed: Observed,
+    observed: ObservedApplication,
     plan: TopologyPlan | None = None,
     *,
     target: OffsetTarget | None = None,
@@ -175,7 +174,7 @@ def plan_reset(
     return ResetActions(application_id, observed.members, internal, offsets, notes)
 
 
-def _offsets(topics: Iterable[str], observed: Observed, target: OffsetTarget) -> dict[TopicPartition, int]:
+def _offsets(topics: Iterable[str], observed: ObservedApplication, target: OffsetTarget) -> dict[TopicPartition, int]:
     earliest, latest = observed.earliest or {}, observed.latest or {}
     result = {}
     for partition in (TopicPartition(topic, n) for topic in topics for n in range(observed.topics[topic])):
@@ -195,7 +194,7 @@ def _offsets(topics: Iterable[str], observed: Observed, target: OffsetTarget) ->
     return result
 
 
-def _named_like_internal(application_id: str, observed: Observed) -> tuple[str, ...]:
+def _named_like_internal(application_id: str, observed: ObservedApplication) -> tuple[str, ...]:
     return tuple(sorted(topic for topic in observed.topics if looks_internal(topic, application_id)))
 
 
@@ -207,7 +206,7 @@ def _other_owner(topic: str, application_id: str, groups: Iterable[str]) -> str 
 
 def _notes(
     application_id: str,
-    observed: Observed,
+    observed: ObservedApplication,
     plan: TopologyPlan | None,
     internal: Collection[str],
     missing: Collection[str],
@@ -224,7 +223,7 @@ def _notes(
             yield f"Not deleted: {topic}, which this topology does not have, but an older one may have had"
 
 
-def _listed(members: Collection[Member]) -> str:
+def _listed(members: Collection[ActiveMember]) -> str:
     shown = sorted(map(str, members))
     more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
     return f"its group has {len(shown)} active member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}"

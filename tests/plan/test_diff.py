@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from millrace.config import StreamsConfig
 from millrace.dsl import Consumed, Grouped, Materialized, StreamsBuilder
-from millrace.serdes import Serdes
-from millrace.topology import TopologyPlan
-from millrace.topology.plan import (
+from millrace.plan.diff import PlanVerdict, diff_plans
+from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedGlobalStore,
     PlannedRepartitionTopic,
     PlannedStore,
     PlannedSubtopology,
+    TopologyPlan,
 )
-from millrace.topology.plan_diff import Verdict, diff_plans
+from millrace.serdes import Serdes
 
 STRINGS = Consumed.with_(Serdes.string(), Serdes.string())
 
@@ -72,7 +72,7 @@ def store(**changes):
 def test_same_topology_has_no_reasons():
     """The same plan is compatible, and nothing is said."""
     result = diff_plans(BASE, plan(counts()))
-    assert (result.verdict, result.reasons) == (Verdict.COMPATIBLE, ())
+    assert (result.verdict, result.reasons) == (PlanVerdict.COMPATIBLE, ())
 
 
 def test_another_application_shares_nothing():
@@ -145,7 +145,7 @@ def test_topic_settings_are_compatible():
     told = lines(BASE, new, needs_reset=False)
     assert len(told) == 2
     assert "changelog topic app-counts-changelog is configured otherwise (segment.ms: None → 60000)" in told
-    assert diff_plans(BASE, new).verdict is Verdict.COMPATIBLE
+    assert diff_plans(BASE, new).verdict is PlanVerdict.COMPATIBLE
 
 
 def test_operator_added_first_moves_the_others():
@@ -182,7 +182,7 @@ def test_another_input_for_the_same_state():
 def test_inputs_without_state_are_free():
     """A sub-topology that keeps nothing may read and write what it likes."""
     old, new = plan(passing()), plan(passing(source=["other", "more"], sink="elsewhere"))
-    assert diff_plans(old, new).verdict is Verdict.COMPATIBLE
+    assert diff_plans(old, new).verdict is PlanVerdict.COMPATIBLE
     assert len(diff_plans(old, new).reasons) == 3
 
 
@@ -196,7 +196,7 @@ def test_dead_letter_topic_comes_and_goes():
         "dead-letter topic rejected is newly written",
     ]
     for one, other in ((BASE, new), (new, BASE), (old, new)):
-        assert diff_plans(one, other).verdict is Verdict.COMPATIBLE
+        assert diff_plans(one, other).verdict is PlanVerdict.COMPATIBLE
 
 
 def test_json_for_machines():
@@ -258,7 +258,7 @@ def plans(draw):
 def test_no_plan_differs_from_itself(one):
     """The difference of any plan and itself is empty."""
     assert diff_plans(one, one).reasons == ()
-    assert diff_plans(one, TopologyPlan.from_json(one.to_json())).verdict is Verdict.COMPATIBLE
+    assert diff_plans(one, TopologyPlan.from_json(one.to_json())).verdict is PlanVerdict.COMPATIBLE
 
 
 @given(plans(), plans())
