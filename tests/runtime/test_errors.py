@@ -38,6 +38,7 @@ from tests.runtime.support import (
     word_count,
 )
 
+from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
 from millrace.errors import (
     AuthorizationError,
@@ -52,7 +53,6 @@ from millrace.errors import (
     StateDirectoryError,
     UnsupportedFeatureError,
 )
-from millrace.kafka.membership import Assigned
 from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse

@@ -15,7 +15,7 @@ from uuid import UUID
 from confluent_kafka.admin import AdminClient
 
 from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
-from millrace.assignment.assignment_info import AssignorError
+from millrace.assignment.payloads import AssignorError
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
 from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
@@ -38,7 +39,6 @@ from millrace.errors import (
     TransactionAbortedError,
     of_thread,
 )
-from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
 from millrace.kafka.requests import give_up_when
 from millrace.records import ConsumedRecord, TopicPartition
 from millrace.runtime.progress import LoopProgress

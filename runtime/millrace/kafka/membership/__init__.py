@@ -1,6 +1,6 @@
 """Group membership: who of an application's stream threads works on which partitions."""
 
-from millrace.kafka.membership.api import (
+from millrace.assignment.protocol import (
     Assigned,
     GroupEvent,
     LeaderAssignor,

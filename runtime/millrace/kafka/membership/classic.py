@@ -15,11 +15,11 @@ from collections.abc import Collection, Mapping
 
 import kafka.errors as kafka_errors
 
+from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.connection import Connection
-from millrace.kafka.membership.api import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
 from millrace.kafka.membership.heartbeat import Heartbeats, fenced

@@ -18,10 +18,7 @@ from typing import Any
 
 import kafka.errors as kafka_errors
 
-from millrace.errors import StreamsError
-from millrace.kafka.clients import MembershipSettings
-from millrace.kafka.connection import Connection
-from millrace.kafka.membership.api import (
+from millrace.assignment.protocol import (
     Assigned,
     GroupEvent,
     LeaderAssignor,
@@ -30,6 +27,9 @@ from millrace.kafka.membership.api import (
     Revoked,
     UserDataProvider,
 )
+from millrace.errors import StreamsError
+from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
 from millrace.kafka.membership.heartbeat import fenced
 from millrace.kafka.membership.payloads import decode_assignment, decode_subscription, encode_assignment

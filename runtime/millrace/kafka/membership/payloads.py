@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from millrace.kafka.membership.api import MemberAssignment, MemberSubscription
+from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.records import TopicPartition
 
 _VERSION = 3

@@ -15,9 +15,9 @@ from typing import Any, Final
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
+from millrace.assignment.protocol import MemberSubscription
 from millrace.errors import AuthorizationError, ConfigError, InconsistentGroupError, StreamsError
 from millrace.kafka.clients import MembershipSettings
-from millrace.kafka.membership.api import MemberSubscription
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.payloads import decode_subscription, encode_subscription
 from millrace.kafka.membership.watch import TopicWatch

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 
 import kafka.errors as kafka_errors
 
+from millrace.assignment.protocol import TopicSubscription
 from millrace.errors import ConfigError
 from millrace.kafka.connection import Connection
-from millrace.kafka.membership.api import TopicSubscription
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.standing import Standing
 

@@ -1,13 +1,85 @@
-"""Placing standby replicas: on clients without a copy, in other zones where tags say so, evenly, and where they were."""
+"""The draft of an assignment that assignors work on, how they balance it, and how they place standby replicas.
+
+Standbys go to clients without a copy of the task, in other zones where tags say so, evenly, and to where they were before.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from millrace.assignment.balance import balance
-from millrace.assignment.model import AssignmentConfig, Placement
+from millrace.assignment.model import AssignmentConfig, ClientAssignment, ClientState, TaskAssignment
 from millrace.records import TaskId
+
+
+class Placement:
+    """A draft of an assignment that assignors work on; mutable, and private to them."""
+
+    def __init__(self, clients: Mapping[UUID, ClientState]) -> None:
+        """Begin with nothing assigned."""
+        self.clients = {process_id: clients[process_id] for process_id in sorted(clients)}
+        self.active: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+        self.standby: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+
+    def has(self, process_id: UUID, task: TaskId) -> bool:
+        """Return whether a client has a copy of a task."""
+        return task in self.active[process_id] or task in self.standby[process_id]
+
+    def count(self, process_id: UUID) -> int:
+        """Return how many tasks a client has."""
+        return len(self.active[process_id]) + len(self.standby[process_id])
+
+    def load(self, process_id: UUID) -> float:
+        """Return how many tasks a client has per thread."""
+        return self.count(process_id) / self.clients[process_id].capacity
+
+    def active_load(self, process_id: UUID) -> float:
+        """Return how many active tasks a client has per thread."""
+        return len(self.active[process_id]) / self.clients[process_id].capacity
+
+    def freeze(self, *, probing_rebalance_needed: bool = False) -> TaskAssignment:
+        """Return the draft as a decision."""
+        return TaskAssignment(
+            {
+                process_id: ClientAssignment(frozenset(self.active[process_id]), frozenset(self.standby[process_id]))
+                for process_id in self.clients
+            },
+            probing_rebalance_needed,
+        )
+
+
+def balance(
+    placement: Placement, tasks: dict[UUID, set[TaskId]], may_move: Callable[[TaskId, UUID, UUID], bool]
+) -> None:
+    """Move tasks from fuller to emptier clients; the load is all tasks per thread.
+
+    Args:
+        placement: What the loads are of.
+        tasks: The part that may move: `placement.active` or `placement.standby`.
+        may_move: Whether a task may go from one client to another.
+    """
+    moved = True
+    while moved:
+        moved = False
+        for source in placement.clients:
+            for target in placement.clients:
+                for task in sorted(tasks[source]):
+                    if source == target or not _improves(placement, source, target):
+                        break
+                    if not placement.has(target, task) and may_move(task, source, target):
+                        tasks[source].discard(task)
+                        tasks[target].add(task)
+                        moved = True
+
+
+def _improves(placement: Placement, source: UUID, target: UUID) -> bool:
+    """Return whether one task moved lowers the skew between two clients without turning it round."""
+    skew = placement.load(source) - placement.load(target)
+    source_after = (placement.count(source) - 1) / placement.clients[source].capacity
+    target_after = (placement.count(target) + 1) / placement.clients[target].capacity
+    return 0 <= source_after - target_after < skew
+
 
 log = logging.getLogger("millrace.assignment")
 

@@ -12,27 +12,20 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 from uuid import UUID
 
-from millrace.assignment import fallback, high_availability, sticky
-from millrace.assignment.assignment_info import AssignorError
-from millrace.assignment.group import Group, assign_group, error_assignments, read_group
-from millrace.assignment.model import AssignmentConfig, TaskAssignor
-from millrace.assignment.topology import TaskTopology, task_topology
-from millrace.errors import ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
-from millrace.kafka.membership.api import MemberAssignment, MemberSubscription
+from millrace.assignment.assignors import fallback_prior_assignor, select_assignor
+from millrace.assignment.group import GroupMembers, assign_group, error_assignments, read_group
+from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskTopology, task_topology
+from millrace.assignment.payloads import AssignorError
+from millrace.assignment.protocol import MemberAssignment, MemberSubscription
+from millrace.errors import MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.plan.model import TopologyPlan
 from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
 
-_BUILT_IN: Mapping[str, TaskAssignor] = {
-    "HighAvailabilityTaskAssignor": high_availability.assign,
-    "StickyTaskAssignor": sticky.assign,
-    "FallbackPriorTaskAssignor": fallback.assign,
-}
 
-
-class Cluster(Protocol):
+class ClusterAccess(Protocol):
     """What the leader asks of the cluster; `millrace.kafka.leader_cluster.LeaderCluster` is the real one."""
 
     def provision(self) -> PartitionCounts:
@@ -45,31 +38,6 @@ class Cluster(Protocol):
         """Return the group's committed offsets; partitions without one are left out."""
 
 
-def select_assignor(task_assignor_class: object, *, allow_warmups: bool) -> TaskAssignor:
-    """Return the assignor that `task.assignor.class` names.
-
-    Args:
-        task_assignor_class: None for the default; a built-in's name, with or without Java's package; or a callable of the
-            shape of `TaskAssignor`.
-        allow_warmups: Whether members can host warm-ups. If not the default is the sticky assignor: the high-availability
-            one would have tasks wait for warm-ups that never come.
-
-    Raises:
-        ConfigError: There is no such assignor.
-    """
-    if task_assignor_class is None:
-        return high_availability.assign if allow_warmups else sticky.assign
-    if callable(task_assignor_class):
-        return task_assignor_class
-    name = str(task_assignor_class).rpartition(".")[2]
-    if name not in _BUILT_IN:
-        raise ConfigError(
-            f"task.assignor.class={task_assignor_class!r} is not a task assignor: use one of {', '.join(_BUILT_IN)}, or give a "
-            "function"
-        )
-    return _BUILT_IN[name]
-
-
 class GroupLeader:
     """Assigns the tasks of one application's group when its member is the leader.
 
@@ -80,7 +48,7 @@ class GroupLeader:
         self,
         plan: TopologyPlan,
         process_id: UUID,
-        cluster: Cluster,
+        cluster: ClusterAccess,
         config: AssignmentConfig,
         *,
         assignor: TaskAssignor | None = None,
@@ -118,19 +86,19 @@ class GroupLeader:
         except StreamsError as error:
             return self._refuse(group, AssignorError.ASSIGNMENT_ERROR, error)
 
-    def _refuse(self, group: Group, code: AssignorError, error: StreamsError) -> dict[str, MemberAssignment]:
+    def _refuse(self, group: GroupMembers, code: AssignorError, error: StreamsError) -> dict[str, MemberAssignment]:
         log.error("Tasks cannot be assigned: %s", error)
         self.error = error
         return error_assignments(group, code)
 
-    def _assign(self, group: Group) -> dict[str, MemberAssignment]:
+    def _assign(self, group: GroupMembers) -> dict[str, MemberAssignment]:
         topology = task_topology(self._plan, self._cluster.provision())
         try:
             end_offset_sums: Mapping[TaskId, int] | None = self._end_offset_sums(topology)
             assignor = self._assignor
         except StreamsTimeoutError as error:
             log.warning("How far states are cannot be told (%s): tasks stay with their owners for now", error)
-            end_offset_sums, assignor = None, fallback.assign
+            end_offset_sums, assignor = None, fallback_prior_assignor
         return assign_group(
             group,
             topology,
