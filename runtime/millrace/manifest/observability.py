@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import Labels, SomeTime, Url
+from millrace.manifest.fields import Labels, SecretReference, SomeTime, Url, of_keys
 from millrace.manifest.model import ManifestModel, Rule
-from millrace.manifest.references import SecretReference, of_keys
 
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 

@@ -10,10 +10,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import OBJECT_NAME_PATTERN, Amount, Annotations, Image, Labels, ObjectName, text
-from millrace.manifest.lists import by_key, in_order
+from millrace.manifest.fields import (
+    OBJECT_NAME_PATTERN,
+    Amount,
+    Annotations,
+    Image,
+    Labels,
+    ObjectName,
+    SecretKey,
+    by_key,
+    cel_list,
+    in_order,
+    text,
+)
 from millrace.manifest.model import ManifestModel, PassedOn, Rule
-from millrace.manifest.references import SecretKey
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
@@ -35,15 +45,11 @@ _SEARCH_PATTERN = r"^(\.|[a-z0-9_]([-a-z0-9_]*[a-z0-9])?(\.[a-z0-9_]([-a-z0-9_]*
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
-def _list(texts: tuple[str, ...] | list[str]) -> str:
-    return f"[{', '.join(repr(text) for text in texts)}]"
-
-
 PodLabels = Annotated[
     Labels,
     Rule(
         lambda labels: not any(key.startswith(_OWN_LABELS) for key in labels),
-        f"self.all(key, !{_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))",
+        f"self.all(key, !{cel_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))",
         f"must not have keys that begin with {' or '.join(_OWN_LABELS)}, which are the operator's",
     ),
 ]
@@ -132,7 +138,7 @@ EnvName = Annotated[
     *text(ENV_NAME_PATTERN, "must be the name of an environment variable", least=1, most=253),
     Rule(
         lambda name: not name.startswith(_OWN_ENV_PREFIXES),
-        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"!{cel_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
         f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
     ),
 ]
@@ -171,7 +177,7 @@ EnvPrefix = Annotated[
     *text(ENV_NAME_PATTERN, "must be the beginning of an environment variable's name", least=1, most=253),
     Rule(
         lambda prefix: not prefix.startswith(_OWN_ENV_PREFIXES),
-        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"!{cel_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
         f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
     ),
 ]
@@ -274,7 +280,7 @@ VolumeName = Annotated[
     *text(_NAME_PATTERN, "must consist of lower-case letters, digits and `-`", least=1, most=63),
     Rule(
         lambda name: name not in OWN_VOLUMES,
-        f"!(self in {_list(sorted(OWN_VOLUMES))})",
+        f"!(self in {cel_list(sorted(OWN_VOLUMES))})",
         f"must not be one of the operator's volumes: {', '.join(sorted(OWN_VOLUMES))}",
     ),
 ]
@@ -296,7 +302,7 @@ MountPath = Annotated[
     *text(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`", least=1, most=1024),
     Rule(
         lambda path: not _is_own(path),
-        f"!{_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
+        f"!{cel_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
         f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's",
     ),
 ]

@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import Int32, Int64
-from millrace.manifest.lists import by_key
+from millrace.manifest.fields import Int32, Int64, by_key
 from millrace.manifest.model import StatusModel
 
 UNSEEN_GENERATION: Final = -1

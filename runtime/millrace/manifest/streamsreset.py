@@ -12,11 +12,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from millrace.kafka.reset import OffsetTarget, Start
-from millrace.manifest.fields import Int64, ResourceName, TopicName, text
-from millrace.manifest.group import API_VERSION, ApiVersion
-from millrace.manifest.lists import distinct, in_order
-from millrace.manifest.metadata import Metadata
+from millrace.manifest.fields import Int64, ResourceName, TopicName, distinct, in_order, text
 from millrace.manifest.model import Change, ManifestModel, Rule, StatusModel
+from millrace.manifest.resource import Resource
 from millrace.manifest.status import Conditions, ObservedGeneration
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -152,17 +150,13 @@ class StreamsResetStatus(StatusModel):
     """The aspects of its progress, one entry each."""
 
 
-class StreamsReset(ManifestModel):
+class StreamsReset(Resource):
     """A reset of an application: its offsets, internal topics and volumes together, so that it begins anew."""
 
     plural: ClassVar[str] = "streamsresets"
 
-    api_version: ApiVersion = API_VERSION
-    """The version of this schema."""
     kind: Literal["StreamsReset"] = "StreamsReset"
     """The kind of resource."""
-    metadata: Metadata
-    """The resource's name and labels."""
     spec: StreamsResetSpec
     """What is to be thrown away."""
     status: StreamsResetStatus | None = None
