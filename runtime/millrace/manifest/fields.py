@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from millrace.manifest.model import Change, ManifestModel, Rule, broken
+from millrace.manifest.model import ManifestModel, Rule, TransitionRule, rule_error
 
 ENTRYPOINT_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -126,7 +126,7 @@ def text(pattern: str, message: str, *, most: int, least: int | None = None) -> 
 
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise broken("must be a quantity, for example 10Gi")
+        raise rule_error("must be a quantity, for example 10Gi")
     return str(value)
 
 
@@ -148,7 +148,7 @@ ApplicationId = Annotated[
         "!(self in ['.', '..'])",
         "must not be `.` or `..`, which Kafka does not take in topic names",
     ),
-    Change("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
+    TransitionRule("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
 ]
 """Kafka's `application.id`: at most 200 characters, so that internal topics keep within Kafka's 249."""
 
@@ -220,7 +220,7 @@ _INT_OR_STRING = WithJsonSchema(
         "minimum": 0,
     }
 )
-Amount = Annotated[
+Quantity = Annotated[
     str,
     BeforeValidator(_quantity),
     _INT_OR_STRING,
@@ -228,8 +228,8 @@ Amount = Annotated[
 ]
 """How much of a resource, such as a CPU or memory, in Kubernetes' notation."""
 
-Quantity = Annotated[
-    Amount,
+PositiveQuantity = Annotated[
+    Quantity,
     Rule(
         lambda value: quantity_value(value) > 0,
         "quantity(string(self)).isGreaterThan(quantity('0'))",
@@ -241,7 +241,7 @@ Quantity = Annotated[
 Duration = Annotated[str, *text(DURATION_PATTERN, "must be a duration, for example `100ms`, `30s` or `1m30s`", most=64)]
 """A length of time; `duration_ms` reads it."""
 
-SomeTime = Annotated[
+PositiveDuration = Annotated[
     Duration,
     Rule(
         lambda value: duration_ms(value) > 0,
@@ -255,14 +255,14 @@ Int32 = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "i
 Int64 = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
-def in_order(most: int, *, least: int | None = None) -> tuple[Any, ...]:
+def atomic_list(most: int, *, least: int | None = None) -> tuple[Any, ...]:
     """Return what makes a list one whole, which only one writer can own."""
     return (
         Field(strict=False, min_length=least, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     )
 
 
-def distinct(most: int) -> tuple[Any, ...]:
+def set_list(most: int) -> tuple[Any, ...]:
     """Return what makes a list a set of scalars."""
     return (
         Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
@@ -270,7 +270,7 @@ def distinct(most: int) -> tuple[Any, ...]:
     )
 
 
-def by_key(most: int, key: str = "name") -> tuple[Any, ...]:
+def map_list(most: int, key: str = "name") -> tuple[Any, ...]:
     """Return what makes a list a mapping by one of its entries' fields; `key` is its name in the manifest."""
 
     def holds(items: Any) -> bool:

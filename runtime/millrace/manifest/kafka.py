@@ -18,13 +18,13 @@ from millrace.manifest.fields import (
     LocalReference,
     SecretReference,
     Url,
+    atomic_list,
     cel_list,
-    in_order,
     of_keys,
     sets_none_of,
     text,
 )
-from millrace.manifest.model import ManifestModel, Rule, broken
+from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 OWNED_SETTINGS = {
     "acceptable.recovery.lag": "spec.standby.acceptableRecoveryLag",
@@ -93,11 +93,11 @@ _STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ss
 
 def _setting_value(value: Any) -> Any:
     if isinstance(value, bool):
-        raise broken(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
+        raise rule_error(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
     if not isinstance(value, int | str):
-        raise broken("must be a string or an integer: put it in quotes")
+        raise rule_error("must be a string or an integer: put it in quotes")
     if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-        raise broken(f"must have at most {_LONGEST_VALUE} characters")
+        raise rule_error(f"must have at most {_LONGEST_VALUE} characters")
     return value
 
 
@@ -248,7 +248,7 @@ class Kafka(ManifestModel):
 
     bootstrap_servers: Annotated[
         tuple[BootstrapServer, ...],
-        *in_order(64, least=1),
+        *atomic_list(64, least=1),
     ] = ()
     """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
     binding_secret_ref: LocalReference | None = None

@@ -22,15 +22,15 @@ from millrace.manifest.fields import (
     LocalReference,
     Matches,
     ObjectName,
-    Quantity,
+    PositiveQuantity,
     TopicName,
-    by_key,
+    atomic_list,
     duration_ms,
-    in_order,
+    map_list,
     text,
 )
 from millrace.manifest.kafka import InternalTopics, Kafka
-from millrace.manifest.model import Change, ManifestModel, PassedOn, Rule, broken
+from millrace.manifest.model import KubernetesModel, ManifestModel, Rule, TransitionRule, rule_error
 from millrace.manifest.observability import Observability
 from millrace.manifest.pods import PodTemplate
 from millrace.manifest.resource import Resource
@@ -55,7 +55,7 @@ class Retention(ManifestModel):
 class Storage(ManifestModel):
     """Where each replica keeps its state stores."""
 
-    size: Quantity = "1Gi"
+    size: PositiveQuantity = "1Gi"
     """The size of each replica's volume. It can grow, if the storage class allows that, but not shrink."""
     storage_class_name: ObjectName | None = None
     """The class of the volumes; the cluster's default if not given. Immutable."""
@@ -65,12 +65,12 @@ class Storage(ManifestModel):
     """The part of the container's memory limit that RocksDB may use for its caches and write buffers. A number of bytes as
     `rocksdb.memory.max.bytes` in `kafka.config` goes before it; without either, or without a limit, it is 256 MiB."""
 
-    changes: ClassVar[tuple[Change, ...]] = (
-        Change(
+    transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
+        TransitionRule(
             "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
             "size must not shrink: volumes can only grow",
         ),
-        Change(
+        TransitionRule(
             "has(self.storageClassName) == has(oldSelf.storageClassName) && "
             "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
             "storageClassName is immutable: volumes cannot move to another class",
@@ -78,19 +78,19 @@ class Storage(ManifestModel):
     )
 
 
-SHARE_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
-_SHARE_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
+INT_OR_PERCENT_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
+_INT_OR_PERCENT_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
 
 
-def _share(value: Any) -> Any:
+def _int_or_percent(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise broken(_SHARE_RULE)
+        raise rule_error(_INT_OR_PERCENT_RULE)
     return str(value)
 
 
-Share = Annotated[
+IntOrPercent = Annotated[
     str,
-    BeforeValidator(_share),
+    BeforeValidator(_int_or_percent),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
@@ -99,7 +99,7 @@ Share = Annotated[
             "minimum": 1,
         }
     ),
-    Matches(SHARE_PATTERN, _SHARE_RULE, explained=False),
+    Matches(INT_OR_PERCENT_PATTERN, _INT_OR_PERCENT_RULE, explained=False),
 ]
 """A number of pods or a percentage of them."""
 
@@ -109,19 +109,19 @@ class PodDisruptionBudget(ManifestModel):
 
     enabled: bool = True
     """Whether there is a PodDisruptionBudget."""
-    max_unavailable: Share = "1"
+    max_unavailable: IntOrPercent = "1"
     """How many pods, or what percentage of them, may be away at a time."""
 
 
-class NetworkPeer(PassedOn):
+class NetworkPeer(KubernetesModel):
     """A Kubernetes NetworkPolicyPeer: pods, namespaces or addresses."""
 
 
-class IngressRule(PassedOn):
+class IngressRule(KubernetesModel):
     """A Kubernetes NetworkPolicyIngressRule: from where, and to which ports."""
 
 
-class EgressRule(PassedOn):
+class EgressRule(KubernetesModel):
     """A Kubernetes NetworkPolicyEgressRule: where to, and to which ports."""
 
 
@@ -134,7 +134,7 @@ class NetworkPolicy(ManifestModel):
     ingress_from: (
         Annotated[
             tuple[NetworkPeer, ...],
-            *in_order(32),
+            *atomic_list(32),
         ]
         | None
     ) = None
@@ -142,14 +142,14 @@ class NetworkPolicy(ManifestModel):
     each a Kubernetes NetworkPolicyPeer. Everybody if not given while there is a PodMonitor, otherwise nobody."""
     ingress: Annotated[
         tuple[IngressRule, ...],
-        *in_order(32),
+        *atomic_list(32),
     ] = ()
     """Who may reach other ports, for example one on which the program answers queries of stores. Each is a Kubernetes
     NetworkPolicyIngressRule."""
     egress: (
         Annotated[
             tuple[EgressRule, ...],
-            *in_order(32),
+            *atomic_list(32),
         ]
         | None
     ) = None
@@ -228,7 +228,7 @@ class App(ManifestModel):
     the mapping `config`."""
     args: Annotated[
         tuple[str, ...],
-        *in_order(256),
+        *atomic_list(256),
     ] = ()
     """What the program finds in `sys.argv`, after its name."""
     config: Annotated[
@@ -263,7 +263,7 @@ class StreamsAppSpec(ManifestModel):
     """When the image is pulled; Kubernetes' default if not given."""
     image_pull_secrets: Annotated[
         tuple[LocalReference, ...],
-        *by_key(16),
+        *map_list(16),
     ] = ()
     """Secrets with the credentials of the image's registry."""
     app: App
