@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.group import GROUP
+from millrace.manifest.resource import GROUP
 from millrace.manifest.status import StreamsAppStatus
 
 FINALIZER: Final = f"{GROUP}/finalizer"

@@ -12,8 +12,8 @@ import hashlib
 import json
 from typing import Any, Final
 
-from millrace.manifest.group import GROUP
 from millrace.manifest.pods import APP_CONTAINER
+from millrace.manifest.resource import GROUP
 from millrace.manifest.settings import SECRETS_DIR
 from millrace_operator.children import names, paths
 from millrace_operator.children.app import AppRevision

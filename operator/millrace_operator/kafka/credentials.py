@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from millrace.kafka.secrets import Settings
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.binding import BindingError, settings_of_binding
 from millrace.manifest.secrets import BINDING, PEM, NamedSecret, secrets_of_brokers
+from millrace.manifest.service_binding import BindingError, settings_of_binding
 
 SecretData = Mapping[str, bytes]
 """What a Secret holds: the bytes of each key, decoded from the API's base64."""

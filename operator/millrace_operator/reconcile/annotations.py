@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from millrace.manifest.group import GROUP
+from millrace.manifest.resource import GROUP
 
 PAUSE: Final = f"{GROUP}/pause"
 """On a StreamsApp, "true": nothing but the status is written. Deleting the StreamsApp is still carried out."""
