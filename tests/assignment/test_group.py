@@ -16,7 +16,7 @@ from millrace.assignment.subscription_info import (
     encode_subscription_info,
 )
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
-from millrace.kafka.membership import Assigned, MemberSubscription
+from millrace.kafka.membership.api import Assigned, MemberSubscription
 from millrace.kafka.partition_counts import resolve_partition_counts
 from millrace.records import TaskId, TopicPartition
 from millrace.topology.plan import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan

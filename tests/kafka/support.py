@@ -5,7 +5,8 @@ import time
 
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
-from millrace.kafka.membership import Assigned, GroupMember, Lost, MemberAssignment, Revoked, TopicSubscription
+from millrace.kafka.membership.api import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
+from millrace.kafka.membership.member import GroupMember
 from millrace.records import TopicPartition
 
 

@@ -15,7 +15,8 @@ from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import compile_java, find_java, join_class_path
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import Assigned, GroupMember, TopicSubscription
+from millrace.kafka.membership.api import Assigned, TopicSubscription
+from millrace.kafka.membership.member import GroupMember
 from millrace.records import TaskId
 from millrace.topology.plan import (
     PlannedChangelogTopic,

@@ -18,7 +18,7 @@ from millrace.errors import (
     StreamsTimeoutError,
 )
 from millrace.kafka.check import check_connection, split_server
-from millrace.kafka.membership import Lost
+from millrace.kafka.membership.api import Lost
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker

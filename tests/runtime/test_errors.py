@@ -52,7 +52,7 @@ from millrace.errors import (
     StateDirectoryError,
     UnsupportedFeatureError,
 )
-from millrace.kafka.membership import Assigned
+from millrace.kafka.membership.api import Assigned
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run

@@ -29,7 +29,7 @@ from tests.runtime.support import (
 from millrace import StreamsBuilder
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
-from millrace.kafka.membership import Assigned, Revoked
+from millrace.kafka.membership.api import Assigned, Revoked
 from millrace.processor.api import Processor
 from millrace.records import TaskId
 from millrace.runtime import KafkaStreams, State, changelog_reader

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.client_log import librdkafka_log
-from millrace.kafka.live_clients import CredentialWatch, LiveClients
+from millrace.kafka.credential_watch import CredentialWatch, LiveClients
 from millrace.kafka.secrets import HIDDEN, Settings
 from millrace.kafka.security import Security, parse_security
 from millrace.kafka.tokens import Token, Tokens, fetch_token

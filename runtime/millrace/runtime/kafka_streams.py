@@ -25,7 +25,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
-from millrace.kafka.live_clients import CredentialWatch
+from millrace.kafka.credential_watch import CredentialWatch
 from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer, Page

@@ -19,14 +19,10 @@ from millrace.assignment.assignment_info import AssignorError
 from millrace.config import StreamsConfig
 from millrace.kafka.clients import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import (
-    Assigned,
-    CommittedOffsets,
-    GroupEvent,
-    GroupMember,
-    MemberState,
-    TopicSubscription,
-)
+from millrace.kafka.membership.api import Assigned, GroupEvent, TopicSubscription
+from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.kafka.membership.state import MemberState
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.reads import Reads

@@ -38,8 +38,8 @@ from millrace.errors import (
     TransactionAbortedError,
     of_thread,
 )
+from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
-from millrace.kafka.requests import give_up_when
 from millrace.records import ConsumedRecord, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge
