@@ -4,7 +4,7 @@ import secrets
 import time
 
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.api import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.kafka.membership.member import GroupMember
 from millrace.records import TopicPartition

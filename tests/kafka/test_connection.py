@@ -11,7 +11,7 @@ from tests.runtime.support import wait_until
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError
 from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 
 

@@ -13,7 +13,7 @@ from millrace.assignment.model import LATEST_OFFSET
 from millrace.config import StreamsConfig
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import compile_java, find_java, join_class_path
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
 from millrace.kafka.membership.api import Assigned, TopicSubscription
 from millrace.kafka.membership.member import GroupMember

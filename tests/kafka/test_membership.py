@@ -17,7 +17,7 @@ from millrace.errors import (
     InconsistentGroupError,
     TaskMigratedError,
 )
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.api import Assigned, Lost, Revoked
 from millrace.kafka.membership.heartbeat import Heartbeats
 from millrace.kafka.membership.state import MemberState, SharedState

@@ -13,7 +13,8 @@ from tests.operator.kafka.certificates import Authority
 from millrace.config import StreamsConfig
 from millrace.errors import AuthenticationError, BrokerUnreachableError, ConfigError
 from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin, open_consumer, open_producer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin, open_consumer, open_producer
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.tokens import Token, Tokens
 

@@ -20,7 +20,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from millrace.config import StreamsConfig
 from millrace.errors import AuthenticationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.security import Security
 

@@ -22,7 +22,7 @@ from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.admin_requests import pause
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
 from millrace.kafka.reset import Member
 from millrace.records import TopicPartition

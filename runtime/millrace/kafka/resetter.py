@@ -17,7 +17,8 @@ from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError
 from millrace.kafka.admin import all_topic_partitions, delete_topics, group_names
 from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.kafka.reset import Member, Observed, OffsetTarget, ResetActions, Start, input_topics, plan_reset

@@ -24,7 +24,8 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
 from millrace.kafka.credential_watch import CredentialWatch
 from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread

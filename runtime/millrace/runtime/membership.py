@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
 from millrace.assignment.assignment_info import AssignorError
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.leader_cluster import LeaderCluster
 from millrace.kafka.membership.api import Assigned, GroupEvent, TopicSubscription
 from millrace.kafka.membership.member import GroupMember

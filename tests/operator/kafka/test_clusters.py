@@ -14,7 +14,7 @@ from millrace.dev.kafka import SaslPlain
 from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.kafka.admin import delete_topics, topic_configs
 from millrace.kafka.admin_requests import give_up_when
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
 from millrace_operator.children import names

@@ -14,7 +14,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
 
 from millrace.errors import AuthorizationError, FencedInstanceIdError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
 from millrace.kafka.membership.state import SharedState

@@ -23,7 +23,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
 from millrace.errors import AuthorizationError, ConfigError, InconsistentGroupError, StreamsError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.api import (
     Assigned,

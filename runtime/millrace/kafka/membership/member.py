@@ -18,7 +18,7 @@ import kafka.errors as kafka_errors
 from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
 from millrace.kafka.admin_requests import given_up
 from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.api import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.kafka.membership.coordinator import Coordinator

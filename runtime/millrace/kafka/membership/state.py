@@ -15,7 +15,7 @@ from typing import Final
 from kafka.future import Future
 
 from millrace.errors import StreamsError, TaskMigratedError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.records import TopicPartition
 
 __all__ = ["NO_GENERATION", "MemberState", "SharedState"]
