@@ -14,7 +14,7 @@ from millrace.config import StreamsConfig
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import compile_java, find_java, join_class_path
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.api import Assigned, TopicSubscription
 from millrace.kafka.membership.member import GroupMember
 from millrace.records import TaskId

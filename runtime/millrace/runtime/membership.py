@@ -18,7 +18,7 @@ from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, Me
 from millrace.assignment.assignment_info import AssignorError
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.api import Assigned, GroupEvent, TopicSubscription
 from millrace.kafka.membership.member import GroupMember
 from millrace.kafka.membership.offsets import CommittedOffsets
