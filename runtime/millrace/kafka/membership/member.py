@@ -17,9 +17,9 @@ import kafka.errors as kafka_errors
 
 from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
 from millrace.kafka.admin_requests import given_up
-from millrace.kafka.check import check_connection
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.membership.api import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.kafka.membership.coordinator import Coordinator
 from millrace.kafka.membership.heartbeat import Heartbeats, fenced
@@ -84,7 +84,7 @@ class GroupMember:
             UnsupportedFeatureError: This confluent-kafka cannot commit this member's offsets in transactions.
         """
         check_layout()
-        check_connection(self._clients.config, timeout_s)
+        check_connection(self._clients, timeout_s)
         self._connection = Connection(self._clients.kafka_python(self._thread))
         try:
             self._connection.manager.bootstrap(int(timeout_s * 1000))
