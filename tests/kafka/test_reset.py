@@ -21,7 +21,7 @@ from tests.runtime.support import (
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError
 from millrace.kafka.admin import all_topic_partitions
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.resetter import Resetter
 from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan

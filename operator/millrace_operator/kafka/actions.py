@@ -10,8 +10,8 @@ from typing import Final
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsTimeoutError
 from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.admin_requests import given_up
 from millrace.kafka.internal_topics import provision
-from millrace.kafka.requests import given_up
 from millrace.kafka.resetter import set_offsets
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import ActiveMember

@@ -22,7 +22,8 @@ from millrace.dev.local_replica import Replica, ReplicaState
 from millrace.dev.local_status import InstanceStatus, read_status
 from millrace.dev.local_topics import ask_for_plan, command, provide_topics
 from millrace.errors import DevKafkaError, LocalHostError
-from millrace.kafka.check import check_connection
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
 from millrace.runtime.rates import RateMeter
@@ -107,7 +108,7 @@ class LocalHost:
             DevKafkaError: The embedded one cannot be fetched or started.
         """
         if self._options.bootstrap:
-            check_connection(StreamsConfig.of(self._settings()), CHECK_TIMEOUT_S)
+            check_connection(ClientSettings(StreamsConfig.of(self._settings()), "check"), CHECK_TIMEOUT_S)
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
             self._kafka, self._kafka_is_ours = _running_or_new(self.directory.kafka)

@@ -21,9 +21,9 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.admin_requests import pause
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
-from millrace.kafka.requests import pause
 from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 

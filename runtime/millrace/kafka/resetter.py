@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError
 from millrace.kafka.admin import all_topic_partitions, delete_topics, group_names
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
 from millrace.plan.model import TopologyPlan
@@ -52,8 +53,8 @@ class Resetter:
     """
 
     def __init__(self, config: StreamsConfig, timeout_s: float = 60.0) -> None:
-        check_connection(config)
         settings = ClientSettings(config, "reset")
+        check_connection(settings)
         self._id = config.application_id
         self._timeout_s = timeout_s
         self._admin: AdminClient = open_admin(settings.admin())

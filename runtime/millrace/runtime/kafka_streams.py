@@ -23,9 +23,10 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
-from millrace.kafka.live_clients import CredentialWatch
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
+from millrace.kafka.credential_watch import CredentialWatch
 from millrace.runtime.activity import Activity
 from millrace.runtime.global_thread import GlobalStreamThread
 from millrace.runtime.health_server import HealthServer, Page
@@ -211,7 +212,7 @@ class KafkaStreams:
             settings = ClientSettings(self.config, process_id)
             self._start_health(settings)
             self._credentials = settings.watch_credentials()
-            self._unless_closed(lambda: check_connection(self.config))
+            self._unless_closed(lambda: check_connection(settings))
             self._admin = admin = open_admin(settings.admin())
             self._unless_closed(lambda: provision_internal_topics(self.topology, self.config, admin))
             self._unless_closed(lambda: check_dead_letter_topic(self.config, admin))

@@ -16,17 +16,13 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
 from millrace.assignment.payloads import AssignorError
+from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import (
-    Assigned,
-    CommittedOffsets,
-    GroupEvent,
-    GroupMember,
-    MemberState,
-    TopicSubscription,
-)
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.internal_topics import LeaderCluster
+from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.kafka.membership.state import MemberState
 from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress

@@ -49,8 +49,8 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.admin import topic_configs
+from millrace.kafka.admin_requests import given_up
 from millrace.kafka.offsets import latest_offsets
-from millrace.kafka.requests import given_up
 from millrace.processor.handlers import (
     DeadLetterRecord,
     ErrorContext,

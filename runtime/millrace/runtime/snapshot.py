@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from millrace.errors import StreamsError
-from millrace.kafka.membership import MemberState
+from millrace.kafka.membership.state import MemberState
 from millrace.records import TopicPartition
 from millrace.runtime.activity import Activity
 from millrace.runtime.states import State

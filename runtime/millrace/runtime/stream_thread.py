@@ -39,7 +39,7 @@ from millrace.errors import (
     TransactionAbortedError,
     of_thread,
 )
-from millrace.kafka.requests import give_up_when
+from millrace.kafka.admin_requests import give_up_when
 from millrace.records import ConsumedRecord, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.purge import RepartitionPurge

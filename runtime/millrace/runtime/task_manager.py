@@ -27,7 +27,7 @@ from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError
-from millrace.kafka.membership import CommittedOffsets
+from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.committer import Committer
 from millrace.runtime.inquiry import Inquiry

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from millrace.config import StreamsConfig
-from millrace.kafka.membership import CommittedOffsets
+from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation

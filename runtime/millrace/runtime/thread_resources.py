@@ -12,7 +12,8 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.engine.failures import resolve_handler
-from millrace.kafka.clients import ClientSettings, open_consumer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_consumer
 from millrace.processor.handlers import DefaultProductionExceptionHandler
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation

@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from millrace.cli.app import app
 from millrace.cli.application import application, setting
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR

@@ -20,7 +20,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from millrace.config import StreamsConfig
 from millrace.errors import AuthenticationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.security import Security
 
@@ -46,18 +46,8 @@ class _Failure:
     reason: str
 
 
-def check_connection(config: StreamsConfig, timeout_s: float = 15.0) -> None:
-    """Check that a broker answers and accepts the configured security; returns as soon as one of them does.
-
-    Raises:
-        BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.
-        AuthenticationError: The credentials or the mechanism were refused, or `security.protocol` is not the listener's.
-    """
-    check_brokers(ClientSettings(config, "check"), timeout_s)
-
-
-def check_brokers(settings: ClientSettings, timeout_s: float) -> None:
-    """Check as `check_connection` does, with the settings of an admin client as they are.
+def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
+    """Check that a broker answers and accepts the security of the admin client; returns as soon as one of them does.
 
     Raises:
         BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.

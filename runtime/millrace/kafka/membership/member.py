@@ -4,7 +4,7 @@ Cooperative (KIP-429): a member keeps what it owns while the group rebalances; w
 which then rejoins, and only the next generation gives it to another. The leader's assignor must hold to that
 (`millrace.assignment` does).
 
-This module is what a stream thread uses; joining is `joining`, what is shared with the IO thread `standing`.
+This module is what a stream thread uses; `joining` has the protocol, `state` what is shared with the IO thread.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import kafka.errors as kafka_errors
 
 from millrace.assignment.protocol import GroupEvent, LeaderAssignor, TopicSubscription, UserDataProvider
 from millrace.errors import BrokerUnreachableError, RebalanceInProgressError, StreamsError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.admin_requests import given_up
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.membership.coordinator import Coordinator
-from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
 from millrace.kafka.membership.heartbeat import Heartbeats, fenced
 from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets, MigratedCommitError
-from millrace.kafka.membership.standing import MemberState, Standing
-from millrace.kafka.membership.watch import TopicWatch
-from millrace.kafka.requests import given_up
+from millrace.kafka.membership.state import MemberState, SharedState
+from millrace.kafka.membership.topic_watch import TopicWatch
+from millrace.kafka.membership.wire import check_layout, encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["GroupMember"]
@@ -70,7 +70,7 @@ class GroupMember:
         self._subscription = subscription
         self._user_data = user_data
         self._assign = assign
-        self._standing = Standing(self._settings)
+        self._shared = SharedState(self._settings)
         self._connection: Connection
 
     # Life cycle
@@ -84,7 +84,7 @@ class GroupMember:
             UnsupportedFeatureError: This confluent-kafka cannot commit this member's offsets in transactions.
         """
         check_layout()
-        check_connection(self._clients.config, timeout_s)
+        check_connection(self._clients, timeout_s)
         self._connection = Connection(self._clients.kafka_python(self._thread))
         try:
             self._connection.manager.bootstrap(int(timeout_s * 1000))
@@ -94,12 +94,12 @@ class GroupMember:
             raise BrokerUnreachableError(
                 f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they run"
             ) from error
-        standing, settings = self._standing, self._settings
-        self._coordinator = Coordinator(self._connection, settings, lambda: standing.closed)
+        shared, settings = self._shared, self._settings
+        self._coordinator = Coordinator(self._connection, settings, lambda: shared.closed)
         self._offsets = GroupOffsets(self._connection, self._coordinator, settings)
-        self._watch = TopicWatch(self._connection, self._coordinator, standing, self._subscription)
+        self._watch = TopicWatch(self._connection, self._coordinator, shared, self._subscription)
         self._joining = Joining(
-            standing,
+            shared,
             self._connection,
             self._coordinator,
             self._watch,
@@ -107,7 +107,7 @@ class GroupMember:
             user_data=self._user_data,
             assign=self._assign,
         )
-        self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, standing, self._leave_stuck)
+        self._heartbeats = Heartbeats(self._connection, self._coordinator, settings, shared, self._leave_stuck)
         self._connection.start(self._heartbeats.run)
         self._connection.start(self._watch.run, settings.metadata_max_age_ms)
 
@@ -125,36 +125,36 @@ class GroupMember:
         if hasattr(self, "_connection"):
             if leave:
                 self._leave("the application closes", timeout_s)
-            self._standing.state = MemberState.CLOSED
+            self._shared.state = MemberState.CLOSED
             self._connection.close()
-        self._standing.state = MemberState.CLOSED
+        self._shared.state = MemberState.CLOSED
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._standing.closed
+        return self._shared.closed
 
     # What the member is
 
     @property
     def state(self) -> MemberState:
         """Where the member is in its life."""
-        return self._standing.state
+        return self._shared.state
 
     @property
     def rebalancing(self) -> bool:
         """Whether the group is between generations for this member: do not commit in a transaction now."""
-        return self._standing.state is not MemberState.STABLE
+        return self._shared.state is not MemberState.STABLE
 
     @property
     def generation(self) -> int:
         """The group's generation, -1 when not a member."""
-        return self._standing.generation
+        return self._shared.generation
 
     @property
     def member_id(self) -> str:
         """The id the broker gave this member, empty before it did."""
-        return self._standing.member_id
+        return self._shared.member_id
 
     @property
     def instance_id(self) -> str | None:
@@ -164,12 +164,12 @@ class GroupMember:
     @property
     def is_leader(self) -> bool:
         """Whether this member assigns for the group."""
-        return self._standing.is_leader
+        return self._shared.is_leader
 
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
         """The partitions this member owns, sorted."""
-        return tuple(sorted(self._standing.owned))
+        return tuple(sorted(self._shared.owned))
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
@@ -182,7 +182,7 @@ class GroupMember:
         Raises:
             TaskMigratedError: The member is in no generation, and the broker would take anything from nobody.
         """
-        generation, member_id = self._standing.identity()
+        generation, member_id = self._shared.identity()
         return encode_group_metadata(self._settings.group_id, generation, member_id, self._settings.instance_id)
 
     # The stream thread's side
@@ -201,7 +201,7 @@ class GroupMember:
             StreamsError: What the assignor raised, or an error that does not pass.
         """
         deadline = time.monotonic() + timeout_s
-        changed = self._standing.changed
+        changed = self._shared.changed
         while True:
             self._heartbeats.polled()
             changed.clear()
@@ -214,11 +214,11 @@ class GroupMember:
 
     def request_rejoin(self, reason: str) -> None:
         """Rejoin at the next `poll`, for example for a follow-up or probing rebalance."""
-        self._standing.request_rejoin(reason)
+        self._shared.request_rejoin(reason)
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
         """Forget the generation and rejoin, because the thread has dropped its tasks; what was owned is `Lost`."""
-        self._standing.reset(reason, keep_member_id=keep_member_id)
+        self._shared.reset(reason, keep_member_id=keep_member_id)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float = 60.0) -> None:
         """Commit offsets as this member of this generation (at-least-once).
@@ -231,19 +231,19 @@ class GroupMember:
         """
         if not offsets:
             return
-        identity = self._standing.identity()
+        identity = self._shared.identity()
         try:
             self._connection.run_unless(given_up, self._offsets.commit, offsets, *identity, timeout_s)
         except MigratedCommitError as error:
-            standing = self._standing
-            if error.code == 22 and standing.state is MemberState.JOINING:
+            shared = self._shared
+            if error.code == 22 and shared.state is MemberState.JOINING:
                 raise RebalanceInProgressError(
                     f"Group {self._settings.group_id} has begun its next generation: offsets are committed in it"
                 ) from error
             if error.code == 82:
-                standing.fail(fenced(self._settings))
-            elif identity == (standing.generation, standing.member_id):
-                standing.reset("a commit was refused", keep_member_id=error.code == 22)
+                shared.fail(fenced(self._settings))
+            elif identity == (shared.generation, shared.member_id):
+                shared.reset("a commit was refused", keep_member_id=error.code == 22)
             raise
 
     def ask_committed(self, partitions: Collection[TopicPartition], timeout_s: float = 60.0) -> CommittedOffsets:
@@ -258,20 +258,20 @@ class GroupMember:
     # Leaving
 
     def _leave(self, reason: str, timeout_s: float) -> None:
-        standing = self._standing
-        member_id = standing.leaving_as()
+        shared = self._shared
+        member_id = shared.leaving_as()
         if member_id is not None:
             try:
                 leave, timeout_ms = self._joining.requests.leave, int(timeout_s * 1000)
                 self._connection.run(leave, member_id, reason, timeout_ms)
             except (kafka_errors.KafkaError, StreamsError) as error:
                 log.info("Leaving group %s failed: %s", self._settings.group_id, error)
-        standing.left()
+        shared.left()
 
     async def _leave_stuck(self) -> None:
         """Leave because the stream thread does not poll; a static member only falls silent, until its session ends."""
         reason = "max.poll.interval.ms was exceeded"
         if self._settings.instance_id is None:
             timeout_ms = self._settings.request_timeout_ms
-            await self._joining.requests.leave(self._standing.member_id, reason, timeout_ms)
-        self._standing.reset(reason, keep_member_id=False)
+            await self._joining.requests.leave(self._shared.member_id, reason, timeout_ms)
+        self._shared.reset(reason, keep_member_id=False)

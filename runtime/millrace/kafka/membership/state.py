@@ -15,10 +15,10 @@ from typing import Final
 from kafka.future import Future
 
 from millrace.errors import StreamsError, TaskMigratedError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.records import TopicPartition
 
-__all__ = ["NO_GENERATION", "MemberState", "Standing"]
+__all__ = ["NO_GENERATION", "MemberState", "SharedState"]
 
 log = logging.getLogger("millrace.kafka.membership")
 
@@ -35,7 +35,7 @@ class MemberState(Enum):
     CLOSED = "closed"
 
 
-class Standing:
+class SharedState:
     """The shared state of one member."""
 
     def __init__(self, settings: MembershipSettings) -> None:

@@ -12,7 +12,7 @@ from millrace.assignment.protocol import TopicSubscription
 from millrace.errors import ConfigError
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import Coordinator
-from millrace.kafka.membership.standing import Standing
+from millrace.kafka.membership.state import SharedState
 
 log = logging.getLogger("millrace.kafka.membership")
 
@@ -21,7 +21,7 @@ class TopicWatch:
     """The topics of one member's group, refreshed every `metadata.max.age.ms`; coroutines of its IO thread."""
 
     def __init__(
-        self, connection: Connection, coordinator: Coordinator, member: Standing, subscription: TopicSubscription
+        self, connection: Connection, coordinator: Coordinator, member: SharedState, subscription: TopicSubscription
     ) -> None:
         """Describe what to watch.
 
