@@ -10,8 +10,14 @@ from typing import Any
 
 from millrace.records import Headers, TopicPartition
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.physical import PhysicalKeyValueStore, PhysicalStore
-from millrace.state.positions import Position, decode_position, encode_position, merge_position
+from millrace.state.bytes_store import (
+    PhysicalKeyValueStore,
+    PhysicalStore,
+    Position,
+    decode_position,
+    encode_position,
+    merge_position,
+)
 from millrace.state.value_formats import ValueFormat
 
 CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"

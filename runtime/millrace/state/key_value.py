@@ -19,12 +19,12 @@ from typing import Any, Generic, TypeVar, cast
 from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreContext, ValueTimestampHeaders
-from millrace.state.base import LayeredStore
+from millrace.state.bytes_store import PhysicalKeyValueStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
+from millrace.state.layered_store import LayeredStore
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
-from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values
 
 K = TypeVar("K")

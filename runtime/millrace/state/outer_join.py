@@ -19,13 +19,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from millrace.records import NO_HEADERS, Headers, KeyValue
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.builders import StoreBuilderBase
+from millrace.state.bytes_store import PhysicalKeyValueStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
 from millrace.state.keys import decode_join_side_key, encode_join_side_key
-from millrace.state.physical import PhysicalKeyValueStore
-from millrace.state.serde_binding import store_serdes
+from millrace.state.layered_store import LayeredStore, store_serdes
 from millrace.state.suppliers import KeyValueBytesStoreSupplier
 from millrace.state.value_formats import PLAIN
 

@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar, cast
 
 from millrace.records import NO_HEADERS, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
+from millrace.state.layered_store import LayeredStore
 from millrace.state.session_physical import PhysicalSessionStore, SessionRows
 from millrace.state.value_formats import SESSION_HEADERS
 from millrace.state.values import Parts, PlainValues, Values

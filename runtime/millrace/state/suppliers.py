@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.errors import ConfigError
+from millrace.state.bytes_store import PhysicalKeyValueStore
 from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
-from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
 from millrace.state.session_physical import (

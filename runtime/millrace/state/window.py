@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar, overload
 from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
@@ -25,6 +24,7 @@ from millrace.state.keys import (
     pack_window_suffix,
     unpack_long_from,
 )
+from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import ValueFormat
 from millrace.state.values import (
     HeaderValues,
