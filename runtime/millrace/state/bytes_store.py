@@ -3,7 +3,7 @@
 A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
 readable at once, and that what it keeps after a crash is the state of some `commit`.
 
-A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedPhysicalStore`.
+A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedBytesStore`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Rows = Iterator[tuple[bytes, bytes]]
 T = TypeVar("T")
 
 
-class PhysicalStore(Protocol):
+class BytesStore(Protocol):
     """What every kind of store needs of its lowest layer."""
 
     name: str
@@ -49,7 +49,7 @@ class PhysicalStore(Protocol):
         """Release everything; waiting writes are gone."""
 
 
-class PhysicalKeyValueStore(PhysicalStore, Protocol):
+class KeyValueBytesStore(BytesStore, Protocol):
     """Keys to values, both bytes."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ class PhysicalKeyValueStore(PhysicalStore, Protocol):
         """Return roughly how many rows there are."""
 
 
-class SharedPhysicalStore:
+class SharedBytesStore:
     """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
 
     A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
@@ -80,7 +80,7 @@ class SharedPhysicalStore:
         physical: the store, to be used only through this object from now on.
     """
 
-    def __init__(self, physical: PhysicalStore) -> None:
+    def __init__(self, physical: BytesStore) -> None:
         self._shared = physical
         self._lock = threading.RLock()
 

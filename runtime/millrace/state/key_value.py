@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreContext, ValueTimestampHeaders
-from millrace.state.bytes_store import PhysicalKeyValueStore
+from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
 from millrace.state.layered_store import LayeredStore
@@ -32,7 +32,7 @@ V = TypeVar("V")
 S = TypeVar("S")
 
 
-class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
+class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]):
     """What all key-value stores do; S is what `put` takes and `get` returns."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:

@@ -11,12 +11,12 @@ from millrace.records import TopicPartition
 from millrace.serdes.base import Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import FlushListener, LogChange, StoreContext
-from millrace.state.bytes_store import PhysicalStore, SharedPhysicalStore
+from millrace.state.bytes_store import BytesStore, SharedBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import change_sender
 from millrace.state.value_formats import ValueFormat
 
-P = TypeVar("P", bound=PhysicalStore)
+P = TypeVar("P", bound=BytesStore)
 
 
 class LayeredStore(Generic[P]):
@@ -60,7 +60,7 @@ class LayeredStore(Generic[P]):
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
         if context.shared:
-            self._physical = cast("P", SharedPhysicalStore(self._physical))
+            self._physical = cast("P", SharedBytesStore(self._physical))
         self._physical.open(context)
         log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
         self._wire(context, log)

@@ -33,7 +33,7 @@ from millrace.state.values import (
     TimestampedValues,
     Values,
 )
-from millrace.state.window_physical import PhysicalWindowStore, WindowRow
+from millrace.state.window_bytes_store import WindowBytesStore, WindowRow
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,14 +43,14 @@ _CACHE_SEGMENT_BYTES = 8
 """Java's cache keys start with a segment id."""
 
 
-class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S]):
+class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     """What all window stores do; S is what `put` takes and `fetch` returns."""
 
     kind = "window"
 
     def __init__(
         self,
-        physical: PhysicalWindowStore,
+        physical: WindowBytesStore,
         value_format: ValueFormat,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
-from millrace.state.bytes_store import PhysicalStore
+from millrace.state.bytes_store import BytesStore
 from millrace.state.keys import (
     BASE,
     INDEX,
@@ -38,7 +38,7 @@ _AFTER_INDEX = b"\2"
 _pack_two_longs = Struct(">qq").pack
 
 
-class PhysicalSessionStore(PhysicalStore, Protocol):
+class SessionBytesStore(BytesStore, Protocol):
     """Sessions of keys to aggregates, in bytes."""
 
     retention_ms: int
