@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from millrace.records import NO_HEADERS, Headers
 from millrace.state import keys
-from millrace.state.positions import decode_position, encode_position
+from millrace.state.bytes_store import decode_position, encode_position
 from millrace.state.value_formats import (
     HEADERS,
     PLAIN,

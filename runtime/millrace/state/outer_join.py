@@ -19,13 +19,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from millrace.records import NO_HEADERS, Headers, KeyValue
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.builders import StoreBuilderBase
+from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
 from millrace.state.keys import decode_join_side_key, encode_join_side_key
-from millrace.state.physical import PhysicalKeyValueStore
-from millrace.state.serde_binding import store_serdes
+from millrace.state.layered_store import LayeredStore, store_serdes
 from millrace.state.suppliers import KeyValueBytesStoreSupplier
 from millrace.state.value_formats import PLAIN
 
@@ -129,7 +128,7 @@ def elements(row: bytes) -> Iterator[bytes]:
         position += length
 
 
-class OuterJoinStore(LayeredStore[PhysicalKeyValueStore]):
+class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
     """The records of one join that wait for a partner. It is never cached.
 
     Args:
@@ -144,7 +143,7 @@ class OuterJoinStore(LayeredStore[PhysicalKeyValueStore]):
 
     def __init__(
         self,
-        physical: PhysicalKeyValueStore,
+        physical: KeyValueBytesStore,
         key_serde: Serde[Any] | None,
         left_serde: Serde[Any] | None,
         right_serde: Serde[Any] | None,

@@ -11,12 +11,12 @@ from typing import Any, Generic, TypeVar, cast
 
 from millrace.records import NO_HEADERS, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
-from millrace.state.session_physical import PhysicalSessionStore, SessionRows
+from millrace.state.layered_store import LayeredStore
+from millrace.state.session_bytes_store import SessionBytesStore, SessionRows
 from millrace.state.value_formats import SESSION_HEADERS
 from millrace.state.values import Parts, PlainValues, Values
 
@@ -26,7 +26,7 @@ A = TypeVar("A")
 _CACHE_SEGMENT_BYTES = 8
 
 
-class TypedSessionStore(Values, LayeredStore[PhysicalSessionStore], Generic[K, A]):
+class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     """What all session stores do; A is what `put` takes and `fetch` returns."""
 
     kind = "session"

@@ -12,7 +12,7 @@ from millrace.state.builders import (
     WindowStoreBuilder,
 )
 from millrace.state.key_value import TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
-from millrace.state.session_physical import RocksTimeOrderedSessionStore
+from millrace.state.session_bytes_store import RocksTimeOrderedSessionStore
 from millrace.state.session_with_headers import SessionStoreWithHeaders
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
@@ -37,7 +37,7 @@ from millrace.state.value_formats import (
     TIMESTAMPED,
 )
 from millrace.state.window import JoinWindowStore, TimestampedWindowStore, TimestampedWindowStoreWithHeaders
-from millrace.state.window_physical import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
+from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
 
 
 class Stores:

@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from millrace.errors import ConfigError
+from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
-from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
-from millrace.state.session_physical import (
+from millrace.state.session_bytes_store import (
     MemorySessionStore,
-    PhysicalSessionStore,
     RocksSessionStore,
     RocksTimeOrderedSessionStore,
+    SessionBytesStore,
 )
 from millrace.state.value_formats import PLAIN, ValueFormat
-from millrace.state.versioned_physical import RocksVersionedStore
-from millrace.state.versioned_physical import default_segment_interval_ms as default_versioned_interval_ms
-from millrace.state.window_physical import (
+from millrace.state.versioned_bytes_store import RocksVersionedStore
+from millrace.state.versioned_bytes_store import default_segment_interval_ms as default_versioned_interval_ms
+from millrace.state.window_bytes_store import (
     MemoryWindowStore,
-    PhysicalWindowStore,
     RocksIndexedWindowStore,
     RocksTimeOrderedWindowStore,
     RocksWindowStore,
+    WindowBytesStore,
 )
 
 
@@ -47,7 +47,7 @@ class KeyValueBytesStoreSupplier(Protocol):
     def value_format(self) -> ValueFormat | None:
         """The layout on disk; None lets the builder choose (stores in memory keep whatever layout they are given)."""
 
-    def get(self) -> PhysicalKeyValueStore:
+    def get(self) -> KeyValueBytesStore:
         """Return a new store."""
 
 
@@ -59,7 +59,7 @@ class PersistentKeyValueSupplier:
     value_format: ValueFormat = PLAIN
     persistent: bool = True
 
-    def get(self) -> PhysicalKeyValueStore:
+    def get(self) -> KeyValueBytesStore:
         """Return a new store."""
         return RocksKeyValueStore(self.name, self.value_format)
 
@@ -69,11 +69,11 @@ class MemoryKeyValueSupplier:
     """Memory, in whatever value format the builder asks for."""
 
     name: str
-    factory: Callable[[str], PhysicalKeyValueStore] = MemoryKeyValueStore
+    factory: Callable[[str], KeyValueBytesStore] = MemoryKeyValueStore
     value_format: ValueFormat | None = None
     persistent: bool = False
 
-    def get(self) -> PhysicalKeyValueStore:
+    def get(self) -> KeyValueBytesStore:
         """Return a new store."""
         return self.factory(self.name)
 
@@ -110,7 +110,7 @@ class WindowBytesStoreSupplier(Protocol):
     def retain_duplicates(self) -> bool:
         """Whether every put of a key and time is kept."""
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
 
 
@@ -133,7 +133,7 @@ class SessionBytesStoreSupplier(Protocol):
     def retention_ms(self) -> int:
         """How long sessions are kept, by stream time."""
 
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
 
 
@@ -157,7 +157,7 @@ class PersistentWindowSupplier:
     def __post_init__(self) -> None:
         check_window(self.name, self.retention_ms, self.window_size_ms)
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
         return self.layout(self.name, self.value_format, self.retention_ms, interval)
@@ -177,7 +177,7 @@ class MemoryWindowSupplier:
     def __post_init__(self) -> None:
         check_window(self.name, self.retention_ms, self.window_size_ms)
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
         return MemoryWindowStore(self.name, self.retention_ms, retain_duplicates=self.retain_duplicates)
 
@@ -193,7 +193,7 @@ class PersistentSessionSupplier:
     segment_interval_ms: int | None = None
     persistent: bool = True
 
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
         return self.layout(self.name, self.value_format, self.retention_ms, interval)
@@ -208,7 +208,7 @@ class MemorySessionSupplier:
     value_format: ValueFormat | None = None
     persistent: bool = False
 
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
         return MemorySessionStore(self.name, self.retention_ms)
 

@@ -25,7 +25,7 @@ from millrace.state.buffered_records import (
 )
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.change_log import change_sender
-from millrace.state.serde_binding import changelog_topic, store_serdes
+from millrace.state.layered_store import changelog_topic, store_serdes
 from millrace.state.value_formats import pack_long
 
 NEVER = 2**63 - 1

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
-from millrace.errors import InvalidStateStoreError
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError, InvalidStateStoreError
 from millrace.records import TopicPartition
 from millrace.serdes.base import Serde
+from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import FlushListener, LogChange, StoreContext
+from millrace.state.bytes_store import BytesStore, SharedBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import change_sender
-from millrace.state.physical import PhysicalStore, SharedPhysicalStore
-from millrace.state.serde_binding import changelog_topic, store_serdes
 from millrace.state.value_formats import ValueFormat
 
-P = TypeVar("P", bound=PhysicalStore)
+P = TypeVar("P", bound=BytesStore)
 
 
 class LayeredStore(Generic[P]):
@@ -59,7 +60,7 @@ class LayeredStore(Generic[P]):
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
         if context.shared:
-            self._physical = cast("P", SharedPhysicalStore(self._physical))
+            self._physical = cast("P", SharedBytesStore(self._physical))
         self._physical.open(context)
         log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
         self._wire(context, log)
@@ -126,3 +127,29 @@ class LayeredStore(Generic[P]):
     def position(self) -> Mapping[tuple[str, int], int]:
         """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
         return self._physical.position
+
+
+def store_serdes(
+    store_name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, config: StreamsConfig
+) -> tuple[Serde[Any], Serde[Any]]:
+    """Return the key and the value serde of a store, configured.
+
+    Raises:
+        ConfigError: one is neither given nor configured; the message names the store.
+    """
+    keys = key_serde or default_key_serde(config)
+    values = value_serde or default_value_serde(config)
+    if keys is None or values is None:
+        part = "key" if keys is None else "value"
+        raise ConfigError(
+            f"State store {store_name!r} has no {part} serde: give one to the operator or the store's builder, "
+            f"or set default.{part}.serde"
+        )
+    keys.configure(config)
+    values.configure(config)
+    return keys, values
+
+
+def changelog_topic(application_id: str, store_name: str) -> str:
+    """Return the name that a store's changelog has, and that its serdes are given."""
+    return f"{application_id}-{store_name}-changelog"

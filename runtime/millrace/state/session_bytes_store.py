@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
+from millrace.state.bytes_store import BytesStore
 from millrace.state.keys import (
     BASE,
     INDEX,
@@ -28,7 +29,6 @@ from millrace.state.keys import (
     upper_range,
 )
 from millrace.state.memory import MemoryStore
-from millrace.state.physical import PhysicalStore
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import pack_long
 
@@ -38,7 +38,7 @@ _AFTER_INDEX = b"\2"
 _pack_two_longs = Struct(">qq").pack
 
 
-class PhysicalSessionStore(PhysicalStore, Protocol):
+class SessionBytesStore(BytesStore, Protocol):
     """Sessions of keys to aggregates, in bytes."""
 
     retention_ms: int

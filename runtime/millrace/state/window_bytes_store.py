@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
+from millrace.state.bytes_store import BytesStore
 from millrace.state.keys import (
     BASE,
     INDEX,
@@ -33,7 +34,6 @@ from millrace.state.keys import (
 )
 from millrace.state.memory import MemoryStore
 from millrace.state.ordered_map import OrderedMap
-from millrace.state.physical import PhysicalStore
 from millrace.state.segments import SegmentedDatabase
 from millrace.state.value_formats import pack_long
 
@@ -46,7 +46,7 @@ WindowRows = Iterator[tuple[bytes, int, bytes]]
 """Key, window start, disk value."""
 
 
-class PhysicalWindowStore(PhysicalStore, Protocol):
+class WindowBytesStore(BytesStore, Protocol):
     """Windows of keys to values, in bytes."""
 
     retention_ms: int

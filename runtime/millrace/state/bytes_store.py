@@ -3,7 +3,7 @@
 A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
 readable at once, and that what it keeps after a crash is the state of some `commit`.
 
-A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedPhysicalStore`.
+A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedBytesStore`.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from functools import wraps
+from struct import pack, unpack_from
 from typing import Any, Protocol, TypeVar
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
-from millrace.state.positions import Position
 
 Rows = Iterator[tuple[bytes, bytes]]
 
 T = TypeVar("T")
 
 
-class PhysicalStore(Protocol):
+class BytesStore(Protocol):
     """What every kind of store needs of its lowest layer."""
 
     name: str
@@ -49,7 +49,7 @@ class PhysicalStore(Protocol):
         """Release everything; waiting writes are gone."""
 
 
-class PhysicalKeyValueStore(PhysicalStore, Protocol):
+class KeyValueBytesStore(BytesStore, Protocol):
     """Keys to values, both bytes."""
 
     def get(self, key: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ class PhysicalKeyValueStore(PhysicalStore, Protocol):
         """Return roughly how many rows there are."""
 
 
-class SharedPhysicalStore:
+class SharedBytesStore:
     """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
 
     A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
@@ -80,7 +80,7 @@ class SharedPhysicalStore:
         physical: the store, to be used only through this object from now on.
     """
 
-    def __init__(self, physical: PhysicalStore) -> None:
+    def __init__(self, physical: BytesStore) -> None:
         self._shared = physical
         self._lock = threading.RLock()
 
@@ -109,3 +109,47 @@ def _locked_rows(rows: Iterator[T], lock: threading.RLock) -> Iterator[T]:
             except StopIteration:
                 return
         yield row
+
+
+Position = dict[tuple[str, int], int]
+"""(topic, partition) → offset of the last record applied."""
+
+
+def encode_position(position: Mapping[tuple[str, int], int]) -> bytes:
+    """Return `00` ‖ topics(4) ‖ per topic: length(4) ‖ topic ‖ partitions(4) ‖ [partition(4) ‖ offset(8)], padded."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in position.items():
+        topics.setdefault(topic, {})[partition] = offset
+    out = bytearray(b"\0" + pack(">i", len(topics)))
+    size = 8 + 32
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        out += pack(">i", len(name)) + name + pack(">i", len(partitions))
+        for partition, offset in partitions.items():
+            out += pack(">iq", partition, offset)
+        size += 32 + len(name) + 32 + 96 * len(partitions)
+    return bytes(out).ljust(size, b"\0")
+
+
+def decode_position(data: bytes) -> Position:
+    """Read what `encode_position` or Java wrote."""
+    position: Position = {}
+    (count,) = unpack_from(">i", data, 1)
+    at = 5
+    for _ in range(count):
+        (length,) = unpack_from(">i", data, at)
+        topic = data[at + 4 : at + 4 + length].decode()
+        (partitions,) = unpack_from(">i", data, at + 4 + length)
+        at += 8 + length
+        for _ in range(partitions):
+            partition, offset = unpack_from(">iq", data, at)
+            position[topic, partition] = offset
+            at += 12
+    return position
+
+
+def merge_position(into: Position, other: Mapping[tuple[str, int], int]) -> None:
+    """Raise every offset of `into` to at least that of `other`."""
+    for partition, offset in other.items():
+        if into.get(partition, -1) < offset:
+            into[partition] = offset
