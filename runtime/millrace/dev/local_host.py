@@ -25,7 +25,7 @@ from millrace.errors import DevKafkaError, LocalHostError
 from millrace.kafka.check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
-from millrace.runtime.rates import RateMeter
+from millrace.runtime.activity import RateMeter
 
 if TYPE_CHECKING:
     from millrace.plan.model import TopologyPlan

@@ -27,23 +27,21 @@ from millrace.kafka.check import check_connection
 from millrace.kafka.clients import ClientSettings, open_admin
 from millrace.kafka.live_clients import CredentialWatch
 from millrace.runtime.activity import Activity
+from millrace.runtime.background import in_background
 from millrace.runtime.global_thread import GlobalStreamThread
-from millrace.runtime.health_server import HealthServer, Page
+from millrace.runtime.health import Page, ProbeServer
 from millrace.runtime.housekeeping import Housekeeping
-from millrace.runtime.inquiry import in_background
 from millrace.runtime.instrumentation import Instrumentation
-from millrace.runtime.membership import MembershipFactory
+from millrace.runtime.membership import InputTopics, MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_dead_letter_topic, check_served, provision_internal_topics
-from millrace.runtime.reads import Reads
+from millrace.runtime.resources import ThreadContext
 from millrace.runtime.restoration import RestoreListener
-from millrace.runtime.snapshot import Instance, take_status
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
-from millrace.runtime.status import StreamsStatus
+from millrace.runtime.status import InstanceInfo, StreamsStatus, take_status
 from millrace.runtime.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.runtime.thread_pool import ThreadPool
-from millrace.runtime.thread_resources import ThreadContext
 from millrace.topology import Topology
 
 __all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
@@ -106,7 +104,10 @@ class KafkaStreams:
         self._ended = threading.Condition(self._lock)
         self._activity = Activity(self._directory.path)
         self._pool = ThreadPool(
-            self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
+            self._lock,
+            self.config.statestore_cache_max_bytes,
+            self._new_thread,
+            lambda thread: self._activity.ended(thread.totals),
         )
         self._state_listener: StateListener | None = None
         self._changes: deque[tuple[State, State]] = deque()
@@ -122,18 +123,18 @@ class KafkaStreams:
         self._global_thread: GlobalStreamThread | None = None
         self._admin: AdminClient | None = None
         self._housekeeping = Housekeeping(
-            lambda: self._activity.measure(self._pool.threads),
+            lambda: self._activity.measure(thread.totals for thread in self._pool.threads),
             self.status,
             self.config.internal("__status.file__", ""),
             self._directory,
             self.config.state_cleanup_delay_ms / 1000,
         )
-        self._instance = Instance(
+        self._instance = InstanceInfo(
             self.config.application_id,
             topology_hash=self.topology.plan().hash,
             group_protocol=self.config.group_protocol.value,
         )
-        self._health: HealthServer | None = None
+        self._health: ProbeServer | None = None
         self._credentials: CredentialWatch | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
@@ -235,7 +236,7 @@ class KafkaStreams:
                 settings,
                 self._directory.process_id,
                 admin,
-                Reads(self.topology, self._directory.path if self._directory.persistent else None),
+                InputTopics(self.topology, self._directory.path if self._directory.persistent else None),
             ),
             on_shutdown_requested=self._on_shutdown_requested,
             on_joined=self._activity.joined,
@@ -530,7 +531,7 @@ class KafkaStreams:
 
     def _start_health(self, settings: ClientSettings) -> None:
         if self.config.health_listener is not None:
-            self._health = HealthServer(
+            self._health = ProbeServer(
                 self.config.health_listener,
                 self.status,
                 settings.membership(1).max_poll_interval_ms,

@@ -12,7 +12,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from millrace.runtime.health_server import Page
+from millrace.runtime.health import Page
 
 __all__ = ["PrometheusPage"]
 

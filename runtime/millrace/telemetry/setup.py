@@ -36,7 +36,7 @@ from opentelemetry.trace import TracerProvider
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.runtime.health_server import Page
+from millrace.runtime.health import Page
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.telemetry.headers import read_headers, session_with_headers
 from millrace.telemetry.metric_table import Level

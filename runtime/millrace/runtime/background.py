@@ -15,7 +15,7 @@ from typing import Final, Generic, TypeVar
 
 from millrace.errors import StreamsTimeoutError
 
-__all__ = ["Inquiry", "in_background"]
+__all__ = ["BackgroundQueries", "in_background"]
 
 _TOGETHER_S: Final = 2.0
 """How long items are asked about in one go."""
@@ -44,14 +44,14 @@ class _Question(Generic[_Answer]):
     deadline: float
 
 
-class Inquiry(Generic[_Item, _Answer]):
+class BackgroundQueries(Generic[_Item, _Answer]):
     """Questions that are under way; used by one thread only.
 
     Args:
         ask: asks about some items and waits, at most for the seconds given; called in a thread of its own.
         timeout_s: how long to go on asking about an item.
 
-    >>> lengths = Inquiry(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
+    >>> lengths = BackgroundQueries(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
     >>> lengths.add(["one", "three"])
     >>> while len(answers := lengths.take()) < 2: pass
     >>> [future.result()[word] for word, future in answers]
