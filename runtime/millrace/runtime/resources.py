@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.engine.failures import resolve_handler
+from millrace.engine.error_handling import resolve_handler
 from millrace.kafka.clients import ClientSettings, open_consumer
 from millrace.processor.handlers import DefaultProductionExceptionHandler
 from millrace.runtime.activity import LoopProgress

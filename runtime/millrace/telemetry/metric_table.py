@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from millrace.engine.task_metrics import NODE_GROUP, NODE_METRICS, TASK_METRICS, Kind, Level, Metric, exported_name
+from millrace.engine.task_metrics import (
+    NODE_GROUP,
+    NODE_METRICS,
+    TASK_METRICS,
+    Level,
+    Metric,
+    MetricKind,
+    exported_name,
+)
 from millrace.runtime.states import State, ThreadState
 from millrace.runtime.stream_thread import StreamThread
 
@@ -23,9 +31,9 @@ __all__ = [
     "NODE_METRICS",
     "TASK_METRICS",
     "THREAD_METRICS",
-    "Kind",
     "Level",
     "Metric",
+    "MetricKind",
     "exported_name",
     "mapping_rows",
 ]
@@ -33,7 +41,7 @@ __all__ = [
 _CLIENT: Final = "stream-metrics"
 _THREAD: Final = "stream-thread-metrics"
 _UPDATER: Final = "stream-state-updater-metrics"
-_COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _INFO, _DEBUG = Level.INFO, Level.DEBUG
 _STATES: Final = {state: number for number, state in enumerate(State)}
 _THREAD_STATES: Final = {state: number for number, state in enumerate(ThreadState)}

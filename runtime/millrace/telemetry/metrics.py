@@ -21,9 +21,9 @@ from millrace.telemetry.metric_table import (
     TASK_METRICS,
     THREAD_METRICS,
     Client,
-    Kind,
     Level,
     Metric,
+    MetricKind,
     exported_name,
 )
 
@@ -83,7 +83,9 @@ def _tasks(thread: StreamThread) -> list[StreamTask]:
 def _register(meter: Meter, metrics: Sequence[Metric[Any]], listed: Callable[[], Listed], level: Level) -> None:
     for metric in metrics:
         if metric.level.value <= level.value:
-            create = meter.create_observable_counter if metric.kind is Kind.COUNTER else meter.create_observable_gauge
+            create = (
+                meter.create_observable_counter if metric.kind is MetricKind.COUNTER else meter.create_observable_gauge
+            )
             create(metric.exported_name, [_callback(metric.read, listed)], metric.unit, metric.description)
 
 
