@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
 from confluent_kafka.admin import AdminClient
 
@@ -27,6 +26,7 @@ from millrace.kafka.membership import CommittedOffsets, GroupMember, MemberState
 from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.activity import LoopProgress
+from millrace.runtime.state_directory import StateDirectory
 from millrace.topology.built import BuiltTopology
 
 TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
@@ -193,9 +193,8 @@ class MembershipFactory:
         topology: what the group reads.
         config: the application's settings.
         settings: the clients' settings.
-        process_id: this instance.
+        directory: this instance's, locked.
         admin: used when a member leads.
-        inputs: what the topology reads, and what it read before.
     """
 
     def __init__(
@@ -203,15 +202,14 @@ class MembershipFactory:
         topology: BuiltTopology,
         config: StreamsConfig,
         settings: ClientSettings,
-        process_id: UUID,
+        directory: StateDirectory,
         admin: AdminClient,
-        inputs: InputTopics,
     ) -> None:
         self._config = config
         self._settings = settings
-        self._process_id = process_id
+        self._process_id = directory.process_id
         self._admin = admin
-        self._inputs = inputs
+        self._inputs = InputTopics(topology, directory.path if directory.persistent else None)
         self._plan = topology.plan()
         self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
         self._subscription = TopicSubscription.of(
