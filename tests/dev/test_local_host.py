@@ -17,7 +17,7 @@ from millrace.dev.local_topics import provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
 from millrace.kafka.admin import topic_partitions
 from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
-from millrace.runtime.rates import RateMeter
+from millrace.runtime.activity import RateMeter
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1

@@ -26,7 +26,7 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
-from millrace.runtime.rates import RateMeter
+from millrace.runtime.activity import RateMeter
 
 if TYPE_CHECKING:
     from millrace.plan.model import TopologyPlan

@@ -16,12 +16,10 @@ from pathlib import Path
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledTopology, compile_topology
-from millrace.engine.failures import ErrorHandling
+from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.node_runtime import CompileEnv
-from millrace.engine.record_queue import RecordQueue
-from millrace.engine.settings import default_timestamp_extractor
-from millrace.engine.task_state import IllegalTaskStateError
-from millrace.engine.times import TaskCounters, TaskTimes
+from millrace.engine.record_queue import RecordQueue, default_timestamp_extractor
+from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskTimes
 from millrace.errors import TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, TopicPartition

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace.engine.collector import RecordCollector
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
+from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record

@@ -45,8 +45,8 @@ from millrace.errors import (
 from millrace.kafka.clients import open_producer
 from millrace.kafka.security import ClientProperties
 from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.runtime.inquiry import in_background
-from millrace.runtime.progress import LoopProgress
+from millrace.runtime.activity import LoopProgress
+from millrace.runtime.background import in_background
 
 __all__ = ["MIGRATED", "PURGED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
 

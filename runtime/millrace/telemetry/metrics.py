@@ -17,7 +17,15 @@ from typing import Any, Final
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from millrace.engine.task import StreamTask
-from millrace.engine.task_metrics import NODE_GROUP, NODE_METRICS, TASK_METRICS, Kind, Level, Metric, exported_name
+from millrace.engine.task_metrics import (
+    NODE_GROUP,
+    NODE_METRICS,
+    TASK_METRICS,
+    Level,
+    Metric,
+    MetricKind,
+    exported_name,
+)
 from millrace.engine.task_state import IllegalTaskStateError
 from millrace.runtime.states import State, ThreadState
 from millrace.runtime.stream_thread import StreamThread
@@ -27,7 +35,7 @@ __all__ = ["CLIENT_METRICS", "THREAD_METRICS", "Level", "mapping_rows", "observe
 _CLIENT: Final = "stream-metrics"
 _THREAD: Final = "stream-thread-metrics"
 _UPDATER: Final = "stream-state-updater-metrics"
-_COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _INFO = Level.INFO
 _STATES: Final = {state: number for number, state in enumerate(State)}
 _THREAD_STATES: Final = {state: number for number, state in enumerate(ThreadState)}
@@ -182,7 +190,9 @@ def _tasks(thread: StreamThread) -> list[StreamTask]:
 def _register(meter: Meter, metrics: Sequence[Metric[Any]], listed: Callable[[], Listed], level: Level) -> None:
     for metric in metrics:
         if metric.level.value <= level.value:
-            create = meter.create_observable_counter if metric.kind is Kind.COUNTER else meter.create_observable_gauge
+            create = (
+                meter.create_observable_counter if metric.kind is MetricKind.COUNTER else meter.create_observable_gauge
+            )
             create(metric.exported_name, [_callback(metric.read, listed)], metric.unit, metric.description)
 
 

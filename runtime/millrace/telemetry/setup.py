@@ -43,7 +43,7 @@ from requests.auth import AuthBase
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.runtime.health_server import Page
+from millrace.runtime.health import Page
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.telemetry.metrics import Level, observe
 from millrace.telemetry.tracing import Tracing

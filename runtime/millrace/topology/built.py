@@ -59,6 +59,12 @@ class BuiltTopology:
     dead_letter_topic: str | None = None
     """Where the exception handlers send what they skip or fail on (KIP-1034), by the configuration."""
 
+    @property
+    def persistent(self) -> bool:
+        """Whether any of its stores keeps state on disk."""
+        parts = [*self.subtopologies, self.global_subtopology]
+        return any(builder.persistent for part in parts if part is not None for builder in part.store_builders)
+
     def subtopology(self, number: int) -> Subtopology:
         """Return the sub-topology of that id.
 

@@ -6,16 +6,17 @@ is asked about by itself.
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from millrace.errors import StreamsTimeoutError
+from millrace.errors import StreamsError, StreamsTimeoutError
 
-__all__ = ["Inquiry", "in_background"]
+__all__ = ["BackgroundQueries", "Startup", "in_background"]
 
 _TOGETHER_S: Final = 2.0
 """How long items are asked about in one go."""
@@ -44,14 +45,14 @@ class _Question(Generic[_Answer]):
     deadline: float
 
 
-class Inquiry(Generic[_Item, _Answer]):
+class BackgroundQueries(Generic[_Item, _Answer]):
     """Questions that are under way; used by one thread only.
 
     Args:
         ask: asks about some items and waits, at most for the seconds given; called in a thread of its own.
         timeout_s: how long to go on asking about an item.
 
-    >>> lengths = Inquiry(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
+    >>> lengths = BackgroundQueries(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
     >>> lengths.add(["one", "three"])
     >>> while len(answers := lengths.take()) < 2: pass
     >>> [future.result()[word] for word, future in answers]
@@ -98,3 +99,64 @@ class Inquiry(Generic[_Item, _Answer]):
         answer = in_background(name, lambda: self._ask(items, timeout_s))
         question: _Question[_Answer] = _Question(answer, deadline)
         self._questions.update(dict.fromkeys(items, question))
+
+
+class Startup:
+    """The start of a client, which waits for brokers, and which a `close` in another thread ends."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._over.set()
+        self._closed: Future[None] = Future()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the thread that starts the client."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no thread starts the client at present."""
+        return self._over.is_set()
+
+    def begin(self) -> None:
+        """Begin, in the calling thread.
+
+        Raises:
+            StreamsError: another thread has begun.
+        """
+        if self._thread is not None:
+            raise StreamsError("Cannot start while another thread starts it")
+        self._thread = threading.current_thread()
+        self._over.clear()
+
+    def end(self) -> None:
+        """Note that it has succeeded or failed."""
+        self._thread = None
+        self._over.set()
+
+    def close(self) -> None:
+        """End the wait of `call`."""
+        self._closed.set_result(None)
+
+    def wait(self) -> None:
+        """Wait until it is over."""
+        self._over.wait()
+
+    def call(self, function: Callable[[], _Answer]) -> _Answer:
+        """Call a function that waits for brokers; `close` ends the wait, and the result is discarded.
+
+        Raises:
+            StreamsError: the client was closed.
+        """
+        outcome = in_background("millrace-start", function)
+        either: tuple[Future[Any], ...] = (outcome, self._closed)
+        concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
+        self.require_not_closed()
+        return outcome.result()
+
+    def require_not_closed(self) -> None:
+        """Raise StreamsError if the client was closed."""
+        if self._closed.done():
+            raise StreamsError("The application was closed while it was starting")

@@ -6,7 +6,7 @@ import pytest
 from tests.engine.support import Echo, Failing, Harness, pipe
 
 from millrace.config import StreamsConfig
-from millrace.engine.failures import resolve_handler
+from millrace.engine.error_handling import resolve_handler
 from millrace.errors import ConfigError, FailedProcessingError, SerializationError
 from millrace.processor.api import Processor, PunctuationType
 from millrace.processor.handlers import HandlerResponse, LogAndContinueExceptionHandler, LogAndFailExceptionHandler

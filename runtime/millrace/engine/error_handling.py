@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from millrace.config import StreamsConfig
-from millrace.engine.collector import RecordCollector
+from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, FailedProcessingError, SerializationError
 from millrace.processor import handlers
 from millrace.processor.handlers import (

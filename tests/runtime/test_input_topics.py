@@ -21,7 +21,7 @@ from tests.runtime.support import (
 
 from millrace.config import StreamsConfig
 from millrace.records import TaskId, TopicPartition
-from millrace.runtime.reads import READS_FILE, Reads
+from millrace.runtime.membership import INPUT_TOPICS_FILE, InputTopics
 from millrace.topology import Topology
 
 
@@ -142,16 +142,16 @@ def test_what_is_read_is_remembered(tmp_path):
             topology.add_sink(f"to-{source}", "out", f"from-{source}")
         return topology.build(StreamsConfig.of({"application.id": "app"}))
 
-    first = Reads(built("a"), tmp_path)
+    first = InputTopics(built("a"), tmp_path)
     assert not first.changed
     first.keep()
-    assert (tmp_path / READS_FILE).exists()
-    assert not Reads(built("a"), tmp_path).changed
-    grown = Reads(built("a", "b"), tmp_path)
+    assert (tmp_path / INPUT_TOPICS_FILE).exists()
+    assert not InputTopics(built("a"), tmp_path).changed
+    grown = InputTopics(built("a", "b"), tmp_path)
     assert grown.changed
     grown.keep()
     assert not grown.changed
-    assert Reads(built("a"), None).changed
+    assert InputTopics(built("a"), None).changed
     assert grown.fits(TaskId(1, 0), [TopicPartition("b", 0)])
     assert not grown.fits(TaskId(1, 0), [TopicPartition("a", 0)])
     assert not grown.fits(TaskId(2, 0), [TopicPartition("b", 0)])

@@ -11,22 +11,20 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
-from millrace.engine.failures import resolve_handler
+from millrace.engine.error_handling import resolve_handler
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.clients import open_consumer
 from millrace.processor.handlers import DefaultProductionExceptionHandler
+from millrace.runtime.activity import LoopProgress
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.instrumentation import Instrumentation
-from millrace.runtime.membership import Membership, TaskOffsetSums
+from millrace.runtime.membership import GroupMembership, TaskOffsetSums
 from millrace.runtime.producer import StreamsProducer
-from millrace.runtime.progress import LoopProgress
 from millrace.runtime.record_collector import KafkaRecordCollector
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
-from millrace.runtime.task_manager import TaskManager
-from millrace.runtime.task_resources import TaskResources
 from millrace.state.cache import RecordCache
 from millrace.topology.built import BuiltTopology
 
@@ -42,7 +40,7 @@ class ThreadContext:
     settings: ClientSettings
     directory: StateDirectory
     admin: AdminClient
-    new_membership: Callable[[int, TaskOffsetSums, LoopProgress], Membership]
+    new_membership: Callable[[int, TaskOffsetSums, LoopProgress], GroupMembership]
     """Joins a thread, given its number, to the group."""
     on_shutdown_requested: Callable[[], None]
     """Called, in a thread, when a member has asked for the whole application to stop."""
@@ -62,17 +60,28 @@ class ThreadContext:
 class ThreadResources:
     """What one thread has for itself."""
 
+    thread: str
+    """Its name."""
+    context: ThreadContext
     consumer: InputConsumer
+    starting_offsets: StartingOffsets
     producer: StreamsProducer
     collector: KafkaRecordCollector
     updater: StateUpdater
-    member: Membership
-    tasks: TaskManager
+    member: GroupMembership
     cache: RecordCache | None
 
 
-def open_resources(number: int, context: ThreadContext, progress: LoopProgress) -> ThreadResources:
-    """Open a thread's clients, which tell `progress` of waits for a broker; nothing is joined or restored yet.
+def open_resources(
+    number: int, context: ThreadContext, progress: LoopProgress, offset_sums: TaskOffsetSums
+) -> ThreadResources:
+    """Open a thread's clients; nothing is joined or restored yet.
+
+    Args:
+        number: the thread's, from 1.
+        context: what it shares with the client's other threads.
+        progress: of the thread's loop, told of waits for a broker.
+        offset_sums: what state is here; called each time the member joins.
 
     Raises:
         ConfigError: a client does not take its settings.
@@ -101,23 +110,6 @@ def open_resources(number: int, context: ThreadContext, progress: LoopProgress) 
         context.paused,
     )
     cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
-    member = context.new_membership(number, lambda: tasks.offset_sums(), progress)  # noqa: PLW0108 (made below)
-    tasks = TaskManager(
-        TaskResources(
-            thread=settings.thread_name(number),
-            config=config,
-            topology=context.topology,
-            directory=context.directory,
-            consumer=consumer,
-            starting_offsets=starting,
-            producer=producer,
-            collector=collector,
-            updater=updater,
-            offsets=member,
-            cache=cache,
-            clock=context.clock,
-            global_stores=context.global_stores,
-            instrumentation=context.instrumentation,
-        )
-    )
-    return ThreadResources(consumer, producer, collector, updater, member, tasks, cache)
+    member = context.new_membership(number, offset_sums, progress)
+    thread = settings.thread_name(number)
+    return ThreadResources(thread, context, consumer, starting, producer, collector, updater, member, cache)
