@@ -42,7 +42,7 @@ ApplicationIdOption = Annotated[
 ]
 
 
-_SECURITY_FIELDS: Final[Mapping[str, str]] = {
+_SECURITY_FIELDS: Final[dict[str, str]] = {
     "security.protocol": "spec.kafka.tls and spec.kafka.auth",
     "sasl.mechanism": "spec.kafka.auth.type",
     "sasl.username": "spec.kafka.auth.secretRef",
