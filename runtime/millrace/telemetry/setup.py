@@ -285,7 +285,7 @@ class PrometheusPage:
         registry = CollectorRegistry()
         self.reader = PrometheusMetricReader(registry=registry)
         self._lock = threading.Lock()
-        self._page = lambda: Page(CONTENT_TYPE_LATEST, generate_latest(registry))
+        self._page: Callable[[], Page] = lambda: Page(CONTENT_TYPE_LATEST, generate_latest(registry))
 
     def __call__(self) -> Page:
         """Return the metrics as they are now; call it in any thread."""
