@@ -26,8 +26,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 
 _NOT_THE_USERS: Final = (str(Path(__file__).parent), sysconfig.get_path("stdlib"), "<frozen")
@@ -65,14 +66,33 @@ def load(value: object, setting: str, known: Mapping[str, object] | None = None)
     raise ConfigError(f"{setting}: {value!r} is not known here: give module:attribute{names}")
 
 
-def load_instance(value: object, setting: str, known: Mapping[str, object] | None = None) -> object:
-    """Return what a setting's value stands for; of a class, an instance.
+def load_instance(
+    value: object, setting: str, known: Mapping[str, object] | None = None, *, config: StreamsConfig | None = None
+) -> object:
+    """Return what a setting's value stands for; if that is a class, an instance.
+
+    Args:
+        value: What the user gave.
+        setting: Its key, for messages.
+        known: What is built in, by name.
+        config: Handed to the object if it has a method `configure`.
 
     Raises:
         ConfigError: The name is not known or cannot be imported, or the class needs arguments.
     """
     found = load(value, setting, known)
-    return construct(found, setting) if isinstance(found, type) else found
+    made = construct(found, setting) if isinstance(found, type) else found
+    if config is not None and isinstance(made, Configurable):
+        made.configure(config)
+    return made
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """An object of the user's that wants to know the application's configuration."""
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Take what it needs; called once, before anything else."""
 
 
 def construct(factory: Callable[[], object], setting: str) -> object:
