@@ -28,6 +28,7 @@ from millrace.assignment.model import (
 )
 from millrace.assignment.placement import Placement, assign_standbys, balance
 from millrace.errors import ConfigError
+from millrace.loading import load
 from millrace.records import TaskId
 
 
@@ -247,8 +248,8 @@ def select_assignor(task_assignor_class: object, *, allow_warmups: bool) -> Task
     """Return the assignor that `task.assignor.class` names.
 
     Args:
-        task_assignor_class: None for the default; a built-in's name, with or without Java's package; or a callable of the
-            shape of `TaskAssignor`.
+        task_assignor_class: None for the default, or what `millrace.loading` accepts: the name of a built-in one, a callable of
+            the shape of `TaskAssignor`, or where to import it from.
         allow_warmups: Whether members can host warm-ups. If not the default is the sticky assignor: the high-availability
             one would have tasks wait for warm-ups that never come.
 
@@ -257,12 +258,7 @@ def select_assignor(task_assignor_class: object, *, allow_warmups: bool) -> Task
     """
     if task_assignor_class is None:
         return high_availability_assignor if allow_warmups else sticky_assignor
-    if callable(task_assignor_class):
-        return task_assignor_class
-    name = str(task_assignor_class).rpartition(".")[2]
-    if name not in _BUILT_IN:
-        raise ConfigError(
-            f"task.assignor.class={task_assignor_class!r} is not a task assignor: use one of {', '.join(_BUILT_IN)}, or give a "
-            "function"
-        )
-    return _BUILT_IN[name]
+    assignor = load(task_assignor_class, "task.assignor.class", _BUILT_IN)
+    if not callable(assignor):
+        raise ConfigError(f"task.assignor.class: {task_assignor_class!r} is not a task assignor, which is a function")
+    return assignor

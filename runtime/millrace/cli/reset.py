@@ -141,7 +141,7 @@ def _subject(
     options: dict[str, Any] = {"application.id": application_id, "bootstrap.servers": bootstrap}
     if entrypoint is not None or file is not None:
         app = application(entrypoint, file, settings=config, options=options, bootstrap=bootstrap)
-        return app.config(), app.topology().build(app.config()).plan()
+        return app.config, app.topology().build(app.config).plan()
     from millrace.config import StreamsConfig
 
     given = dict(map(setting, config)) | {key: value for key, value in options.items() if value is not None}

@@ -5,14 +5,14 @@ Everything here runs only when something failed, so it may be slow; the closures
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, FailedProcessingError, SerializationError
+from millrace.loading import load_instance
 from millrace.processor import handlers
 from millrace.processor.handlers import (
     DeserializationExceptionHandler,
@@ -39,35 +39,21 @@ HANDLERS_BY_NAME: Final[Mapping[str, type[Any]]] = {
 _MAX_SHOWN: Final = 120
 
 
-def resolve_handler(value: Any, default: type[Any], key: str, config: StreamsConfig) -> Any:
-    """Return the handler a configuration value stands for: an object, a class, a known name or `module:attribute`.
+@runtime_checkable
+class _Handler(Protocol):
+    handle_error: Callable[..., HandlerResponse]
+
+
+def resolve_handler(value: object, default: type[Any], key: str, config: StreamsConfig) -> Any:
+    """Return the handler that a setting's value stands for, configured; see `millrace.loading` for what the value may be.
 
     Raises:
         ConfigError: the value names no handler.
     """
-    found = default if value is None else _find(value, key)
-    handler = found() if isinstance(found, type) else found
-    if not callable(getattr(handler, "handle_error", None)):
-        raise ConfigError(f"{key}: {value!r} is no exception handler: it has no handle_error method")
-    configure = getattr(handler, "configure", None)
-    if callable(configure):
-        configure(config)
+    handler = load_instance(default if value is None else value, key, HANDLERS_BY_NAME, config=config)
+    if not isinstance(handler, _Handler):
+        raise ConfigError(f"{key}: {value!r} is not an exception handler: it has no method handle_error")
     return handler
-
-
-def _find(value: Any, key: str) -> Any:
-    if not isinstance(value, str):
-        return value
-    name = value.removeprefix("org.apache.kafka.streams.errors.")
-    if name in HANDLERS_BY_NAME:
-        return HANDLERS_BY_NAME[name]
-    module, colon, attribute = value.partition(":")
-    if not colon:
-        raise ConfigError(f"{key}: no handler {value!r}; use module:attribute or one of {', '.join(HANDLERS_BY_NAME)}")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{key}: {value!r} cannot be imported: {error}") from error
 
 
 class ErrorHandling:

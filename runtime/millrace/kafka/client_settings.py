@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from millrace.config import StreamsConfig
+from millrace.config_providers import files, is_reference, refers, resolve
 from millrace.errors import ConfigError
 from millrace.kafka.credential_watch import CredentialWatch, LiveClients
 from millrace.kafka.security import ClientProperties, Security, parse_security
 from millrace.kafka.tokens import Token, Tokens, fetch_token
 from millrace.kafka.translation import translate
-from millrace.references import files, is_reference, refers, resolve
 
 log = logging.getLogger("millrace.kafka.clients")
 

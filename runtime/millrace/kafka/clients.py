@@ -15,9 +15,9 @@ from typing import Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties
-from millrace.references import Hidden
 
 __all__ = ["librdkafka_log", "open_admin", "open_consumer", "open_producer"]
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
-from millrace.references import Hidden
 
 _SECRET_KEY = re.compile(
     r"(password|passwd|secret|jaas|\.key\.pem$|ssl\.keystore\.key|token$|credential|sasl_plain_username)"

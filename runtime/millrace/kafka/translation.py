@@ -14,9 +14,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
 from millrace.kafka.security import HIDDEN, ClientProperties, is_secret
-from millrace.references import Hidden
 
 log = logging.getLogger("millrace.kafka.clients")
 

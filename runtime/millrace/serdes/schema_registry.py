@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from millrace import references
+from millrace import config_providers
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, SerializationError
 from millrace.records import NO_HEADERS, Headers
@@ -299,7 +299,7 @@ class RegistryConnection:
                 "the application has no schema registry: set schema.registry.url (in a manifest spec.kafka.schemaRegistry), "
                 "or give the serde one"
             )
-        return {key: references.resolve(key, value) for key, value in self._settings.items()}
+        return {key: config_providers.resolve(key, value) for key, value in self._settings.items()}
 
     def _with(self, settings: Mapping[str, Any]) -> _Opened:
         client = SchemaRegistryClient(dict(settings))

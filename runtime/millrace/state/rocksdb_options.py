@@ -7,12 +7,11 @@ as `memory_budget` says, which also pays for the write buffers. `rocksdb.config.
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from rocksdict import (
     BlockBasedOptions,
@@ -27,6 +26,7 @@ from rocksdict import (
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import load_instance
 from millrace.state.memory_budget import rocksdb_budget
 
 BLOCK_SIZE = 4096
@@ -73,20 +73,14 @@ def config_setter(config: StreamsConfig) -> RocksDBConfigSetter | None:
     Raises:
         ConfigError: it cannot be imported or is not a setter.
     """
-    value: Any = config.rocksdb_config_setter
+    value = config.rocksdb_config_setter
     if value is None:
         return None
-    if isinstance(value, str):
-        module, _, name = value.replace(":", ".").rpartition(".")
-        try:
-            value = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"rocksdb.config.setter={value!r} cannot be imported ({error}); give module:Class"
-            ) from None
-    setter = value() if isinstance(value, type) else value
+    setter = load_instance(value, "rocksdb.config.setter")
     if not isinstance(setter, RocksDBConfigSetter):
-        raise ConfigError(f"rocksdb.config.setter={value!r} has no set_config and close; see RocksDBConfigSetter")
+        raise ConfigError(
+            f"rocksdb.config.setter: {value!r} is not a RocksDBConfigSetter, which has the methods set_config and close"
+        )
     return setter
 
 

@@ -279,12 +279,13 @@ class PrometheusPage:
     def __init__(self) -> None:
         # Not loaded unless somebody asks for the page.
         from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
-        from prometheus_client import CollectorRegistry, exposition  # noqa: PLC0415
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
 
         registry = CollectorRegistry()
         self.reader = PrometheusMetricReader(registry=registry)
         self._lock = threading.Lock()
-        self._page = lambda: Page(exposition.CONTENT_TYPE_LATEST, exposition.generate_latest(registry))
+        self._page: Callable[[], Page] = lambda: Page(CONTENT_TYPE_LATEST, generate_latest(registry))
 
     def __call__(self) -> Page:
         """Return the metrics as they are now; call it in any thread."""

@@ -118,7 +118,7 @@ def test_members_are_named_as_the_operator_knows_them(tmp_path):
     _, name, *arguments = line
     given = get_command(app).commands[name].make_context(name, arguments).params
     made = application(None, given["file"], settings=given["config"], replica=2, secrets_dir=tmp_path)
-    member = ClientSettings(made.config(), "process", resolve_references=False).membership(3)
+    member = ClientSettings(made.config, "process", resolve_references=False).membership(3)
     assert member.instance_id == "orders-2.1b4e28ba-3"
     assert members.is_of("orders", of.uid, member.client_id, None)
     assert members.is_of("orders", of.uid, "", member.instance_id)

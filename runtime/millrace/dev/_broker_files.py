@@ -1,29 +1,27 @@
-"""What a broker of the embedded Kafka is told: `server.properties`, log4j's configuration, and its formatted storage.
+"""The files of an embedded broker: `server.properties`, log4j's configuration, formatted storage, and the cluster's state file.
 
-The settings make a broker start and fail over fast and small; none changes what a client may rely on. Every node is broker
-and controller at once. A node's storage is formatted by copying the bootstrap checkpoint, which Kafka's own formatter wrote
-once per machine (it holds feature levels only) and by writing `meta.properties`.
+The settings make a broker start and fail over fast and keep it small; none changes what a client may rely on. Every node is
+broker and controller at once. A node's storage is formatted by copying the bootstrap checkpoint, which Kafka's own formatter
+wrote once per machine (it holds feature levels only) and by writing `meta.properties`. The state file of a running cluster lets
+another process find and control it.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import shutil
 import subprocess
 import tempfile
 import uuid
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
+from millrace.dev._process import is_running
 from millrace.dev.jars import KAFKA_VERSION, cache_directory
-from millrace.dev.java import join_class_path
+from millrace.dev.java import Java, join_class_path
 from millrace.errors import BrokerStartError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
-    from millrace.dev.java import Java
 
 HOST = "127.0.0.1"
 
@@ -205,3 +203,58 @@ def _quote(text: str) -> str:
 
 def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+STATE_FILE = "embedded-kafka.json"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """One node's process and ports."""
+
+    node_id: int
+    pid: int
+    started_at: str
+    ports: NodePorts
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """A running cluster."""
+
+    bootstrap_servers: str
+    nodes: tuple[NodeState, ...]
+    config: dict[str, str]
+    users: dict[str, str]
+    log_level: str
+    temporary: bool
+    """Whether the directory goes when the cluster stops."""
+
+    @property
+    def running(self) -> bool:
+        """Whether any node's process still runs."""
+        return any(is_running(node.pid, node.started_at) for node in self.nodes)
+
+
+def write_state(directory: Path, state: ClusterState) -> None:
+    """Replace the state file of a directory; only its owner may read it, for it holds passwords."""
+    part = directory / f"{STATE_FILE}.part"
+    part.touch(mode=0o600)
+    part.write_text(json.dumps(asdict(state), indent=2))
+    part.replace(directory / STATE_FILE)
+
+
+def read_running_state(directory: Path) -> ClusterState | None:
+    """Return the state of the cluster that runs in a directory, or none if none does."""
+    try:
+        fields = json.loads((directory / STATE_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    nodes = tuple(NodeState(**{**node, "ports": NodePorts(**node["ports"])}) for node in fields.pop("nodes"))
+    state = ClusterState(nodes=nodes, **fields)
+    return state if state.running else None
+
+
+def remove_state(directory: Path) -> None:
+    """Forget the cluster of a directory."""
+    (directory / STATE_FILE).unlink(missing_ok=True)

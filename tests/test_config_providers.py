@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from millrace.config_providers import files, is_reference, refers, resolve
 from millrace.errors import ConfigError
-from millrace.references import files, is_reference, refers, resolve
 
 
 def test_directory_reference_is_the_content_of_a_file(tmp_path):
