@@ -26,7 +26,7 @@ from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
 from millrace.state.api import StateStore, StoreBuilder
 from millrace.state.grace_buffer import GraceBufferBuilder
-from millrace.state.outer_join import OuterJoinStoreBuilder
+from millrace.state.outer_join_store import OuterJoinStoreBuilder
 
 JOIN = "KSTREAM-JOIN-"
 LEFT_JOIN = "KSTREAM-LEFTJOIN-"

@@ -11,7 +11,7 @@ from millrace.dsl.ktable import KTable
 from millrace.dsl.options.suppressing import Suppressed
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.errors import TopologyError
-from millrace.state.suppression import SuppressionBufferBuilder
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 SUPPRESS = "KTABLE-SUPPRESS-"
 

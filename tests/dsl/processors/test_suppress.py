@@ -19,7 +19,7 @@ from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowe
 from millrace.serdes import Serdes
 from millrace.serdes.windowed import TimeWindowedSerde
 from millrace.state import Stores
-from millrace.state.suppression import SuppressionBufferBuilder
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 
 def table_pipeline(wait_ms: int, buffer: BufferConfig | None = None) -> Pipeline:

@@ -20,7 +20,7 @@ from millrace.dsl.processors.user_code import UserCodeError, call_user
 from millrace.dsl.windows import JoinWindows
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
-from millrace.state.outer_join import JoinSideKey, LeftOrRightValue
+from millrace.state.outer_join_store import JoinSideKey, LeftOrRightValue
 
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
