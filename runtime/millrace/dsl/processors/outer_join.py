@@ -16,9 +16,8 @@ from weakref import WeakKeyDictionary
 
 from millrace.config import OUTER_JOIN_INTERVAL
 from millrace.dsl.processors.stream_table_join import Joiner
-from millrace.dsl.processors.user_code import UserCodeError, call_user
 from millrace.dsl.windows import JoinWindows
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
 from millrace.state.outer_join_store import JoinSideKey, LeftOrRightValue
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace.dsl.processors.borrowed_context import forward_as
 from millrace.dsl.processors.tables import View
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.node import NodeContext, ProcessFn, forward_as
 from millrace.records import Headers, RecordContext
 
 Joiner = Callable[[Any, Any, Any], Any]
