@@ -12,8 +12,8 @@ from millrace.topology.description import (
 )
 from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset
+from millrace.topology.processor_wrapper import ProcessorWrapper
 from millrace.topology.topology import Topology
-from millrace.topology.wrapping import ProcessorWrapper
 
 __all__ = [
     "AutoOffsetReset",

@@ -44,11 +44,6 @@ def changelog_topic_config(builder: StoreBuilder, config: StreamsConfig) -> dict
     return result
 
 
-def source_changelog_config(config: StreamsConfig) -> dict[str, str]:
-    """Return what a source topic that serves as changelog would be created with; it never is, the user owns it."""
-    return {**_COMMON, "cleanup.policy": "compact", **_application_defaults(config)}
-
-
 def _cleanup_policy(builder: StoreBuilder) -> str:
     return "compact,delete" if builder.kind in ("window", "session") else "compact"
 
