@@ -39,8 +39,7 @@ from millrace.processor.api import StreamPartitioner
 from millrace.serdes import Serdes
 from millrace.state.api import StateStore, StoreBuilder
 from millrace.state.stores import Stores
-from millrace.topology.deferred import DeferredSerde
-from millrace.topology.nodes import RepartitionTopic
+from millrace.topology.model import DeferredSerde, RepartitionTopic
 
 _PREFIX = "KTABLE-FK-JOIN-"
 REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"

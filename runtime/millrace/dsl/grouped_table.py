@@ -18,7 +18,7 @@ from millrace.dsl.processors.grouped_table import TableAggregate, writes_both_at
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import Serde
-from millrace.topology.deferred import DeferredSerde
+from millrace.topology.model import DeferredSerde
 
 K = TypeVar("K")
 V = TypeVar("V")

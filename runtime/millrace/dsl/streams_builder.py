@@ -24,7 +24,7 @@ from millrace.processor.adapter import processor_node
 from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
-from millrace.topology.nodes import SourceNode
+from millrace.topology.model import SourceNode
 from millrace.topology.offset_reset import offset_reset_policy
 
 K = TypeVar("K")

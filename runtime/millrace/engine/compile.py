@@ -17,7 +17,7 @@ from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers
 from millrace.serdes.base import Serde
-from millrace.topology.nodes import Node, SinkNode, SourceNode
+from millrace.topology.model import Node, SinkNode, SourceNode
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.progress import LoopProgress
 from millrace.runtime.reads import Reads
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
 

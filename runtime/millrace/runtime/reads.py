@@ -13,7 +13,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["READS_FILE", "Reads"]
 

@@ -18,7 +18,7 @@ from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
 from millrace.state.api import CacheBudget
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["GroupOffsets", "TaskResources"]
 

@@ -28,7 +28,7 @@ from millrace.runtime.state_updater import StateUpdater
 from millrace.runtime.task_manager import TaskManager
 from millrace.runtime.task_resources import TaskResources
 from millrace.state.cache import RecordCache
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["ThreadContext", "ThreadResources", "open_resources"]
 

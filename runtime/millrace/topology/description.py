@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from millrace.processor.api import TopicNameExtractor
 from millrace.topology.java_order import MutableKeyTreeSet, hash_ordered
-from millrace.topology.nodes import Node, ProcessorNode, SourceNode
+from millrace.topology.model import Node, ProcessorNode, SourceNode
 
 
 @dataclass(frozen=True, slots=True)

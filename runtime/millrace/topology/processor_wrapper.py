@@ -22,7 +22,7 @@ from millrace.processor.adapter import (
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
 from millrace.processor.node import NodeFactory
 from millrace.state.api import StoreBuilder
-from millrace.topology.nodes import ProcessorNode
+from millrace.topology.model import ProcessorNode
 
 
 class ProcessorWrapper:

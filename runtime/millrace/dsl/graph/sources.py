@@ -13,7 +13,7 @@ from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import SourceNode
+from millrace.topology.model import SourceNode
 
 
 class StreamSource(GraphNode):

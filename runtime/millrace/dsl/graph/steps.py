@@ -11,7 +11,7 @@ from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import SinkNode, SourceNode
+from millrace.topology.model import SinkNode, SourceNode
 
 
 class ProcessorStep(GraphNode):
