@@ -16,8 +16,7 @@ from millrace.dsl.options.grouping import Materialized
 from millrace.dsl.options.naming import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec
+from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 from millrace.serdes.base import Serde

@@ -32,7 +32,7 @@ from millrace.dsl.processors.foreign_key_join import (
     SubscriptionReceive,
     SubscriptionSend,
 )
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.store_suppliers import DslKeyValueParams, dsl_suppliers
 from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner

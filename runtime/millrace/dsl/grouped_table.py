@@ -14,7 +14,7 @@ from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouping import Grouped, Materialized
 from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.processors.grouped_table import TableAggregate, writes_both_at_once
+from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import Serde

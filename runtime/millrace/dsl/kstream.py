@@ -17,7 +17,7 @@ from millrace.dsl.options.naming import Named, name_of
 from millrace.dsl.options.splitting import Printed
 from millrace.dsl.options.topics import Produced, Repartitioned
 from millrace.dsl.processors import stateless
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
 from millrace.processor.adapter import fixed_key_processor_node, processor_node, stores_of

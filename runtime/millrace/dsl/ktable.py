@@ -13,8 +13,8 @@ from millrace.dsl.options.grouping import Grouped, Materialized
 from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.naming import Named, name_of
 from millrace.dsl.options.suppressing import Suppressed
-from millrace.dsl.processors.grouped_table import TableGroupBy
-from millrace.dsl.processors.table_basics import (
+from millrace.dsl.processors.table_aggregate import TableGroupBy
+from millrace.dsl.processors.table_operators import (
     TableFilter,
     TableMapValues,
     TableTransformValues,

@@ -17,9 +17,8 @@ from millrace.dsl.materializing import TableStoreSpec, WindowSpec
 from millrace.dsl.options.joining import Joined, StreamJoined, ValueJoinerWithKey
 from millrace.dsl.options.naming import name_of
 from millrace.dsl.processors.stateless import pass_through
-from millrace.dsl.processors.stream_global_join import StreamGlobalTableJoin
 from millrace.dsl.processors.stream_join import stream_join
-from millrace.dsl.processors.stream_table_join import Joiner, StreamTableJoin
+from millrace.dsl.processors.stream_table_join import Joiner, StreamGlobalTableJoin, StreamTableJoin
 from millrace.dsl.store_suppliers import DslKeyValueParams, InMemoryDslStoreSuppliers, dsl_suppliers
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError

@@ -17,7 +17,7 @@ from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options
 from millrace.dsl.options.grouping import Materialized
 from millrace.dsl.options.topics import Consumed
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.errors import TopologyError
 from millrace.processor.adapter import processor_node

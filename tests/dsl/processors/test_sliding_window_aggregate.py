@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
 from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
+from millrace.dsl.windowed_stream import windowed_aggregate
 from millrace.dsl.windows import SlidingWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, ValueAndTimestamp, Window, Windowed

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millrace.dsl.processors.stateless import pass_through
-from millrace.dsl.processors.stream_global_join import StreamGlobalTableJoin
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.errors import FailedProcessingError
 from millrace.serdes import Serdes

@@ -11,8 +11,8 @@ from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.options.suppressing import BufferConfig
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
 from millrace.dsl.processors.suppress import TableSuppress
-from millrace.dsl.processors.table_basics import TableSourceProcessor
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
+from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.windowed_stream import windowed_aggregate
 from millrace.dsl.windows import TimeWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowed

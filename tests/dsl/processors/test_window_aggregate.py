@@ -9,7 +9,7 @@ from tests.dsl.processors.support import Pipeline, Running, new_values
 
 from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
+from millrace.dsl.windowed_stream import windowed_aggregate
 from millrace.dsl.windows import TimeWindows, UnlimitedWindows
 from millrace.errors import FailedProcessingError, TopologyError
 from millrace.processor.handlers import LogAndContinueProcessingExceptionHandler
