@@ -12,8 +12,8 @@ from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate

@@ -19,9 +19,9 @@ from millrace.dsl.graph.steps import ProcessorStep, SinkStep
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
     ForeignKeyExtractor,
     ForeignKeySerdes,

@@ -12,8 +12,9 @@ from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, Tab
 from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import TableOptions, table_options
-from millrace.dsl.options.grouping import Grouped, Materialized
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.grouped import Grouped
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes

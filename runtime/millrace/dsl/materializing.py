@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.options.grouping import Materialized, StoreType
+from millrace.dsl.options.materialized import Materialized, StoreType
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,

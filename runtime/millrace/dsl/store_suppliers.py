@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from millrace.config import StreamsConfig
-from millrace.dsl.options.grouping import StoreType
+from millrace.dsl.options.materialized import StoreType
 from millrace.errors import ConfigError
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder

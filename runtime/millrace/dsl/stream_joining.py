@@ -14,8 +14,8 @@ from millrace.dsl.graph.stream_joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.kstream import KStream, require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import TableStoreSpec, WindowSpec
-from millrace.dsl.options.joining import Joined, StreamJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import name_of
+from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey
+from millrace.dsl.options.named import name_of
 from millrace.dsl.processors.stateless import pass_through
 from millrace.dsl.processors.stream_join import stream_join
 from millrace.dsl.processors.stream_table_join import Joiner, StreamGlobalTableJoin, StreamTableJoin

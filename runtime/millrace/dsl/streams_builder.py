@@ -15,8 +15,8 @@ from millrace.dsl.graph.steps import GlobalStoreStep, StoreStep
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.topics import Consumed
+from millrace.dsl.options.consumed import Consumed
+from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.errors import TopologyError

@@ -8,7 +8,7 @@ from typing import Any
 from millrace.dsl.graph.node import GraphNode
 from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.ktable import KTable
-from millrace.dsl.options.suppressing import Suppressed
+from millrace.dsl.options.suppressed import Suppressed
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.errors import TopologyError
 from millrace.state.suppression_buffer import SuppressionBufferBuilder

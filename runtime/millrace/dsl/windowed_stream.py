@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate

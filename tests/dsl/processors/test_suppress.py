@@ -8,7 +8,7 @@ import pytest
 from tests.dsl.processors.support import Pipeline, Running, Sent
 
 from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.options.suppressing import BufferConfig
+from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.dsl.processors.table_operators import TableSourceProcessor

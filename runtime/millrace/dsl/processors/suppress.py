@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.dsl.options.suppressing import BufferConfig
+from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.tables import Found, TableProcessor, ValueGetter, View
 from millrace.errors import StreamsError
 from millrace.processor.node import NodeContext, ProcessFn, forward_as

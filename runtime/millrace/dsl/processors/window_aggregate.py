@@ -23,7 +23,6 @@ from millrace.errors import TopologyError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed, new_tuple
 
-
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
 NO_CLOSE_TIME = -1
