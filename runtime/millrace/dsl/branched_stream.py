@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.processors import stateless
 
 K = TypeVar("K")

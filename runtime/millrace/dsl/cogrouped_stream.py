@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable

@@ -14,8 +14,8 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.graph.steps import ProcessorStep, SinkStep
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import Repartition
-from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of

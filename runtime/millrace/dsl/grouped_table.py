@@ -7,9 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, TableRepartition
-from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouped import Grouped

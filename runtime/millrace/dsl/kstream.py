@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.graph.sources import TableStep
-from millrace.dsl.graph.steps import ProcessorStep, SinkStep
 from millrace.dsl.materializing import table_options
 from millrace.dsl.options.grouped import Grouped, Repartitioned
 from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey

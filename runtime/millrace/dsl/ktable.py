@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
-from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey

@@ -9,8 +9,8 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
-from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.graph.stream_joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.kstream import KStream, require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import TableStoreSpec, WindowSpec

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.nodes import GlobalStoreStep, StoreStep
 from millrace.dsl.graph.sources import StreamSource, TableSource
-from millrace.dsl.graph.steps import GlobalStoreStep, StoreStep
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from millrace.dsl.graph.table_joins import TableTableJoin
+from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.materializing import table_options

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.dsl.graph.names import Names, is_generated_stream_name
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp

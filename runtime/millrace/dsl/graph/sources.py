@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode
 from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import NodeFactory

@@ -3,12 +3,12 @@
 The timestamp of a result is the later one of the two records. Records without a key or a value are dropped, except that an outer
 side joins those without a key with None (KIP-962).
 
-In left and outer joins, a record without a match may still find one until its window and the grace period have passed. Until then
-it waits in a store that both sides share. A match takes it out, and a record of either side that advances stream time sends on
-everything that has expired, joined with None; but it checks at most once per
-`__emit.interval.ms.kstreams.outer.join.spurious.results.fix__` of wall-clock time, because that costs a scan. The store is in order
-of timestamp, right before left, key. The two sides may wait for different times (asymmetric windows), so a scan goes on until it
-has met one record of each side that has not expired.
+In left and outer joins, a record without a match may still find one until its window and the grace period have passed. Until
+then it waits in a store that both sides share. A match takes it out, and a record of either side that advances stream time
+sends on everything that has expired, joined with None; but it checks at most once per
+`__emit.interval.ms.kstreams.outer.join.spurious.results.fix__` of wall-clock time, because that costs a scan. The store is in
+order of timestamp, right before left, key. The two sides may wait for different times (asymmetric windows), so a scan goes on
+until it has met one record of each side that has not expired.
 """
 
 from __future__ import annotations
