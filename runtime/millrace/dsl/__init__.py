@@ -1,7 +1,6 @@
 """What users write: streams, tables, windows and joins, compiled to a physical topology."""
 
 from millrace.dsl.branched_stream import Branched, BranchedKStream
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import KStream
@@ -30,7 +29,14 @@ from millrace.dsl.store_suppliers import (
     DslWindowParams,
 )
 from millrace.dsl.streams_builder import StreamsBuilder
-from millrace.dsl.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.dsl.windows import (
+    EmitStrategy,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+)
 
 __all__ = [
     "Branched",

@@ -9,7 +9,6 @@ from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.graph.sources import TableStep
-from millrace.dsl.materializing import table_options
 from millrace.dsl.options.grouped import Grouped, Repartitioned
 from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
@@ -17,6 +16,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.processors import stateless
 from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.table_stores import table_options
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
 from millrace.processor.adapter import fixed_key_processor_node, processor_node, stores_of

@@ -7,7 +7,6 @@ from typing import Any, Generic, Protocol, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
-from millrace.dsl.materializing import TableOptions, table_options
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
@@ -21,6 +20,7 @@ from millrace.dsl.processors.table_operators import (
     table_to_stream,
 )
 from millrace.dsl.processors.tables import TableProcessor
+from millrace.dsl.table_stores import TableOptions, table_options
 from millrace.processor.api import ProcessingContext
 from millrace.serdes.base import Serde
 

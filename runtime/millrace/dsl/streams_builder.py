@@ -14,11 +14,11 @@ from millrace.dsl.graph.nodes import GlobalStoreStep, StoreStep
 from millrace.dsl.graph.sources import StreamSource, TableSource
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import table_options
 from millrace.dsl.options.consumed import Consumed
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
+from millrace.dsl.table_stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.adapter import processor_node
 from millrace.processor.api import ProcessorSupplier

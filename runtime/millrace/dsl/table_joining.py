@@ -9,11 +9,11 @@ from typing import Any, Literal
 from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import table_options
 from millrace.dsl.options.joined import ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.table_join import JoinSide, TableJoinMerge, TableJoinSide
+from millrace.dsl.table_stores import table_options
 
 JoinKind = Literal["inner", "left", "outer"]
 

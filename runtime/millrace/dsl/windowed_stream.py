@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
-from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.errors import TopologyError
 from millrace.records import Windowed
 from millrace.serdes import Serdes

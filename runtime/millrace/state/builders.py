@@ -17,9 +17,9 @@ from millrace.state.key_value import (
 from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
-    PersistentVersionedSupplier,
     SessionBytesStoreSupplier,
     StoreSupplier,
+    VersionedBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
 from millrace.state.value_formats import HEADERS, PLAIN, SESSION_HEADERS, TIMESTAMPED, ValueFormat
@@ -211,7 +211,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
     value_format = "plain"
 
     def __init__(
-        self, supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        self, supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> None:
         super().__init__(supplier.name)
         self.supplier = supplier

@@ -25,6 +25,7 @@ from millrace.state.suppliers import (
     PersistentVersionedSupplier,
     PersistentWindowSupplier,
     SessionBytesStoreSupplier,
+    VersionedBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
 from millrace.state.value_formats import (
@@ -237,7 +238,7 @@ class Stores:
 
     @staticmethod
     def versioned_key_value_store_builder(
-        supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> VersionedKeyValueStoreBuilder:
         """Return a builder of versioned stores."""
         return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from millrace.errors import ConfigError
 from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
@@ -113,6 +113,26 @@ class MemoryKeyValueSupplier:
     def get(self) -> KeyValueBytesStore:
         """Return a new store."""
         return self.factory(self.name)
+
+
+@runtime_checkable
+class VersionedBytesStoreSupplier(Protocol):
+    """Makes the bytes store below a versioned store."""
+
+    @property
+    def name(self) -> str:
+        """The store's name."""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether the store survives a restart."""
+
+    @property
+    def history_retention_ms(self) -> int:
+        """How long old versions are kept, by stream time."""
+
+    def get(self) -> RocksVersionedStore:
+        """Return a new store."""
 
 
 WindowLayout = type[RocksWindowStore] | type[RocksTimeOrderedWindowStore] | type[RocksIndexedWindowStore]

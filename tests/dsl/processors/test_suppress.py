@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from tests.dsl.processors.support import Pipeline, Running, Sent
 
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.windowed_stream import windowed_aggregate
-from millrace.dsl.windows import TimeWindows
+from millrace.dsl.windows import EmitStrategy, TimeWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes

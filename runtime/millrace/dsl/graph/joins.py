@@ -5,8 +5,8 @@ from __future__ import annotations
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.processors.table_join import TableJoinMerge, TableJoinSide
 from millrace.processor.node import NodeFactory
-from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
+from millrace.topology.model import DeclaredStore
 
 
 class WindowedStore(ProcessorStep):
@@ -28,9 +28,9 @@ class StreamStreamJoin(GraphNode):
         other_factory: NodeFactory,
         merge_factory: NodeFactory,
         self_join_factory: NodeFactory,
-        this_store: StoreBuilder,
-        other_store: StoreBuilder,
-        outer_store: StoreBuilder | None,
+        this_store: DeclaredStore,
+        other_store: DeclaredStore,
+        outer_store: DeclaredStore | None,
         takes_null_keys: bool,
     ) -> None:
         super().__init__(name)
@@ -81,7 +81,7 @@ class TableTableJoin(GraphNode):
         this: TableJoinSide,
         other: TableJoinSide,
         merge: TableJoinMerge,
-        store: StoreBuilder | None,
+        store: DeclaredStore | None,
         versioned_output: bool | None,
     ) -> None:
         super().__init__(name)

@@ -12,9 +12,8 @@ from typing import Any, Protocol, runtime_checkable
 from millrace.processor.api import StreamPartitioner, TopicNameExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
-from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import SinkNode, SourceNode
+from millrace.topology.model import DeclaredStore, SinkNode, SourceNode
 
 
 class GraphNode:
@@ -125,7 +124,7 @@ class ProcessorStep(GraphNode):
         name: str,
         factory: NodeFactory,
         *,
-        stores: Sequence[StoreBuilder] = (),
+        stores: Sequence[DeclaredStore] = (),
         store_names: Sequence[str] = (),
         key_changing: bool = False,
         value_changing: bool = False,
@@ -197,7 +196,7 @@ class SinkStep(GraphNode):
 class StoreStep(GraphNode):
     """A store that operators refer to by name."""
 
-    def __init__(self, store: StoreBuilder) -> None:
+    def __init__(self, store: DeclaredStore) -> None:
         super().__init__(store.name)
         self.store = store
 
@@ -209,7 +208,7 @@ class StoreStep(GraphNode):
 class GlobalStoreStep(GraphNode):
     """A store that every instance fills with a whole topic."""
 
-    def __init__(self, store: StoreBuilder, source: SourceNode, processor_name: str, factory: NodeFactory) -> None:
+    def __init__(self, store: DeclaredStore, source: SourceNode, processor_name: str, factory: NodeFactory) -> None:
         super().__init__(processor_name)
         self.store = store
         self.source = source

@@ -3,10 +3,11 @@
 from millrace.dsl.options.consumed import Consumed
 from millrace.dsl.options.grouped import Grouped, Repartitioned
 from millrace.dsl.options.joined import Joined, StreamJoined, TableJoined
-from millrace.dsl.options.materialized import Materialized, StoreType
+from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named
 from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.options.suppressed import BufferConfig, Suppressed
+from millrace.dsl.store_suppliers import StoreType
 
 __all__ = [
     "BufferConfig",

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
+from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-class StoreType(Enum):
-    """What keeps a table's entries."""
-
-    ROCKS_DB = "rocksDB"
-    IN_MEMORY = "in_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class Materialized(Generic[K, V]):
             return cls(name_or_supplier)
         if isinstance(name_or_supplier, StoreType):
             return cls(store_type=name_or_supplier)
-        if hasattr(name_or_supplier, "key_value_store"):
+        if isinstance(name_or_supplier, DslStoreSuppliers):
             return cls(dsl_store_suppliers=name_or_supplier)
         return cls(name_or_supplier.name, name_or_supplier)
 

@@ -15,11 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forward_flushed, window_view
 from millrace.dsl.processors.window_aggregate import NO_CLOSE_TIME, FinalResult, FinalResults, Range
-from millrace.dsl.windows import SlidingWindows
+from millrace.dsl.windows import EmitStrategy, SlidingWindows
 from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, ValueAndTimestamp, Window, Windowed
 

@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from millrace.config import FINAL_RESULTS_INTERVAL
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
 from millrace.dsl.processors.tables import View, forwards_when_flushed, window_view
-from millrace.dsl.windows import TimeWindows
+from millrace.dsl.windows import EmitStrategy, TimeWindows
 from millrace.errors import TopologyError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed, new_tuple
