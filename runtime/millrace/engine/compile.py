@@ -18,7 +18,7 @@ from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import Serde
-from millrace.topology.nodes import Node, SinkNode, SourceNode
+from millrace.topology.model import Node, SinkNode, SourceNode
 
 TraceRecord = Callable[[TaskId, str, int, int, Headers], AbstractContextManager[object]]
 """Given task, topic, partition, offset and headers, returns what brackets the processing of that record."""

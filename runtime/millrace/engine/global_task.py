@@ -26,7 +26,7 @@ from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, Top
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext, close_all
 from millrace.state.rocksdb import explain
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
-from millrace.topology.nodes import SinkNode
+from millrace.topology.model import SinkNode
 
 SendFn = Callable[[str, Any, Any, bytes | None, bytes | None, int, Headers], None]
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""

@@ -38,7 +38,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import StreamsError
 from millrace.records import OffsetAndMetadata, TopicPartition
 from millrace.runtime.resources import ThreadResources
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["Committer", "RepartitionPurge"]
 

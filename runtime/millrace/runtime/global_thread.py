@@ -31,7 +31,7 @@ from millrace.records import TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.state_directory import StateDirectory
 from millrace.state.api import StateStore
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 

@@ -29,7 +29,7 @@ from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
 from millrace.runtime.activity import LoopProgress
 from millrace.runtime.state_directory import StateDirectory
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""

@@ -26,7 +26,7 @@ from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
 from millrace.state.cache import RecordCache
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["ThreadContext", "ThreadResources", "open_resources"]
 

@@ -34,7 +34,6 @@ from millrace.state.value_formats import pack_long
 
 SessionRows = Iterator[tuple[SessionKey, bytes]]
 
-_AFTER_INDEX = b"\2"
 _pack_two_longs = Struct(">qq").pack
 
 
@@ -74,6 +73,12 @@ class SessionBytesStore(BytesStore, Protocol):
 
 
 class _SegmentedSessions(SegmentedDatabase):
+    """Sessions in segments, some of whose rows are in key order: key ‖ end(8) ‖ start(8), after a prefix."""
+
+    _key_prefix = b""
+    _after_keys: bytes | None = None
+    """Where the rows in key order end; None: there are no others."""
+
     def put(self, session: SessionKey, value: bytes | None) -> bool:
         """Write one session; False when its segment has expired."""
         raise NotImplementedError
@@ -87,6 +92,43 @@ class _SegmentedSessions(SegmentedDatabase):
         for row, value in rows:
             self.put(decode_session_key(row), value)
         self.commit(offsets)
+
+    def find(
+        self,
+        key_from: bytes | None,
+        key_to: bytes | None,
+        earliest_end: int,
+        latest_start: int,
+        *,
+        reverse: bool = False,
+    ) -> SessionRows:
+        """Iterate sessions by segment, then key."""
+        earliest_end = max(earliest_end, self.oldest_readable(), 0)
+        latest_start = min(latest_start, MAX_LONG)
+        if latest_start < 0:
+            return iter(())
+        prefix = self._key_prefix
+        lower: bytes | None
+        upper: bytes | None
+        if key_from is not None and key_from == key_to:
+            lower = prefix + encode_session_key(key_from, 0, earliest_end)
+            # As low as possible: rows of longer keys lie between those of this key and its greatest possible row.
+            upper = prefix + encode_session_key(key_from, latest_start, self.latest_possible())
+        else:
+            lower = prefix + (key_from or b"") or None
+            upper = self._after_keys
+            if key_to is not None:
+                upper = prefix + upper_range(key_to, _pack_two_longs(MAX_LONG, latest_start))
+        rows = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
+        return _matching(self._sessions(rows), key_from, key_to, earliest_end, latest_start)
+
+    def _sessions(self, rows: Iterator[tuple[bytes, bytes]]) -> SessionRows:
+        """Return the sessions of rows in key order."""
+        raise NotImplementedError
+
+    def order(self, session: SessionKey) -> Any:
+        """Return the segment and the key of the row in key order."""
+        return session.end // self.segment_interval_ms, encode_session_key(*session)
 
 
 class RocksSessionStore(_SegmentedSessions):
@@ -105,30 +147,8 @@ class RocksSessionStore(_SegmentedSessions):
         segment = self.for_reading(session[2])
         return None if segment is None else segment.get(encode_session_key(*session))
 
-    def find(
-        self,
-        key_from: bytes | None,
-        key_to: bytes | None,
-        earliest_end: int,
-        latest_start: int,
-        *,
-        reverse: bool = False,
-    ) -> SessionRows:
-        """Iterate sessions by segment, then key."""
-        earliest_end = max(earliest_end, self.oldest_readable(), 0)
-        latest_start = min(latest_start, MAX_LONG)
-        if latest_start < 0:
-            return iter(())
-        if key_from is not None and key_from == key_to:
-            lower: bytes | None = encode_session_key(key_from, 0, earliest_end)
-            # No higher than need be: rows of longer keys lie between those of this one and its greatest possible row.
-            upper: bytes | None = encode_session_key(key_from, latest_start, self.latest_possible())
-        else:
-            lower = key_from
-            upper = None if key_to is None else upper_range(key_to, _pack_two_longs(MAX_LONG, latest_start))
-        rows = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
-        sessions = ((decode_session_key(row), value) for row, value in rows)
-        return _matching(sessions, key_from, key_to, earliest_end, latest_start)
+    def _sessions(self, rows: Iterator[tuple[bytes, bytes]]) -> SessionRows:
+        return ((decode_session_key(row), value) for row, value in rows)
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
         """Iterate sessions by end; reads them all, which the time-ordered layout does not need to."""
@@ -136,13 +156,12 @@ class RocksSessionStore(_SegmentedSessions):
         found = [(session, value) for session, value in rows if session.end <= latest_end]
         return iter(sorted(found, key=lambda pair: (pair[0].end, pair[0].start, pair[0].key)))
 
-    def order(self, session: SessionKey) -> Any:
-        """Return segment and row key."""
-        return session.end // self.segment_interval_ms, encode_session_key(*session)
-
 
 class RocksTimeOrderedSessionStore(_SegmentedSessions):
     """Session store in the order of ends, with an index by key, for results emitted when a session closes (KIP-825)."""
+
+    _key_prefix = INDEX
+    _after_keys = b"\2"
 
     def put(self, session: SessionKey, value: bytes | None) -> bool:
         """Write one session and its index row; False when its segment has expired."""
@@ -158,33 +177,8 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
         segment = self.for_reading(session[2])
         return None if segment is None else segment.get(encode_time_ordered_session_key(*session))
 
-    def find(
-        self,
-        key_from: bytes | None,
-        key_to: bytes | None,
-        earliest_end: int,
-        latest_start: int,
-        *,
-        reverse: bool = False,
-    ) -> SessionRows:
-        """Iterate sessions by segment, then key, through the index."""
-        earliest_end = max(earliest_end, self.oldest_readable(), 0)
-        latest_start = min(latest_start, MAX_LONG)
-        if latest_start < 0:
-            return iter(())
-        if key_from is not None and key_from == key_to:
-            lower = INDEX + encode_session_key(key_from, 0, earliest_end)
-            upper = INDEX + encode_session_key(key_from, latest_start, self.latest_possible())
-        else:
-            lower = INDEX + (key_from or b"")
-            upper = _AFTER_INDEX
-            if key_to is not None:
-                upper = INDEX + upper_range(key_to, _pack_two_longs(MAX_LONG, latest_start))
-        index = self.scan_segments(earliest_end, MAX_LONG, lower, upper, reverse=reverse)
-        return _matching(self._through_index(index), key_from, key_to, earliest_end, latest_start)
-
-    def _through_index(self, index: Iterator[tuple[bytes, bytes]]) -> SessionRows:
-        for row, _ in index:
+    def _sessions(self, rows: Iterator[tuple[bytes, bytes]]) -> SessionRows:
+        for row, _ in rows:
             session = decode_session_key(row[1:])
             value = self.get(session)
             if value is not None:
@@ -199,10 +193,6 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
         upper = INDEX if latest_end == MAX_LONG else BASE + pack_long(latest_end + 1)
         rows = self.scan_segments(earliest_end, latest_end, BASE + pack_long(earliest_end), upper)
         return (pair for pair in _base_rows(rows) if pair[0].end <= latest_end)
-
-    def order(self, session: SessionKey) -> Any:
-        """Return segment and the index row's key."""
-        return session.end // self.segment_interval_ms, encode_session_key(*session)
 
 
 class MemorySessionStore(MemoryStore):

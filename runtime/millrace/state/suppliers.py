@@ -1,17 +1,17 @@
-"""Store suppliers: which physical store a builder puts below its layers.
+"""Store suppliers: which bytes store a builder puts at the bottom of its layers.
 
-To bring a store of your own, implement one of the supplier protocols here and the physical store it makes.
+To bring a store of your own, implement one of the supplier protocols here and the bytes store it makes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from millrace.errors import ConfigError
-from millrace.state.bytes_store import KeyValueBytesStore
-from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
+from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
+from millrace.state.memory import MemoryKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
 from millrace.state.session_bytes_store import (
@@ -32,8 +32,8 @@ from millrace.state.window_bytes_store import (
 )
 
 
-class KeyValueBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a key-value store; implement it to bring a store of your own."""
+class StoreSupplier(Protocol):
+    """What the suppliers of all kinds of stores tell about them."""
 
     @property
     def name(self) -> str:
@@ -47,7 +47,44 @@ class KeyValueBytesStoreSupplier(Protocol):
     def value_format(self) -> ValueFormat | None:
         """The layout on disk; None lets the builder choose (stores in memory keep whatever layout they are given)."""
 
+    def get(self) -> BytesStore:
+        """Return a new store."""
+
+
+class KeyValueBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a key-value store; implement it to bring a store of your own."""
+
     def get(self) -> KeyValueBytesStore:
+        """Return a new store."""
+
+
+class WindowBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a window store (times in ms)."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long windows are kept, by stream time."""
+
+    @property
+    def window_size_ms(self) -> int:
+        """The size of a window."""
+
+    @property
+    def retain_duplicates(self) -> bool:
+        """Whether every put of a key and time is kept."""
+
+    def get(self) -> WindowBytesStore:
+        """Return a new store."""
+
+
+class SessionBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a session store (times in ms)."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long sessions are kept, by stream time."""
+
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
 
 
@@ -78,13 +115,9 @@ class MemoryKeyValueSupplier:
         return self.factory(self.name)
 
 
-def lru_supplier(name: str, max_entries: int) -> MemoryKeyValueSupplier:
-    """Return a supplier of a store that keeps only the `max_entries` keys used last."""
-    return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_entries))
-
-
-class WindowBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a window store (times in ms)."""
+@runtime_checkable
+class VersionedBytesStoreSupplier(Protocol):
+    """Makes the bytes store below a versioned store."""
 
     @property
     def name(self) -> str:
@@ -95,45 +128,10 @@ class WindowBytesStoreSupplier(Protocol):
         """Whether the store survives a restart."""
 
     @property
-    def value_format(self) -> ValueFormat | None:
-        """The layout on disk; None lets the builder choose."""
+    def history_retention_ms(self) -> int:
+        """How long old versions are kept, by stream time."""
 
-    @property
-    def retention_ms(self) -> int:
-        """How long windows are kept, by stream time."""
-
-    @property
-    def window_size_ms(self) -> int:
-        """The size of a window."""
-
-    @property
-    def retain_duplicates(self) -> bool:
-        """Whether every put of a key and time is kept."""
-
-    def get(self) -> WindowBytesStore:
-        """Return a new store."""
-
-
-class SessionBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a session store (times in ms)."""
-
-    @property
-    def name(self) -> str:
-        """The store's name."""
-
-    @property
-    def persistent(self) -> bool:
-        """Whether the store survives a restart."""
-
-    @property
-    def value_format(self) -> ValueFormat | None:
-        """The layout on disk; None lets the builder choose."""
-
-    @property
-    def retention_ms(self) -> int:
-        """How long sessions are kept, by stream time."""
-
-    def get(self) -> SessionBytesStore:
+    def get(self) -> RocksVersionedStore:
         """Return a new store."""
 
 

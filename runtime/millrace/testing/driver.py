@@ -27,9 +27,8 @@ from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
-from millrace.topology.built import BuiltTopology, Subtopology
 from millrace.topology.java_order import hash_ordered
-from millrace.topology.nodes import ProcessorNode
+from millrace.topology.model import BuiltTopology, ProcessorNode, Subtopology
 from millrace.topology.topology import Topology
 
 K = TypeVar("K")

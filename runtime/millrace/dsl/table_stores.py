@@ -7,24 +7,25 @@ format (`dsl.store.format`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.options.grouping import Materialized, StoreType
+from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
     DslWindowParams,
+    StoreType,
     dsl_suppliers,
-    is_versioned,
-    store_builder,
 )
-from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
-from millrace.state.api import StateStore, StoreBuilder
+from millrace.state.api import StoreBuilder
+from millrace.state.builders import StoreBuilderBase
+from millrace.state.stores import Stores
+from millrace.state.suppliers import VersionedBytesStoreSupplier
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class SessionSpec:
 
 @dataclass(slots=True, eq=False)
 class TableStoreSpec:
-    """The store of a table, before the configuration is known. A `StoreBuilder`, resolved by `for_config`."""
+    """The store of a table before the configuration is known: a `DeferredStore`."""
 
     name: str
     key_serde: Serde[Any] | None = None
@@ -65,73 +66,48 @@ class TableStoreSpec:
     @property
     def versioned(self) -> bool:
         """Whether the store keeps the history of values."""
-        return is_versioned(self.supplier)
-
-    @property
-    def kind(self) -> str:
-        """As `StoreBuilder` has it."""
-        if isinstance(self.windows, WindowSpec):
-            return "window"
-        if isinstance(self.windows, SessionSpec):
-            return "session"
-        return "versioned" if self.versioned else "key-value"
-
-    @property
-    def retention_ms(self) -> int | None:
-        """As `StoreBuilder` has it."""
-        if self.windows is not None:
-            return self.windows.retention_ms
-        return getattr(self.supplier, "history_retention_ms", None)
-
-    @property
-    def retain_duplicates(self) -> bool:
-        """As `StoreBuilder` has it."""
-        return isinstance(self.windows, WindowSpec) and self.windows.retain_duplicates
-
-    @property
-    def persistent(self) -> bool:
-        """Unknown before the configuration is; most are."""
-        return bool(getattr(self.supplier, "persistent", True))
-
-    @property
-    def value_format(self) -> str:
-        """As `StoreBuilder` has it; only the resolved builder knows for sure."""
-        return "timestamped"
-
-    def build(self) -> StateStore:
-        """Refuse: there is no configuration yet."""
-        raise TopologyError(f"Store {self.name} has to be resolved for a configuration before it can be built")
+        return isinstance(self.supplier, VersionedBytesStoreSupplier)
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""
         supplier = self.supplier if self.supplier is not None else self._default_supplier(config)
-        builder: Any = store_builder(
-            supplier,
-            kind=self.kind,
-            key_serde=self.key_serde,
-            value_serde=self.value_serde,
-            logging_enabled=self.logging_enabled,
-            caching_enabled=self._caches,
-            log_config=self.log_config,
-            retain_duplicates=self.retain_duplicates,
-        )
+        builder = self._new_builder()(supplier, self.key_serde, self.value_serde)
+        if self.logging_enabled:
+            builder.with_logging_enabled(self.log_config)
+        else:
+            builder.with_logging_disabled()
+        if self._caches:
+            builder.with_caching_enabled()
         if self.windows is not None:
-            builder.retention_ms = (
-                self.windows.retention_ms
-            )  # of the changelog: what the windows need, not the supplier's
-        return cast("StoreBuilder", builder)
+            # The changelog is kept for as long as the windows need, not for the supplier's retention.
+            builder.retention_ms = self.windows.retention_ms
+        return builder
+
+    def _new_builder(self) -> Callable[[Any, Serde[Any] | None, Serde[Any] | None], StoreBuilderBase]:
+        if isinstance(self.windows, SessionSpec):
+            return Stores.session_store_builder
+        if isinstance(self.windows, WindowSpec):
+            windows = self.windows
+            return (
+                Stores.join_window_store_builder
+                if windows.retain_duplicates
+                else Stores.timestamped_window_store_builder
+            )
+        return (
+            Stores.versioned_key_value_store_builder if self.versioned else Stores.timestamped_key_value_store_builder
+        )
 
     @property
     def _caches(self) -> bool:
-        """As in Java, where of the windows that are emitted on close only sliding ones and sessions go without a cache."""
+        """As in Java, only sliding windows and sessions go without a cache when they are emitted on close."""
         windows = self.windows
-        if (
-            windows is not None
-            and windows.emits_on_close
-            and not (isinstance(windows, WindowSpec) and not windows.is_sliding)
+        if isinstance(windows, SessionSpec) and windows.emits_on_close:
+            return False
+        if isinstance(windows, WindowSpec) and (
+            windows.retain_duplicates or (windows.emits_on_close and windows.is_sliding)
         ):
             return False
-        return self.caching_enabled and not (self.versioned or self.retain_duplicates)
+        return self.caching_enabled and not self.versioned
 
     def _default_supplier(self, config: StreamsConfig) -> Any:
         suppliers = dsl_suppliers(self.suppliers, self.store_type, config)

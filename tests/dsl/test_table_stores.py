@@ -9,8 +9,9 @@ import pytest
 from millrace.config import StreamsConfig
 from millrace.dsl import Materialized, StoreType, StreamsBuilder, TimeWindows
 from millrace.dsl.store_suppliers import BuiltInDslStoreSuppliers, InMemoryDslStoreSuppliers
-from millrace.errors import ConfigError, TopologyError
+from millrace.errors import ConfigError
 from millrace.state import Stores
+from millrace.topology.model import DeferredStore
 
 JAVA_IN_MEMORY = "org.apache.kafka.streams.state.BuiltInDslStoreSuppliers$InMemoryDslStoreSuppliers"
 
@@ -81,12 +82,13 @@ def test_windows_are_kept_as_long_as_they_can_change():
 
 
 def test_a_store_is_not_built_before_its_configuration_is_known():
-    """The specification of a store is not a store."""
+    """The graph declares stores in a form that cannot build anything; a configuration turns it into a builder."""
     builder = StreamsBuilder()
     builder.stream("in").group_by_key().count("c")
     (spec,) = builder._graph.compile(None).stores.values()
-    with pytest.raises(TopologyError, match="resolved for a configuration"):
-        spec.build()
+    assert isinstance(spec, DeferredStore)
+    assert not hasattr(spec, "build")
+    assert spec.for_config(StreamsConfig.of({"application.id": "app"})).build().name == "c"
 
 
 class Configured(InMemoryDslStoreSuppliers):

@@ -13,6 +13,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.processor.adapter import (
     FixedKeyProcessorFactory,
+    NodeProcessorSupplier,
     ProcessorFactory,
     fixed_key_processor_node,
     processor_node,
@@ -20,9 +21,8 @@ from millrace.processor.adapter import (
 )
 from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
 from millrace.processor.node import NodeFactory
-from millrace.processor.node_processor import NodeProcessorSupplier
 from millrace.state.api import StoreBuilder
-from millrace.topology.nodes import ProcessorNode
+from millrace.topology.model import ProcessorNode
 
 
 class ProcessorWrapper:

@@ -1,15 +1,18 @@
-"""What a topology has become for one application: the sub-topologies whose tasks the engine runs.
+"""The physical topology: nodes as `Topology.add_*` and the DSL declare them, and the sub-topologies that the engine runs.
 
-Names are final here: internal topics carry the application id. Nothing in it changes any more, and nothing refers back to
-the builder, so that one value can serve all threads.
+What depends on the application's configuration is declared in a deferred form and resolved when the topology is built. In a
+`BuiltTopology` all names are final: internal topics carry the application id. It never changes and does not refer to the builder,
+so all threads can share it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
+from millrace.config import StreamsConfig
 from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedGlobalStore,
@@ -19,8 +22,98 @@ from millrace.plan.model import (
     TopologyPlan,
     plan_hash,
 )
+from millrace.processor.api import StreamPartitioner, TimestampExtractor, TopicNameExtractor
+from millrace.processor.node import NodeFactory
+from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
-from millrace.topology.nodes import Node, RepartitionTopic
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """Reads records of some topics, or of all that match a pattern."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: str | None = None
+    """`earliest`, `latest`, `none`, `by_duration:<ms>`, or None for the consumer's default (earliest)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorNode:
+    """Runs code on the records of its parents."""
+
+    name: str
+    factory: NodeFactory
+    parents: tuple[str, ...]
+    stores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """Writes the records of its parents to a topic."""
+
+    name: str
+    parents: tuple[str, ...]
+    topic: str | None = None
+    topic_extractor: TopicNameExtractor | None = None
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    partitioner: StreamPartitioner | None = None
+
+
+Node = SourceNode | ProcessorNode | SinkNode
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionTopic:
+    """An internal topic between two sub-topologies; `name` is without the application id."""
+
+    name: str
+    partitions: int | None = None
+    """A fixed count, or None: the largest of the upstream inputs (which co-partitioning may raise)."""
+    enforced: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class DeferredSerde(Serde[Any]):
+    """Stands for a serde made from the configuration, such as one around the default value serde."""
+
+    def __init__(self, make: Callable[[StreamsConfig], Serde[Any]]) -> None:
+        self.for_config = make
+
+
+@runtime_checkable
+class DeferredStore(Protocol):
+    """A store whose implementation and default serdes the configuration decides."""
+
+    name: str
+    logging_enabled: bool
+    generated_name: bool
+    """Whether nobody chose the store's name (KIP-1111)."""
+
+    def for_config(self, config: StreamsConfig) -> StoreBuilder:
+        """Return the builder of the store as this application has it."""
+
+
+DeclaredStore = StoreBuilder | DeferredStore
+"""A store as operators declare it."""
+
+
+def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any] | None:
+    """Return a serde as this application has it, configured."""
+    found = serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
+    if found is not None:
+        found.configure(config)
+    return found
+
+
+def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
+    """Return the builder of a store as this application has it."""
+    return store.for_config(config) if isinstance(store, DeferredStore) else store
 
 
 @dataclass(frozen=True, slots=True)

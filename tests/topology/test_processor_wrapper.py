@@ -312,7 +312,7 @@ class ReturnsNothing(ProcessorWrapper):
 
 
 @pytest.mark.parametrize(
-    "wrong", ["nowhere:nothing", object(), "tests.topology.test_wrapping:SETTINGS", ReturnsNothing]
+    "wrong", ["nowhere:nothing", object(), "tests.topology.test_processor_wrapper:SETTINGS", ReturnsNothing]
 )
 def test_a_wrapper_that_is_none_is_refused(wrong):
     """The error names the key and the value."""

@@ -1,59 +1,18 @@
-"""How records are grouped, and how the table that comes of it is kept."""
+"""`Materialized`: how a table is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
+from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.serdes.base import Serde
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-
-@dataclass(frozen=True, slots=True)
-class Grouped(Generic[K, V]):
-    """How the records of a group are repartitioned, where their key has changed."""
-
-    name: str | None = None
-    """The topic is `<application.id>-<name>-repartition`."""
-    key_serde: Serde[K] | None = None
-    value_serde: Serde[V] | None = None
-
-    @classmethod
-    def as_(cls, name: str) -> Grouped[Any, Any]:
-        """Name the repartition topic."""
-        return cls(name=name)
-
-    @classmethod
-    def with_(
-        cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None, *, name: str | None = None
-    ) -> Grouped[K, V]:
-        """Use these serdes for the groups' keys and values."""
-        return cls(name, key_serde, value_serde)
-
-    def with_name(self, name: str | None) -> Grouped[K, V]:
-        """Name the repartition topic."""
-        return replace(self, name=name)
-
-    def with_key_serde(self, serde: Serde[K] | None) -> Grouped[K, V]:
-        """Use this serde for the groups' keys."""
-        return replace(self, key_serde=serde)
-
-    def with_value_serde(self, serde: Serde[V] | None) -> Grouped[K, V]:
-        """Use this serde for the groups' values."""
-        return replace(self, value_serde=serde)
-
-
-class StoreType(Enum):
-    """What keeps a table's entries."""
-
-    ROCKS_DB = "rocksDB"
-    IN_MEMORY = "in_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +50,7 @@ class Materialized(Generic[K, V]):
             return cls(name_or_supplier)
         if isinstance(name_or_supplier, StoreType):
             return cls(store_type=name_or_supplier)
-        if hasattr(name_or_supplier, "key_value_store"):
+        if isinstance(name_or_supplier, DslStoreSuppliers):
             return cls(dsl_store_suppliers=name_or_supplier)
         return cls(name_or_supplier.name, name_or_supplier)
 
@@ -135,8 +94,3 @@ class Materialized(Generic[K, V]):
     def with_store_type(self, store_type: StoreType) -> Materialized[K, V]:
         """Keep the table in this kind of store."""
         return replace(self, store_type=store_type)
-
-
-def materialized_of(option: Materialized[K, V] | str | None) -> Materialized[K, V] | None:
-    """Return the option; a string is the store's name."""
-    return Materialized(option) if isinstance(option, str) else option
