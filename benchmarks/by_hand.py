@@ -1,13 +1,13 @@
-"""What a careful programmer would write instead of each benchmarked topology: plain loops that do the same work.
+"""What a careful programmer would write by hand instead of each benchmarked topology: plain loops that do the same work.
 
-The same work means, per record: key and value read with the same serdes, the input's offset and time kept for the commit, the
-state in the bytes of Kafka Streams' format (timestamp ‖ value; window keys with their start), `max` of the old and the new
-timestamp, one changelog record per change, and the output serialised, windowed keys with the partition of their inner key.
-With a cache, values stay objects in a bounded LRU map, and changelog, store and output are written when an entry is evicted or
-at the commit. Every `COMMIT` records the loop commits: RocksDB gets one WriteBatch with the changed rows and the offset.
+The same work means, per record: read key and value with the same serdes, keep the input's offset and time for the commit, keep
+state in Kafka Streams' format (timestamp ‖ value; window keys with their start), use the `max` of the old and the new timestamp,
+write one changelog record per change, and serialise the output, with windowed keys partitioned by their inner key. With a cache,
+values stay objects in a bounded LRU map; changelog, store and output are written when an entry is evicted or at the commit.
+Every `COMMIT` records the loop commits: RocksDB gets one WriteBatch with the changed rows and the offset.
 
-What they do without is the engine's generality: one input, one known topology, no error handlers, no queries, no metrics, and
-bytes made once are used again for changelog and output (the engine asks the serdes again, since these are told the topic).
+The loops lack the engine's generality: they have one input, one known topology, no error handlers, no queries and no metrics, and
+they reuse bytes for changelog and output (the engine calls the serdes again, since these depend on the topic).
 """
 # ruff: noqa: B007, C901 (one loop per topology; the last offset is that of the loop)
 
@@ -42,7 +42,7 @@ Row = tuple[Any, int, Headers]
 
 
 class Output:
-    """Takes output, and counts it."""
+    """Counts output instead of sending it."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -58,7 +58,7 @@ class Output:
         return 4
 
     def change_sender(self, _partition: TopicPartition) -> Callable[[bytes, bytes | None, int | None, Headers], None]:
-        """Return what counts a changelog record."""
+        """Return a function that counts a changelog record."""
 
         def log(_key: bytes, _value: bytes | None, _ts: int | None, _headers: Headers) -> None:
             self.sent += 1
@@ -83,14 +83,14 @@ class Progress:
         self._uncommitted = 0
 
     def done(self, topic: str, records: int, offset: int, latest: int, write_back: Callable[[], None]) -> None:
-        """Note that a batch is done, and commit when it is time."""
+        """Note that a batch is done, and commit if it is time."""
         self.offsets[topic] = (offset + 1, latest)
         self._uncommitted += records
         if self._uncommitted >= COMMIT:
             self.commit(write_back)
 
     def commit(self, write_back: Callable[[], None]) -> None:
-        """Write back what is cached, then output, then the store."""
+        """Write back the cache, then flush the output, then commit the store."""
         write_back()
         self._output.flush()
         if self._store is not None:
@@ -128,7 +128,7 @@ class RocksRows:
         return self._db.get(key) if row is None else row
 
     def commit(self, offset: int) -> None:
-        """Put down the waiting rows and the offset."""
+        """Write the pending rows and the offset."""
         batch = WriteBatch(raw_mode=True)
         put = batch.put
         for key, row in self._pending.items():
@@ -143,7 +143,7 @@ class RocksRows:
 
 
 def nothing() -> None:
-    """Have nothing to write back."""
+    """Do nothing: there is no cache."""
 
 
 def stateless(batches: Batches, output: Output) -> Iterator[None]:

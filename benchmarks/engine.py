@@ -1,10 +1,10 @@
-"""CPU time per record of the engine, beside hand-written loops that do the same work.
+"""CPU time per record of the engine, compared with hand-written loops that do the same work.
 
     python benchmarks/engine.py [--records 200000] [--repeat 5] [--only TEXT]
 
-Input and output are in memory and RocksDB is real. What is measured lies between the two: reading keys and values from bytes,
-nodes, stores, record cache, changelog, serialisation, and a commit every 10 000 records. `by_hand.py` has the loops, and says
-what work that is. Engine and loop run in turn, and the fastest run of each counts. The aim is a ratio of 2 or less.
+Input and output are in memory; RocksDB is real. The benchmark measures everything in between: deserialising keys and values,
+nodes, stores, record cache, changelog, serialisation, and a commit every 10 000 records. `by_hand.py` has the loops, and
+describes the work they do. Engine and loop run alternately, and the fastest run of each counts. The goal is a ratio of 2 or less.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def records(topic: str, number: int) -> list[ConsumedRecord]:
 
 
 def in_batches(everything: list[ConsumedRecord]) -> Batches:
-    """Cut records into what one poll returns."""
+    """Split records into batches, as polls would return them."""
     return [everything[i : i + BATCH] for i in range(0, len(everything), BATCH)]
 
 
@@ -166,7 +166,7 @@ def run_loop(row: Row, batches: Batches, output: Output) -> float:
 
 
 def fastest(row: Row, batches: Batches, repeat: int) -> tuple[float, float]:
-    """Return the least CPU seconds of engine and loop."""
+    """Return the CPU seconds of the fastest runs of engine and loop."""
     engine, loop = [], []
     for _ in range(repeat):
         gc.collect()

@@ -1,21 +1,21 @@
 """How well a backlog is fetched: records per second, bytes fetched twice, stalls and memory, on a real broker.
 
-    python benchmarks/fetching.py [--records 1000000] [--only spread,hot] [--threshold 100]
+    python benchmarks/fetching.py [--records 1000000] [--only spread,hot] [--repeat 3]
 
-Each scenario is one application instance with one stream thread in a process of its own, which does next to nothing with its
-records, so that fetching is what is measured:
+Each scenario is one application instance with one stream thread in a separate process. It does almost nothing with its records,
+so that only fetching is measured:
 
-* `spread`: one topic, its records evenly in four partitions. What the others are compared with.
+* `spread`: one topic, its records evenly in four partitions. The others are compared with this one.
 * `hot`: all records in one of four partitions.
 * `in-step`: two inputs of one task, whose timestamps alternate.
 * `ahead`: two inputs of one task, all records of one earlier than those of the other.
 * `wide`: a hundred partitions, all records in one of them.
-* `restore`: a changelog of four partitions, nearly all records in one of them; until the instance is RUNNING.
+* `restore`: a changelog with four partitions, nearly all records in one of them; until the instance is RUNNING.
 * `global`: the same as a global table.
 
-*Fetched* is what the consumers have received from the brokers (`statistics.interval.ms`), divided by the size of the records'
-segments on the brokers' disk. A *stall* is the longest time without a record while some were left; it is counted in
-looks at the instance, every 5 ms, so that times in which a busy machine lets the whole process wait count for little.
+*Fetched* is the number of bytes that the consumers received from the brokers (`statistics.interval.ms`), divided by the size of
+the records' segments on the brokers' disk. A *stall* is the longest time without a record while some were left. It is counted in
+samples of the instance, every 5 ms, so that pauses of the whole process on a busy machine hardly count.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from millrace.runtime.states import State
 from millrace.state import Stores
 
 START_MS = int(time.time() * 1000) - 3_600_000
-"""Recent, or the brokers would delete the records by their age."""
+"""Recent, so that the brokers do not delete the records because of their age."""
 VALUE = b"the quick brown fox jumps over the lazy dog and then has to do so all over again, a hundred times"
 KEYS = [f"key-{number:06}".encode() for number in range(50_000)]
 PATIENCE_S = 120.0
 SAMPLE_S = 0.005
 
 Write = Callable[[int, int], tuple[int, int]]
-"""(number of the record, how many in all) → (partition, ms after the start)."""
+"""(number of the record, total number of records) → (partition, ms after the start)."""
 
 
 def spread(number: int, _total: int) -> tuple[int, int]:
@@ -66,7 +66,7 @@ def hot(number: int, _total: int) -> tuple[int, int]:
 
 
 def nearly_all(number: int, _total: int) -> tuple[int, int]:
-    """Put one in a thousand elsewhere."""
+    """Put all but one in a thousand into one partition."""
     return (number // 1000 % 4 if number % 1000 == 0 else 2), number
 
 
@@ -87,13 +87,13 @@ def later(number: int, total: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic, and what is written to it before the measurement."""
+    """A topic, and the records written to it before the measurement."""
 
     name: str
     partitions: int
     write: Write | None
     share: float = 1.0
-    """How much of `--records`."""
+    """Which share of `--records`."""
     compact: bool = False
 
 
@@ -108,7 +108,7 @@ class Scenario:
 
 @dataclass(slots=True)
 class Figures:
-    """What was measured."""
+    """The results of a measurement."""
 
     records: int
     wall_s: float
@@ -202,11 +202,11 @@ def bytes_on_disk(directory: Path, scenario: Scenario) -> int:
     )
 
 
-# The measurement, in a process of its own
+# The measurement, in a separate process
 
 
 class CountingConsumer(clients._Consumer):
-    """A consumer that knows what it has received and how often it was paused."""
+    """A consumer that counts the bytes it receives and how often it is paused."""
 
     opened: ClassVar[list[CountingConsumer]] = []
 
@@ -218,7 +218,7 @@ class CountingConsumer(clients._Consumer):
         self.opened.append(self)
 
     def on_statistics(self, text: str) -> None:
-        """Take what the brokers have sent."""
+        """Note how many bytes the brokers have sent."""
         brokers = json.loads(text)["brokers"].values()
         self.received_bytes = sum(broker["rxbytes"] for broker in brokers if broker["nodeid"] >= 0)
 
@@ -235,7 +235,7 @@ class CountingConsumer(clients._Consumer):
 
 
 class Watch:
-    """Looks every few milliseconds how many records are done."""
+    """Checks every few milliseconds how many records are done."""
 
     def __init__(self, done: Callable[[], int], total: int) -> None:
         self._done, self._total = done, total
@@ -273,7 +273,7 @@ def measure(name: str, bootstrap_servers: str, records: int) -> Figures:
     scenario.topology(builder, lambda _key, _value: None)
     with tempfile.TemporaryDirectory() as directory:
         settings = {
-            # A group of its own, or a second run would have nothing to read; the changelog has its name from the group.
+            # A separate group, or a second run would have nothing to read; the changelog is named after the group.
             "application.id": f"bench-{name}" if scenario.kind == "restore" else f"bench-{name}-{uuid.uuid4()}",
             "bootstrap.servers": bootstrap_servers,
             "state.dir": directory,
@@ -318,7 +318,7 @@ def records_done(streams: KafkaStreams, kind: str) -> int:
 
 
 def peak_mib() -> float:
-    """Return the most memory this process has had."""
+    """Return the peak memory of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM"):
             return int(line.split()[1]) / 1024
@@ -372,7 +372,7 @@ def main() -> None:
 
 
 def run(name: str, bootstrap_servers: str, records: int) -> Figures:
-    """Run one scenario in a process of its own."""
+    """Run one scenario in a separate process."""
     command = [sys.executable, __file__, "--records", str(records), "--run", name, bootstrap_servers]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -381,7 +381,7 @@ def run(name: str, bootstrap_servers: str, records: int) -> Figures:
 
 
 def progress(text: str) -> None:
-    """Tell what goes on, if somebody watches."""
+    """Show progress if there is a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -22,7 +22,7 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from millrace.topology.plan import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.app.context import Kafka
 from millrace_operator.app.kafka_hands import KafkaService
 from millrace_operator.app.logs import configure_logs

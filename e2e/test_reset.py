@@ -23,7 +23,7 @@ from tests.operator.kafka.support import count_plan
 from e2e.cluster import Cluster, waiting
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.kafka.admin import all_topic_partitions
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.manifest import StreamsApp
 from millrace.records import TopicPartition

@@ -1,8 +1,8 @@
 """The demo: count the words of Python's standard library with two exactly-once replicas, and check every count.
 
-The input is the source code of the interpreter that runs this, hundreds of thousands of lines that are on every machine. It is
-done when a reader that sees only committed records finds as many words counted as there are; then each count is compared with
-a `collections.Counter` over the same text. Prints `counts agree` and ends with 0, or shows the differences and ends with 1.
+The input is the source code of the running interpreter's standard library: hundreds of thousands of lines that every machine has.
+The demo is done when a consumer that only sees committed records has found all words counted. Then each count is compared with
+a `collections.Counter` over the same text. It prints `counts agree` and exits with 0, or shows the differences and exits with 1.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from wordcount import words  # noqa: E402 (the example's own folder comes first)
 
 PARTITIONS = 4
 PATIENCE_S = 90.0
-"""How long nothing may arrive before the demo gives up."""
+"""How long to wait for the next count before giving up."""
 QUIET_S = 2.0
-"""How long nothing more may arrive once all is counted: a word counted twice would."""
+"""How long to keep listening once everything is counted: a word counted twice would arrive."""
 _REPORT_EVERY_S = 5.0
 
 console = Console(highlight=False, soft_wrap=True)
 
 
 def source_lines() -> Iterator[str]:
-    """Yield every line of the standard library's sources, without what was installed beside it."""
+    """Yield every line of the standard library's sources, without installed packages."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         if not {"site-packages", "dist-packages"} & set(path.relative_to(root).parts):
@@ -51,7 +51,7 @@ def source_lines() -> Iterator[str]:
 
 
 class Bar:
-    """A progress bar, or a line every few seconds where there is no terminal."""
+    """A progress bar, or a line every few seconds if there is no terminal."""
 
     def __init__(self, title: str, total: int) -> None:
         self._title, self._total, self._reported_at = title, total, time.monotonic()
@@ -75,7 +75,7 @@ class Bar:
 
 
 def load(bootstrap_servers: str, topic: str) -> tuple[int, Counter[str]]:
-    """Write all lines to a topic, spread over its partitions; returns their number and the count of each word."""
+    """Write all lines to a topic, spread over its partitions; return the number of lines and the count of each word."""
     lines = list(source_lines())
     expected: Counter[str] = Counter()
     producer = Producer(
@@ -103,7 +103,7 @@ def load(bootstrap_servers: str, topic: str) -> tuple[int, Counter[str]]:
                 producer.poll(0)
                 bar.show(number)
         if producer.flush(60):
-            failed.append("not all lines were written within 60 s")
+            failed.append("not all lines could be written within 60 s")
         bar.show(len(lines))
     if failed:
         raise StreamsError(f"Loading the input failed: {failed[0]}")
@@ -111,12 +111,12 @@ def load(bootstrap_servers: str, topic: str) -> tuple[int, Counter[str]]:
 
 
 def follow(host: LocalHost, topic: str, total: int) -> dict[str, int]:
-    """Read the counts until all words are counted and nothing more arrives; return the last count of each word.
+    """Read the counts until all words are counted and nothing more arrives; return the final count of each word.
 
     Args:
         host: Keeps the replicas running meanwhile.
-        topic: Where the counts are.
-        total: How many words there are.
+        topic: The topic with the counts.
+        total: The number of words in the input.
     """
     consumer = Consumer(
         {
@@ -197,7 +197,7 @@ def main() -> int:
         console.print(f"The logs are in {directory}", markup=False)
         return 1
     code = compare(counts, expected)
-    console.print(f"Took {time.monotonic() - began:.0f} s in all")
+    console.print(f"Took {time.monotonic() - began:.0f} s in total")
     if code == 0:
         shutil.rmtree(directory, ignore_errors=True)
     else:

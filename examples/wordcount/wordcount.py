@@ -1,8 +1,7 @@
 """Count words: the smallest application with state.
 
-Lines come from one topic, the count of each word so far goes to another. Between them the words are sent through a
-repartition topic, so that all occurrences of a word meet in one task, whose counts are kept in a RocksDB store and backed by a
-changelog topic.
+It reads lines from one topic and writes each word's count so far to another. In between, the words go through a repartition
+topic, so that one task sees all occurrences of a word. Its counts are kept in a RocksDB store, backed by a changelog topic.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def topology(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
     """Build the topology.
 
     Args:
-        builder: Where to.
+        builder: Where to build it.
         config: `spec.app.config` of the manifest: the names of the `input` and `output` topics.
     """
     text = Serdes.string()

@@ -178,10 +178,6 @@ class JavaNotFoundError(DevKafkaError):
     """No Java of a sufficient version is on this machine."""
 
 
-class JavaCompileError(DevKafkaError):
-    """A Java source does not compile; the message is the compiler's."""
-
-
 class LocalHostError(StreamsError):
     """A manifest cannot be run on this machine: its folder is in use, its replicas do not start, or none runs."""
 

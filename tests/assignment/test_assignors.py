@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace.assignment import fallback, high_availability, sticky
+from millrace.assignment.assignors import fallback_prior_assignor, high_availability_assignor, sticky_assignor
 from millrace.assignment.model import LATEST_OFFSET, AssignmentConfig, ClientState
 from millrace.records import TaskId
 
@@ -43,10 +43,10 @@ def groups(draw):
     return clients, tasks, stateful, config
 
 
-ASSIGNORS = [high_availability.assign, sticky.assign, fallback.assign]
+ASSIGNORS = [high_availability_assignor, sticky_assignor, fallback_prior_assignor]
 
 
-@pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__name__)
 @settings(max_examples=60)
 @given(group=groups())
 def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
@@ -61,7 +61,7 @@ def test_every_task_is_active_exactly_once_and_copies_are_apart(assign, group):
         assert assigned.standby <= stateful
 
 
-@pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__module__.rpartition(".")[2])
+@pytest.mark.parametrize("assign", ASSIGNORS, ids=lambda f: f.__name__)
 @settings(max_examples=60)
 @given(group=groups())
 def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
@@ -69,7 +69,7 @@ def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
     clients, tasks, stateful, config = group
     result = assign(clients, tasks, stateful, config)
     wanted = min(config.num_standby_replicas, len(clients) - 1)
-    warmups = config.max_warmup_replicas if assign is high_availability.assign and config.allow_warmups else 0
+    warmups = config.max_warmup_replicas if assign is high_availability_assignor and config.allow_warmups else 0
     extra = 0
     for task in stateful:
         copies = sum(task in assigned.standby for assigned in result.clients.values())
@@ -83,7 +83,7 @@ def test_standbys_are_as_many_as_asked_or_as_clients_allow(assign, group):
 def test_sticky_gives_every_client_its_share(group):
     """Stateful and stateless tasks are each shared in proportion to threads, rounded down or up."""
     clients, tasks, stateful, config = group
-    result = sticky.assign(clients, tasks, stateful, config)
+    result = sticky_assignor(clients, tasks, stateful, config)
     threads = sum(client.capacity for client in clients.values())
     for part in (stateful, tasks - stateful):
         for process_id, assigned in result.clients.items():
@@ -96,8 +96,8 @@ def test_sticky_gives_every_client_its_share(group):
 def test_a_second_rebalance_without_change_moves_nothing(group):
     """What the sticky assignor decided, it decides again when the tasks run where it put them."""
     clients, tasks, stateful, config = group
-    first = sticky.assign(clients, tasks, stateful, config)
-    second = sticky.assign(settled(clients, first, stateful), tasks, stateful, config)
+    first = sticky_assignor(clients, tasks, stateful, config)
+    second = sticky_assignor(settled(clients, first, stateful), tasks, stateful, config)
     assert {p: c.active for p, c in second.clients.items()} == {p: c.active for p, c in first.clients.items()}
 
 
@@ -141,12 +141,12 @@ def test_probing_rebalances_end_in_a_balanced_assignment(group):
     clients, tasks, stateful, config = group
     state = clients
     for _ in range(40):
-        result = high_availability.assign(state, tasks, stateful, config)
+        result = high_availability_assignor(state, tasks, stateful, config)
         if not result.probing_rebalance_needed:
             break
         state = caught_up(settled(state, result, stateful), result, stateful)
     assert not result.probing_rebalance_needed
-    again = high_availability.assign(settled(state, result, stateful), tasks, stateful, config)
+    again = high_availability_assignor(settled(state, result, stateful), tasks, stateful, config)
     assert again == result
     threads = sum(client.capacity for client in clients.values())
     for process_id, assigned in result.clients.items():
@@ -159,7 +159,7 @@ def test_a_new_client_warms_up_before_it_gets_stateful_tasks():
     tasks = frozenset(TaskId(0, n) for n in range(4))
     old = ClientState(process(1), 1, tasks, lags=dict.fromkeys(tasks, LATEST_OFFSET))
     new = ClientState(process(2), 1, lags=dict.fromkeys(tasks, 1_000_000))
-    result = high_availability.assign({process(1): old, process(2): new}, tasks, tasks, AssignmentConfig())
+    result = high_availability_assignor({process(1): old, process(2): new}, tasks, tasks, AssignmentConfig())
     assert result.clients[process(1)].active == tasks
     assert len(result.clients[process(2)].standby) == 2
     assert result.probing_rebalance_needed
@@ -170,7 +170,7 @@ def test_a_small_lag_is_acceptable():
     tasks = frozenset(TaskId(0, n) for n in range(4))
     old = ClientState(process(1), 1, tasks, lags=dict.fromkeys(tasks, LATEST_OFFSET))
     new = ClientState(process(2), 1, lags=dict.fromkeys(tasks, 10_000))
-    result = high_availability.assign({process(1): old, process(2): new}, tasks, tasks, AssignmentConfig())
+    result = high_availability_assignor({process(1): old, process(2): new}, tasks, tasks, AssignmentConfig())
     assert len(result.clients[process(2)].active) == 2
     assert not result.probing_rebalance_needed
 
@@ -181,7 +181,7 @@ def test_a_lost_client_s_task_goes_to_its_standby():
     cold = ClientState(process(1), 1, lags={task: 1_000_000})
     warm = ClientState(process(2), 1, previous_standby=frozenset({task}), lags={task: 5})
     clients = {process(1): cold, process(2): warm}
-    for assign in (high_availability.assign, sticky.assign, fallback.assign):
+    for assign in (high_availability_assignor, sticky_assignor, fallback_prior_assignor):
         result = assign(clients, frozenset({task}), frozenset({task}), AssignmentConfig())
         assert result.clients[process(2)].active == {task}
 
@@ -194,7 +194,7 @@ def test_standbys_go_to_other_zones():
         for n, zone in enumerate(["a", "a", "b", "b"])
     }
     config = AssignmentConfig(num_standby_replicas=1, rack_aware_tags=("zone",))
-    for assign in (high_availability.assign, sticky.assign):
+    for assign in (high_availability_assignor, sticky_assignor):
         result = assign(clients, tasks, tasks, config)
         for task in tasks:
             zones = {clients[p].tags["zone"] for p, c in result.clients.items() if task in c.active | c.standby}
@@ -206,7 +206,7 @@ def test_sticky_moves_only_what_the_new_client_s_share_needs():
     tasks = frozenset(TaskId(s, n) for s in range(2) for n in range(6))
     half = {1: frozenset(t for t in tasks if t.partition % 2), 2: frozenset(t for t in tasks if not t.partition % 2)}
     clients = {process(n): ClientState(process(n), 2, half.get(n, frozenset())) for n in (1, 2, 3)}
-    result = sticky.assign(clients, tasks, tasks, AssignmentConfig())
+    result = sticky_assignor(clients, tasks, tasks, AssignmentConfig())
     assert all(result.clients[process(n)].active <= half[n] for n in (1, 2))
     assert len(result.clients[process(3)].active) == 4
     assert {task.subtopology for task in result.clients[process(3)].active} == {0, 1}

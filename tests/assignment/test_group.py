@@ -8,18 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millrace.assignment import AssignmentConfig, GroupLeader, HostInfo, MemberProtocol, select_assignor
-from millrace.assignment.assignment_info import NO_REBALANCE, AssignorError, decode_assignment_info
 from millrace.assignment.model import LATEST_OFFSET
-from millrace.assignment.subscription_info import (
+from millrace.assignment.payloads import (
+    NO_REBALANCE,
+    AssignorError,
     SubscriptionInfo,
+    decode_assignment_info,
     decode_subscription_info,
     encode_subscription_info,
 )
+from millrace.assignment.protocol import Assigned, MemberSubscription
 from millrace.errors import ConfigError, MissingSourceTopicError, StreamsTimeoutError, TaskAssignmentError
-from millrace.kafka.membership import Assigned, MemberSubscription
-from millrace.kafka.partition_counts import resolve_partition_counts
+from millrace.plan.model import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
+from millrace.plan.partition_counts import resolve_partition_counts
 from millrace.records import TaskId, TopicPartition
-from millrace.topology.plan import PlannedChangelogTopic, PlannedStore, PlannedSubtopology, TopologyPlan
 
 PARTITIONS = 6
 PLAN = TopologyPlan(
@@ -272,12 +274,12 @@ def test_two_members_claim_a_partition_and_the_later_generation_wins():
 
 def test_assignor_is_chosen_by_name_or_given():
     """Java's class names work, a function works, anything else is refused."""
-    from millrace.assignment import sticky
+    from millrace.assignment.assignors import sticky_assignor
 
     name = "org.apache.kafka.streams.processor.assignment.assignors.StickyTaskAssignor"
-    assert select_assignor(name, allow_warmups=True) is sticky.assign
-    assert select_assignor(sticky.assign, allow_warmups=True) is sticky.assign
-    assert select_assignor(None, allow_warmups=False) is sticky.assign
+    assert select_assignor(name, allow_warmups=True) is sticky_assignor
+    assert select_assignor(sticky_assignor, allow_warmups=True) is sticky_assignor
+    assert select_assignor(None, allow_warmups=False) is sticky_assignor
     with pytest.raises(ConfigError, match="HighAvailabilityTaskAssignor"):
         select_assignor("com.example.Mine", allow_warmups=True)
 

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.assignment.assignment_info import AssignmentInfo, decode_assignment_info, encode_assignment_info
 from millrace.assignment.model import LATEST_OFFSET, HostInfo
-from millrace.assignment.subscription_info import (
+from millrace.assignment.payloads import (
+    AssignmentInfo,
     SubscriptionInfo,
+    decode_assignment_info,
     decode_subscription_info,
+    encode_assignment_info,
     encode_subscription_info,
     subscription_version,
 )

@@ -12,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from millrace.cli.app import app
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 
 PROGRAM = '''\
 import os

@@ -13,7 +13,7 @@ from tests.kafka.support import Group
 
 from millrace.config import StreamsConfig
 from millrace.kafka.admin import all_topic_partitions
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
 

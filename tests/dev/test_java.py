@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
+from tests.java_programs import JavaCompileError, compile_java, run_java
 
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import compile_java, find_java, java_version, run_java
-from millrace.errors import JavaCompileError, JavaNotFoundError
+from millrace.dev.java import find_java, java_version
+from millrace.errors import JavaNotFoundError
 
 PROGRAM = """
 import org.apache.kafka.common.utils.AppInfoParser;

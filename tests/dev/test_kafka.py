@@ -412,7 +412,7 @@ def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_serve_reports_its_address_and_ends_on_a_signal(number):
     """`serve` prints where Kafka is, runs until it is told to end, and then ends cleanly with its broker."""
-    program = "from millrace.dev.kafka import serve; serve(port=None, report=lambda line: print(line, flush=True))"
+    program = "from millrace.cli.dev import serve; serve(port=None, report=lambda line: print(line, flush=True))"
     process, line = run_python(program)
     assert line.startswith("Kafka serves at 127.0.0.1:")
     address = line.removeprefix("Kafka serves at ")

@@ -12,12 +12,11 @@ import pytest
 
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.local_directory import LocalDirectory, ReplicaView
-from millrace.dev.local_host import HostOptions, LocalHost
-from millrace.dev.local_topics import provide_topics
+from millrace.dev.local_host import HostOptions, LocalHost, provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
 from millrace.kafka.admin import topic_partitions
-from millrace.runtime.rates import RateMeter
-from millrace.topology.plan import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
+from millrace.runtime.activity import RateMeter
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1
@@ -188,7 +187,7 @@ def test_brokers_that_do_not_answer_are_named(manifest, tmp_path, monkeypatch):
 
 def test_program_that_cannot_say_what_it_needs(manifest, tmp_path):
     """What `millrace plan` says about the program is what the host says."""
-    from millrace.dev.local_topics import ask_for_plan
+    from millrace.dev.local_host import ask_for_plan
 
     with pytest.raises(
         LocalHostError, match=r"The program cannot say what it needs: shop:topology: there is no module `shop`"

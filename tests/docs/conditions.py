@@ -1,4 +1,4 @@
-"""Makes `docs/conditions.md`, what each condition says, of the operator's table: `python -m tests.docs.conditions`."""
+"""Generates `docs/conditions.md`, the reference of conditions, from the operator's table: `python -m tests.docs.conditions`."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ PAGE: Final = ROOT / "docs" / "conditions.md"
 
 _HEAD: Final = """# Conditions
 
-What the conditions of a `StreamsApp` say, each with its reasons and what to do. `kubectl describe streamsapp NAME` and
-`millrace explain NAME` show them with a message that names the pods, topics and numbers of the case. A reason belongs to one
-condition only, so it can be looked up here by itself. This page is generated from the operator's own table by
+The conditions of a `StreamsApp`, each with its reasons and what to do. `kubectl describe streamsapp NAME` and
+`millrace explain NAME` show them with a message that names the pods, topics and numbers involved. Each reason belongs to only one
+condition, so you can look it up by its name. This page is generated from the operator's own table by
 `python -m tests.docs.conditions`.
 
-While something cannot be told (the brokers do not answer, no pod has reported), a condition is `Unknown`.
+A condition is `Unknown` while the operator cannot tell (the brokers do not answer, no pod has reported).
 """
 
 ABOUT: Final[dict[ConditionType, str]] = {
-    "Ready": "`True` when every replica runs all the tasks that are assigned to it, or none is wanted and none is left. "
-    "It is about what runs: while `Stalled` holds a new manifest back, what ran before may well be ready.",
-    "Reconciling": "`True` while the operator changes something, or waits for what it has changed.",
-    "Stalled": "`True` when the operator cannot go on until someone does something. What runs, runs on. "
-    "Where only a supporting child is refused (a PodDisruptionBudget, say), pods are started, rolled and scaled without it.",
-    "BrokersReachable": "`True` when the brokers answer, asked with the application's own credentials.",
+    "Ready": "`True` when every replica runs all its assigned tasks, or when no replicas are wanted and none are left. "
+    "It is about the running pods: while `Stalled` holds back a new manifest, the old pods may well be ready.",
+    "Reconciling": "`True` while the operator is changing something, or waiting for a change to take effect.",
+    "Stalled": "`True` when the operator cannot continue until someone acts. Running pods keep running. "
+    "If only a supporting object is refused (such as a PodDisruptionBudget), pods are started, rolled and scaled without it.",
+    "BrokersReachable": "`True` when the brokers answer to the application's own credentials.",
     "TopicsReady": "`True` when all topics exist and are as the topology needs them.",
-    "TopologyCompatible": "`True` when the wanted topology can go on from the state of the running one.",
-    "StateRestored": "`True` when no task is reading its changelog.",
-    "ScalingAllowed": "`True` when nothing speaks against another number of replicas; `False` also holds autoscaling back.",
-    "StorageHealthy": "`True` when volumes are as wanted and have room.",
-    "RolledBack": "`True` when the wanted revision failed and the one before was brought back.",
-    "PodsCurrent": "`True` when all pods of the wanted revision are as this version of the operator builds them.",
+    "TopologyCompatible": "`True` when the desired topology can continue from the existing state.",
+    "StateRestored": "`True` when no task is restoring its state.",
+    "ScalingAllowed": "`True` when the number of replicas may change; `False` also pauses autoscaling.",
+    "StorageHealthy": "`True` when volumes are as specified and have enough space.",
+    "RolledBack": "`True` when the desired revision failed and the previous one was restored.",
+    "PodsCurrent": "`True` when all pods of the desired revision are as this version of the operator builds them.",
     "ReconciliationPaused": "`True` while an annotation keeps the operator from changing anything.",
-    "ApplicationIdUnique": "`True` when nobody else has a better right to the application id, and so to the group and topics.",
+    "ApplicationIdUnique": "`True` when nobody else has a better claim to the application id, and so to the group and topics.",
 }
-"""What it means that a condition is `True`."""
+"""What it means if a condition is `True`."""
 
 
 def render() -> str:

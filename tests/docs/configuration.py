@@ -1,4 +1,4 @@
-"""Makes `docs/configuration.md` of `StreamsConfig` and `docs/configuration.yaml`: `python -m tests.docs.configuration`."""
+"""Generates `docs/configuration.md` from `StreamsConfig` and `docs/configuration.yaml`: `python -m tests.docs.configuration`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ PAGE = ROOT / "docs" / "configuration.md"
 
 _HEAD = """# Configuration
 
-Every setting has Kafka's dotted name; in Python the name with underscores will do as well
-(`StreamsConfig(application_id="app", …)`). Times are milliseconds. This page is generated from `StreamsConfig` by
-`python -m tests.docs.configuration`, and a test keeps it current.
+Settings have Kafka's dotted names; in Python you can also use underscores (`StreamsConfig(application_id="app", …)`). Times are
+in milliseconds. This page is generated from `StreamsConfig` by `python -m tests.docs.configuration`, and a test keeps it up to
+date.
 
-* **partly**: served with the limits that the note tells. **ignored**: accepted, because Java's settings are taken as they are,
-  but without effect. **ours**: not a setting of Kafka Streams. All others do what they do in Java.
-* Settings that are not in the tables go to the Kafka clients, those with `consumer.`, `main.consumer.`, `restore.consumer.`,
-  `global.consumer.`, `producer.` or `admin.` to one kind of client only. `topic.*` are settings of internal topics, and
-  `client.tag.*` those of KIP-708. What is not known to any client is warned about, with the nearest known name.
+* **partly**: supported, with the limits given in the note. **ignored**: accepted, so that you can reuse Java's settings, but has
+  no effect. **ours**: not a setting of Kafka Streams. All others work as in Java.
+* All other settings are passed to the Kafka clients; with the prefix `consumer.`, `main.consumer.`, `restore.consumer.`,
+  `global.consumer.`, `producer.` or `admin.` only to that kind of client. `topic.*` are settings of internal topics,
+  `client.tag.*` the tags of KIP-708. A setting that no client knows causes a warning with the closest known name.
 """
 
 
 class Key(BaseModel):
-    """What is said of one setting."""
+    """What the page says about one setting."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -52,7 +52,7 @@ class Group(BaseModel):
 
 
 def load() -> list[Group]:
-    """Read what is said of the settings."""
+    """Read the descriptions of the settings."""
     return [Group.model_validate(group) for group in safe_load(SOURCE.read_text())]
 
 
@@ -65,7 +65,7 @@ def problems(groups: list[Group]) -> Iterator[str]:
     """Yield settings that are missing or unknown, and states that the code contradicts."""
     said = {key: entry for group in groups for key, entry in group.keys.items()}
     known = fields()
-    yield from (f"{key}: nothing is said of it" for key in known.keys() - said.keys())
+    yield from (f"{key}: is not described" for key in known.keys() - said.keys())
     yield from (f"{key}: there is no such setting" for key in said.keys() - known.keys())
     names = {str(info.alias): name for name, info in StreamsConfig.model_fields.items()}
     code = "\n".join(
@@ -75,7 +75,7 @@ def problems(groups: list[Group]) -> Iterator[str]:
     )
     for key, entry in said.items():
         if entry.state == "ignored" and names.get(key, key) in code:
-            yield f"{key}: is said to be ignored, but the code reads it"
+            yield f"{key}: is marked as ignored, but the code reads it"
 
 
 def render(groups: list[Group]) -> str:

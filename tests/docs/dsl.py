@@ -1,4 +1,4 @@
-"""Makes `docs/dsl.md`, the reference of the DSL, of its docstrings: `python -m tests.docs.dsl`."""
+"""Generates `docs/dsl.md`, the DSL reference, from docstrings: `python -m tests.docs.dsl`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from millrace.dsl import cogrouped_stream, grouped_table, ktable, windowed_strea
 PAGE = ROOT / "docs" / "dsl.md"
 
 OPERATORS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (
-    ("Beginning", (dsl.StreamsBuilder,)),
+    ("Getting started", (dsl.StreamsBuilder,)),
     ("Streams", (dsl.KStream, dsl.BranchedKStream)),
     (
         "Grouped and windowed streams",
@@ -35,7 +35,7 @@ OPERATORS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (
     ),
     ("Tables", (dsl.KTable, grouped_table.KGroupedTable, dsl.GlobalKTable)),
 )
-"""Classes whose methods are operators: each is shown in full, with an example."""
+"""Classes whose methods are operators: each method is shown in full, with an example."""
 
 OPTIONS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (
     (
@@ -71,7 +71,7 @@ OPTIONS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (
         ),
     ),
     (
-        "What users implement",
+        "Interfaces to implement",
         (
             ktable.ValueTransformer,
             dsl.DslStoreSuppliers,
@@ -82,16 +82,16 @@ OPTIONS: Final[tuple[tuple[str, tuple[type[Any], ...]], ...]] = (
         ),
     ),
 )
-"""Classes that say how something is done: a line per method."""
+"""Classes for options: one line per method."""
 
 _HEAD = """# The DSL
 
 Every operator with its arguments and an example. This page is generated from the docstrings by `python -m tests.docs.dsl`; a test
-keeps it current, and the examples run as tests. The names are Kafka Streams' own in snake_case;
-[differences.md](differences.md) tells what is spelt otherwise.
+keeps it up to date, and the examples run as tests. The names are Kafka Streams' own in snake_case;
+[differences.md](differences.md) lists the exceptions.
 
-In the examples `run(build, …)` sends texts, or pairs of key and value, through what `build` makes of the input stream, one
-millisecond apart, and returns the keys and values that come out.
+In the examples `run(build, …)` applies `build` to an input stream, sends it strings or (key, value) pairs one millisecond apart,
+and returns the keys and values that come out.
 """
 _SECTION = re.compile(r"^(Args|Raises|Returns|Example):$", re.MULTILINE)
 
@@ -157,7 +157,7 @@ def _prose(documented: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """Return prose, with a bare example in it as code."""
+    """Return prose, with an example outside a section as code."""
     prose, found, example = text.strip().partition(">>> ")
     if not found:
         return prose
@@ -222,7 +222,7 @@ def _option(kind: type[Any]) -> str:
 
 
 def _parts_of(kind: type[Any]) -> str:
-    """Return the values of an enumeration, or the fields of a class that has nothing else."""
+    """Return the values of an enumeration, or the fields of a class that has only fields."""
     if issubclass(kind, Enum):
         return "\nValues: " + ", ".join(f"`{value.name}`" for value in kind) + ".\n"
     if dataclasses.is_dataclass(kind) and not list(members(kind)):

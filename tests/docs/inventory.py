@@ -1,7 +1,7 @@
-"""Makes `docs/inventory.md` of `docs/inventory.yaml`, and checks that every proof it names is there.
+"""Generates `docs/inventory.md` from `docs/inventory.yaml`, and checks that every proof it names exists.
 
 python -m tests.docs.inventory          writes the page
-python -m tests.docs.inventory --check  says whether it is current, and exits with 1 if not
+python -m tests.docs.inventory --check  says whether it is up to date, and exits with 1 if not
 """
 # ruff: noqa: T201 (a command-line tool)
 
@@ -25,17 +25,19 @@ DESCRIPTIONS = ROOT / "tests" / "golden" / "data" / "describe"
 MARKS = ("done", "partly", "no")
 ROWS, COMPARED = "rows", "compared with Java"
 COMPLETE_SECTIONS = "ABCDEFL"
-"""Sections of which every row needs a proof, or the reason why it has none."""
+"""Sections in which every row needs a proof, or a reason why it has none."""
 
 _HEAD = """# Inventory
 
-What Kafka Streams 4.3.1 offers, row by row, and what proves that Millrace has it. This page is generated from
-[inventory.yaml](inventory.yaml) by `python -m tests.docs.inventory`; a test keeps it current and checks that every proof exists.
+The features of Kafka Streams 4.3.1, row by row, and what proves that Millrace has them. This page is generated from
+[inventory.yaml](inventory.yaml) by `python -m tests.docs.inventory`; a test keeps it up to date and checks that every proof
+exists.
 
-* **done**: there, and proven by the tests named. **partly**, **no**: the note says what is missing and why.
-* *recorded*: inputs that were run through Java and are replayed here; every record, store and count has to be the same
+* **done**: supported, and proven by the tests listed. **partly**, **no**: the note says what is missing and why.
+* *recorded*: inputs that were run through Java and are replayed here; every record, store and count must be the same
   (`tests/golden/test_replay.py`). *described*: the same for the topology's text and topics (`tests/golden/test_describe.py`).
-* *compared with Java*: rows with at least one recorded or described case, or a test that reads what Java wrote or runs beside it.
+* *compared with Java*: rows with at least one recorded or described case, or a test that reads what Java wrote or runs alongside
+  Java.
 """
 
 
@@ -61,7 +63,7 @@ class Row(BaseModel):
 
     @property
     def is_compared_with_java(self) -> bool:
-        """Whether one of its proofs compares with what Java wrote, or runs beside Java."""
+        """Whether one of its proofs compares with what Java wrote, or runs alongside Java."""
         of_java = ("java", "kafka_streams", "tests/golden/", "tests/interop/")
         return bool(self.cases or self.descriptions) or any(word in test for test in self.tests for word in of_java)
 
@@ -83,7 +85,7 @@ def load() -> list[Section]:
 
 @cache
 def functions_of(path: Path) -> frozenset[str]:
-    """Return the names of the functions of a file, none if there is no such file."""
+    """Return the names of the functions in a file; none if the file does not exist."""
     if not path.is_file():
         return frozenset()
     return frozenset(node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
@@ -92,11 +94,11 @@ def functions_of(path: Path) -> frozenset[str]:
 def problems(sections: list[Section]) -> Iterator[str]:
     """Yield what is wrong with the inventory."""
     ids = Counter(row.id for section in sections for row in section.rows)
-    yield from (f"{row_id}: there are {count} rows of that id" for row_id, count in ids.items() if count > 1)
+    yield from (f"{row_id}: {count} rows have this id" for row_id, count in ids.items() if count > 1)
     for section in sections:
         for row in section.rows:
             if not row.id.startswith(section.section):
-                yield f"{row.id}: stands in section {section.section}"
+                yield f"{row.id}: is in section {section.section}"
             if row.mark != "done" and not row.note:
                 yield f"{row.id}: is marked {row.mark} without a reason"
             if row.mark == "done" and section.section in COMPLETE_SECTIONS and not row.is_proven:
@@ -172,7 +174,7 @@ def main(arguments: list[str]) -> int:
     page = render(sections)
     if "--check" in arguments:
         current = PAGE.is_file() and PAGE.read_text() == page
-        print("current" if current else "docs/inventory.md is not current: run python -m tests.docs.inventory")
+        print("up to date" if current else "docs/inventory.md is out of date: run python -m tests.docs.inventory")
         return 0 if current and not wrong else 1
     PAGE.write_text(page)
     return 1 if wrong else 0

@@ -1,4 +1,4 @@
-"""Makes `docs/streamsapp.md`, the reference of the manifests, of their models: `python -m tests.docs.streamsapp`."""
+"""Generates `docs/streamsapp.md`, the manifest reference, from the models: `python -m tests.docs.streamsapp`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ PAGE: Final = ROOT / "docs" / "streamsapp.md"
 
 _HEAD: Final = """# Manifests
 
-What can be written in a `StreamsApp` and in a `StreamsReset`, field by field. This page is generated from the models by
-`python -m tests.docs.streamsapp`, and tests keep it current and hold every field against a wrong value. `kubectl explain
-streamsapp.spec` tells the same.
+Every field of a `StreamsApp` and a `StreamsReset`. This page is generated from the models by `python -m tests.docs.streamsapp`;
+tests keep it up to date and try an invalid value for every field. `kubectl explain streamsapp.spec` shows the same.
 
-* A manifest is checked in full before anything is done, alike by `millrace dev up`, by `kubectl apply` and by the operator. An
+* `millrace dev up`, `kubectl apply` and the operator validate the whole manifest, by the same rules, before they do anything. An
   unknown field is an error.
 * Durations are numbers with a unit, such as `100ms`, `30s`, `1m30s` or `2h`. Quantities are Kubernetes' own, such as `500m` or
-  `10Gi`. Names of objects are in lower case, with digits, `-` and `.`
-* Secrets, ConfigMaps and applications are always of the resource's own namespace. Secrets are only named, never written into a
-  manifest: pods get them as files, which follow the Secret when it changes.
-* YAML reads `Off`, `on`, `yes` and `no` as booleans: put them in quotes where a text is meant.
+  `10Gi`. Object names consist of lower-case letters, digits, `-` and `.`
+* Secrets, ConfigMaps and applications are always in the resource's own namespace. A manifest refers to Secrets by name and never
+  contains their values: pods get them as files, which are updated when the Secret changes.
+* YAML reads `Off`, `on`, `yes` and `no` as booleans: quote them if you mean a string.
 """
 
 _SAMPLES: Final = {
-    "StreamsApp": "The smallest one there is:",
-    "StreamsReset": "It is done once: `kubectl apply` of the same manifest does nothing more, another reset is another resource.",
+    "StreamsApp": "The smallest possible one:",
+    "StreamsReset": "It runs once: applying the same manifest again does nothing. For another reset, create another resource.",
 }
 _TYPES: Final = {
     DURATION_PATTERN: "duration",
@@ -63,7 +62,7 @@ def _sample(kind: str) -> str:
 
 
 def _mappings(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every mapping with fields of its own, each before those in it."""
+    """Yield every mapping that has fields, outer ones first."""
     yield path, schema
     for name, item in schema["properties"].items():
         inner = item.get("items", item)
@@ -88,7 +87,7 @@ def _title(kind: str, path: str) -> str:
 
 
 def _rules(schema: dict[str, Any]) -> Iterator[str]:
-    """Yield what must hold of the fields of a mapping, beside their types."""
+    """Yield the rules for the fields of a mapping, apart from their types."""
     yield from (rule["message"] for rule in schema.get(VALIDATIONS, ()))
     for name, item in schema["properties"].items():
         known = item.get("pattern") in _TYPES

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.dsl import JoinWindows, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, UnlimitedWindows
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.options import BufferConfig, Materialized, Suppressed
+from millrace.dsl.windows import EmitStrategy
 from millrace.errors import TopologyError
 
 

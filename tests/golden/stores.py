@@ -14,8 +14,8 @@ from millrace.state.api import ValueTimestampHeaders
 from millrace.state.buffered_records import encode_change
 from millrace.state.grace_buffer import GraceBuffer
 from millrace.state.keys import MAX_LONG
-from millrace.state.session_with_headers import AggregationWithHeaders
-from millrace.state.suppression import SuppressionBuffer
+from millrace.state.session import AggregationWithHeaders
+from millrace.state.suppression_buffer import SuppressionBuffer
 from millrace.state.value_formats import pack_long
 from millrace.state.versioned import VersionedRecord
 from millrace.state.window import JoinWindowStore

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
+from tests.java_programs import compile_java
 
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import compile_java, find_java, join_class_path
+from millrace.dev.java import find_java, join_class_path
 
 HERE = Path(__file__).parent
 PARTITIONS = 3

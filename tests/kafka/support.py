@@ -3,9 +3,10 @@
 import secrets
 import time
 
+from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.membership import Assigned, GroupMember, Lost, MemberAssignment, Revoked, TopicSubscription
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.membership.member import GroupMember
 from millrace.records import TopicPartition
 
 

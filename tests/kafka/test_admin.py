@@ -10,7 +10,7 @@ from tests.kafka.support import Group
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError, StreamsTimeoutError
 from millrace.kafka.admin import delete_group, delete_topics, describe_cluster, describe_topics, group_names
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import latest_offsets
 from millrace.records import TopicPartition

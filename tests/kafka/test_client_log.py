@@ -7,7 +7,7 @@ import time
 
 from confluent_kafka import Producer
 
-from millrace.kafka.client_log import Sparingly, librdkafka_log
+from millrace.kafka.clients import RepeatFilter, librdkafka_log
 
 
 def test_what_clients_repeat_is_said_once(caplog) -> None:
@@ -43,7 +43,7 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
 def test_what_was_left_out_is_counted() -> None:
     """After the interval the message passes again and tells how many there were; other messages pass at once."""
     now = 0.0
-    spare = Sparingly(interval_s=10.0, clock=lambda: now)
+    spare = RepeatFilter(interval_s=10.0, clock=lambda: now)
     assert passes(spare, "down (after 1ms in state CONNECT)")
     for duration in range(3):
         assert not passes(spare, f"down (after {duration}ms in state CONNECT)")
@@ -54,6 +54,6 @@ def test_what_was_left_out_is_counted() -> None:
     assert record.getMessage() == "down (after 7ms in state CONNECT) [and 3 times before]"
 
 
-def passes(spare: Sparingly, message: str) -> bool:
+def passes(spare: RepeatFilter, message: str) -> bool:
     """Return whether a message would be logged."""
     return spare.filter(logging.makeLogRecord({"msg": message}))

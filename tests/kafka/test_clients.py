@@ -6,7 +6,8 @@ import pytest
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.kafka.clients import ClientSettings, open_admin, open_consumer, open_producer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin, open_consumer, open_producer
 from millrace.kafka.security import parse_jaas
 
 JAAS = 'org.apache.kafka.common.security.{}.{} required username="alice" password=\'s3;c"ret\';'

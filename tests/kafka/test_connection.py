@@ -10,9 +10,9 @@ from tests.runtime.support import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import Connection
+from millrace.kafka.connection_check import check_connection
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_connection_closed_in_mid_handshake_leaves_no_socket(connection, silen
 def test_a_server_that_is_too_slow_is_not_told_as_one_of_another_protocol(config):
     """It may speak TLS well, once it does."""
     with pytest.raises(BrokerUnreachableError):
-        check_connection(config, timeout_s=0.5)
+        check_connection(ClientSettings(config, "test"), timeout_s=0.5)
 
 
 @pytest.fixture

@@ -21,10 +21,9 @@ from millrace.kafka.admin import (
     topic_configs,
     topic_partitions,
 )
-from millrace.kafka.internal_topics import provision
-from millrace.kafka.leader_cluster import LeaderCluster
+from millrace.kafka.internal_topics import LeaderCluster, provision
+from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace.records import TopicPartition
-from millrace.topology.plan import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 
 pytestmark = pytest.mark.broker
 

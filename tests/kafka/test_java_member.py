@@ -7,23 +7,25 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tests.java_programs import compile_java
 
 from millrace.assignment import AssignmentConfig, GroupLeader, MemberProtocol
 from millrace.assignment.model import LATEST_OFFSET
+from millrace.assignment.protocol import Assigned, TopicSubscription
 from millrace.config import StreamsConfig
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import compile_java, find_java, join_class_path
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import Assigned, GroupMember, TopicSubscription
-from millrace.records import TaskId
-from millrace.topology.plan import (
+from millrace.dev.java import find_java, join_class_path
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.internal_topics import LeaderCluster
+from millrace.kafka.membership.member import GroupMember
+from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedRepartitionTopic,
     PlannedStore,
     PlannedSubtopology,
     TopologyPlan,
 )
+from millrace.records import TaskId
 
 pytestmark = [pytest.mark.broker, pytest.mark.java, pytest.mark.slow]
 

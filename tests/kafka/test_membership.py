@@ -10,6 +10,7 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group, committed
 from tests.runtime.support import wait_until
 
+from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig
 from millrace.errors import (
     ConfigError,
@@ -17,11 +18,10 @@ from millrace.errors import (
     InconsistentGroupError,
     TaskMigratedError,
 )
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.membership import Assigned, Lost, MemberState, Revoked, encode_group_metadata
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.membership.heartbeat import Heartbeats
-from millrace.kafka.membership.payloads import decode_subscription, encode_subscription
-from millrace.kafka.membership.standing import Standing
+from millrace.kafka.membership.state import MemberState, SharedState
+from millrace.kafka.membership.wire import decode_subscription, encode_group_metadata, encode_subscription
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -136,7 +136,7 @@ def test_a_static_member_leaves_with_an_id_that_it_has_not_looked_at(group, kafk
     member = group.join("a", **{"group.instance.id": "pod-a"})
     while member.state is not MemberState.JOINING:
         member.poll()
-    wait_until(lambda: member._standing.step.is_done, "answered")
+    wait_until(lambda: member._shared.step.is_done, "answered")
     group.members.pop("a").close(leave_group=True)
     assert instances(group, kafka) == set()
 
@@ -196,7 +196,7 @@ def test_a_stale_generation_is_refused_by_the_broker(group):
     group.settle()
     group.join("b")
     group.settle()
-    member._standing.generation -= 1
+    member._shared.generation -= 1
     with pytest.raises(TaskMigratedError, match="ILLEGAL_GENERATION"):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
     group.until(lambda: group.of("a", Lost))
@@ -303,7 +303,7 @@ def test_a_rebalance_that_is_told_of_while_the_member_rejoins_is_the_same(group)
     member._joining._user_data = told_meanwhile
     member.request_rejoin("test")
     group.until(lambda: member.generation == 2 and not member.rebalancing)
-    assert member._standing.rejoin_reason is None
+    assert member._shared.rejoin_reason is None
 
 
 def test_a_member_that_is_removed_while_it_rejoins_does_not_claim_what_it_had(group):
@@ -334,17 +334,17 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
     """Not between the moment when the answer is found to be about this generation and that when it is acted on."""
     config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "127.0.0.1:9"})
     settings = ClientSettings(config, "p").membership(1)
-    standing = Standing(settings)
-    standing.state, standing.generation, standing.member_id = MemberState.STABLE, 1, "me"
+    shared = SharedState(settings)
+    shared.state, shared.generation, shared.member_id = MemberState.STABLE, 1, "me"
 
     def rejoin():
-        with standing.lock:
-            standing.state, standing.rejoin_reason = MemberState.JOINING, None
+        with shared.lock:
+            shared.state, shared.rejoin_reason = MemberState.JOINING, None
 
     rejoining = threading.Thread(target=rejoin)
 
     def found():
-        identity = Standing.beating_as(standing)
+        identity = SharedState.beating_as(shared)
         rejoining.start()
         rejoining.join(0.5)
         return identity
@@ -352,11 +352,11 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
     async def answer(*_):
         return SimpleNamespace(error_code=27)
 
-    standing.rejoin_reason, standing.beating_as = None, found
-    heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, standing, None)
+    shared.rejoin_reason, shared.beating_as = None, found
+    heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, shared, None)
     asyncio.run(heartbeats._beat(1, "me"))
     rejoining.join()
-    assert standing.rejoin_reason is None
+    assert shared.rejoin_reason is None
 
 
 def test_new_partitions_of_an_input_topic_are_assigned(group, kafka):
@@ -421,7 +421,7 @@ def test_many_members_settle(group):
 
 def test_payloads_of_java_members_are_read():
     """A subscription with owned partitions survives its encoding, with topics sorted as Java sorts them."""
-    from millrace.kafka.membership import MemberSubscription
+    from millrace.assignment.protocol import MemberSubscription
     from millrace.records import TopicPartition
 
     subscription = MemberSubscription(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.kafka.support import Group, committed
 
+from millrace.assignment.protocol import Lost
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import (
@@ -17,8 +18,8 @@ from millrace.errors import (
     BrokerUnreachableError,
     StreamsTimeoutError,
 )
-from millrace.kafka.check import check_connection, split_server
-from millrace.kafka.membership import Lost
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.connection_check import check_connection, split_server
 from millrace.records import OffsetAndMetadata
 
 pytestmark = pytest.mark.broker
@@ -36,6 +37,11 @@ def sasl(servers, password="secret", **settings):
         "sasl.jaas.config": JAAS.format(password),
         **settings,
     }
+
+
+def clients(settings):
+    """Return the settings of an application's clients."""
+    return ClientSettings(StreamsConfig.of(settings), "test")
 
 
 def test_a_member_outlives_a_restart_of_its_broker(own_kafka):
@@ -167,7 +173,7 @@ def test_a_wrong_password_is_an_authentication_error(secured):
     """The error says what was refused, without the password, and comes at once."""
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match="password is wrong") as caught:
-        check_connection(StreamsConfig.of(sasl(secured.sasl_bootstrap_servers, "wrong-one")), timeout_s=60)
+        check_connection(clients(sasl(secured.sasl_bootstrap_servers, "wrong-one")), timeout_s=60)
     assert "wrong-one" not in str(caught.value)
     assert time.monotonic() - began < 30
 
@@ -177,13 +183,13 @@ def test_an_offered_mechanism_is_suggested(secured):
     settings = sasl(secured.sasl_bootstrap_servers, **{"sasl.mechanism": "SCRAM-SHA-256"})
     settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("plain.Plain", "scram.Scram")
     with pytest.raises(AuthenticationError, match=r"does not offer .*SCRAM-SHA-256, but PLAIN"):
-        check_connection(StreamsConfig.of(settings))
+        check_connection(clients(settings))
 
 
 @pytest.mark.parametrize("direction", ["plain client", "sasl client", "tls client"])
 def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monkeypatch):
     """A client that speaks another protocol than the listener learns that the listener is there, and what to set."""
-    monkeypatch.setattr("millrace.kafka.check._MISMATCH_PATIENCE_S", 1.0)
+    monkeypatch.setattr("millrace.kafka.connection_check._MISMATCH_PATIENCE_S", 1.0)
     settings = {
         "plain client": {"application.id": "app", "bootstrap.servers": secured.sasl_bootstrap_servers},
         "sasl client": sasl(secured.bootstrap_servers),
@@ -194,7 +200,7 @@ def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monke
         },
     }[direction]
     with pytest.raises(AuthenticationError, match=r"security\.protocol"):
-        check_connection(StreamsConfig.of(settings), timeout_s=30)
+        check_connection(clients(settings), timeout_s=30)
 
 
 def test_a_member_with_the_wrong_password_does_not_start(secured):
@@ -206,15 +212,15 @@ def test_a_member_with_the_wrong_password_does_not_start(secured):
 
 def test_nobody_listens():
     """The error names the servers and what to check, after the time-out."""
-    config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "127.0.0.1:1,no.such.host.invalid:9092"})
+    settings = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1,no.such.host.invalid:9092"}
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1.*[Cc]heck"):
-        check_connection(config, timeout_s=0.5)
+        check_connection(clients(settings), timeout_s=0.5)
 
 
 def test_one_of_several_servers_is_enough(secured):
     """The check succeeds as soon as one broker answers."""
     servers = f"127.0.0.1:1,{secured.bootstrap_servers}"
-    check_connection(StreamsConfig.of({"application.id": "app", "bootstrap.servers": servers}))
+    check_connection(clients({"application.id": "app", "bootstrap.servers": servers}))
 
 
 def test_server_without_port_is_told():

@@ -12,8 +12,9 @@ from tests.operator.kafka.certificates import Authority
 
 from millrace.config import StreamsConfig
 from millrace.errors import AuthenticationError, BrokerUnreachableError, ConfigError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin, open_consumer, open_producer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin, open_consumer, open_producer
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.tokens import Token, Tokens
 
@@ -56,9 +57,8 @@ def of(settings, **how):
 def use_every_client(settings, kafka, topic):
     """Produce, consume, administer and join a group, each with a client of its own, until every one has done it."""
     kafka.create_topics(topic, partitions=1)
-    config = StreamsConfig.of(settings)
-    check_connection(config, 60)
-    clients = ClientSettings(config, "test")
+    clients = of(settings)
+    check_connection(clients, 60)
     admin = open_admin(clients.admin())
     assert topic in admin.list_topics(timeout=60).topics
     producer = open_producer(clients.producer(1))
@@ -118,7 +118,7 @@ def test_a_token_that_brokers_do_not_take_is_told(provider, brokers):
     _, address = brokers
     provider.answer = lambda *_: (200, f'{{"access_token": "{jwt("orders", -100)}", "expires_in": 60}}')
     with pytest.raises(AuthenticationError, match="does not take the token"):
-        check_connection(StreamsConfig.of(oidc(provider, address)), 60)
+        check_connection(of(oidc(provider, address)), 60)
 
 
 @pytest.mark.broker

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from millrace.manifest import StreamsApp, crd
 from millrace.manifest.fields import DURATION_PATTERN
 from millrace.manifest.kafka import OWNED_SETTINGS
-from millrace.manifest.structural import structural, violations
+from millrace.manifest.structural_schema import structural, violations
 
 CRDS = Path(__file__).parents[2] / "crds"
 

@@ -11,7 +11,7 @@ from tests.manifest import wrong
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import StreamsApp, check, replica_name, to_streams_config
 from millrace.manifest.fields import duration_ms, quantity_value
 

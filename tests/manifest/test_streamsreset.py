@@ -6,8 +6,8 @@ import pytest
 from tests.manifest import wrong
 
 from millrace.errors import ManifestError
-from millrace.kafka.reset import OffsetTarget, Start
 from millrace.manifest import StreamsApp, StreamsReset, check, load, load_all
+from millrace.plan.reset import OffsetTarget, Start
 
 BOTH = (wrong.GOOD / "minimal.yaml").read_text()
 RESET = BOTH.split("---\n")[1]

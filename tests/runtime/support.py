@@ -23,7 +23,7 @@ from millrace.runtime.states import State
 from millrace.serdes import LongSerde, StringSerde
 from millrace.state import Stores
 from millrace.topology import Topology
-from millrace.topology.nodes import RepartitionTopic
+from millrace.topology.model import RepartitionTopic
 
 TEXT, NUMBER = StringSerde(), LongSerde()
 DEADLINE_S = 60.0

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import urllib.request
-from types import SimpleNamespace
 
 import pytest
 from tests.runtime.support import expected_counts, last_counts, produce, running, settings, wait_until, word_count
 
-from millrace.runtime.activity import Activity
-from millrace.runtime.progress import LoopProgress
-from millrace.runtime.rates import RateMeter
-from millrace.runtime.snapshot import Instance, take_status
+from millrace.runtime.activity import Activity, RateMeter, Totals
 from millrace.runtime.states import State
+from millrace.runtime.status import InstanceInfo, take_status
 
 
 @pytest.fixture
@@ -81,20 +78,9 @@ def test_restored_records_are_counted_and_their_end_foretold(kafka, topic_factor
         assert (restoration.remaining_records, restoration.eta_seconds) == (0, 0.0)
 
 
-def thread(records=0, commits=0, restored=0):
-    """Return something with the counters of a stream thread."""
-    return SimpleNamespace(
-        resources=SimpleNamespace(
-            tasks=SimpleNamespace(records_total=records, commits_total=commits),
-            updater=SimpleNamespace(restored_total=restored),
-        ),
-        progress=LoopProgress(),
-    )
-
-
 def test_totals_keep_what_ended_threads_have_done(tmp_path):
     """A thread that is replaced or removed takes nothing off the totals."""
-    activity, first, second = Activity(tmp_path), thread(10, 2, 5), thread(1, 1, 0)
+    activity, first, second = Activity(tmp_path), Totals(10, 2, 5), Totals(1, 1, 0)
     assert activity.totals([first, second]).records == 11
     activity.ended(first)
     totals = activity.totals([second])
@@ -147,4 +133,4 @@ def test_status_names_the_pod(tmp_path, monkeypatch):
     """By the uid that the operator sets, so that it can tell whose answer it has got; elsewhere there is none."""
     for uid in ("", "8f3c"):
         monkeypatch.setenv("POD_UID", uid)
-        assert take_status(Instance("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid
+        assert take_status(InstanceInfo("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid

@@ -16,9 +16,8 @@ from tests.runtime.test_global_stores import Look, put
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.processor.api import Processor, PunctuationType
-from millrace.runtime import KafkaStreams, State
+from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse
 from millrace.runtime.input_consumer import InputConsumer
-from millrace.runtime.kafka_streams import UncaughtExceptionResponse
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.run import EXIT_OK, run
 from millrace.runtime.state_directory import StateDirectory

@@ -38,6 +38,7 @@ from tests.runtime.support import (
     word_count,
 )
 
+from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
 from millrace.errors import (
     AuthorizationError,
@@ -52,17 +53,16 @@ from millrace.errors import (
     StateDirectoryError,
     UnsupportedFeatureError,
 )
-from millrace.kafka.membership import Assigned
+from millrace.plan.model import PlannedSubtopology, TopologyPlan
 from millrace.processor.api import Processor
 from millrace.processor.handlers import HandlerResponse
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse, run
-from millrace.runtime.membership import Membership, may_create_topics
-from millrace.runtime.progress import LoopProgress
+from millrace.runtime.activity import LoopProgress
+from millrace.runtime.membership import GroupMembership, may_create_topics
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.status import write_status
 from millrace.state import Stores
 from millrace.topology import Topology
-from millrace.topology.plan import PlannedSubtopology, TopologyPlan
 
 pytestmark = pytest.mark.broker
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
@@ -477,7 +477,7 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
     member = SimpleNamespace(instance_id=None, poll=poll, request_rejoin=lambda _: None)
     protocol = SimpleNamespace(accept=lambda _: SimpleNamespace(shutdown_requested=True))
     monkeypatch.setattr("millrace.runtime.membership.time", SimpleNamespace(monotonic=lambda: now))
-    membership = Membership(
+    membership = GroupMembership(
         member, protocol, None, LoopProgress(), SimpleNamespace(changed=False), timeout_s=60, rebalance_s=300
     )
     membership.request_shutdown_of_all()

@@ -15,8 +15,7 @@ from tests.runtime.support import word_count
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError, ListenerError
 from millrace.runtime import KafkaStreams
-from millrace.runtime.health import check_live, check_ready, check_started
-from millrace.runtime.health_server import HealthServer
+from millrace.runtime.health import ProbeServer, check_live, check_ready, check_started
 from millrace.runtime.status import StreamsStatus, TaskStatus, ThreadStatus
 
 LIMIT_MS = 300_000
@@ -128,7 +127,7 @@ def test_restoring_is_live_and_started_but_not_ready(remaining, text):
 def served():
     """Serve a status that the test may change."""
     current = [HEALTHY]
-    server = HealthServer("127.0.0.1:0", lambda: current[0], LIMIT_MS)
+    server = ProbeServer("127.0.0.1:0", lambda: current[0], LIMIT_MS)
     server.start()
     yield server.address, current
     server.close()
@@ -176,7 +175,7 @@ def test_unknown_pages_and_failures_have_codes_of_their_own(served):
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_without_a_host_either_kind_of_address_is_answered(host):
     """A pod has an address of IPv4, of IPv6, or of both."""
-    server = HealthServer(":0", lambda: HEALTHY, LIMIT_MS)
+    server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
     assert get((host, server.address[1]), "/livez")[0] == 200
     server.close()
@@ -185,7 +184,7 @@ def test_without_a_host_either_kind_of_address_is_answered(host):
 def test_machine_without_ipv6_is_served(monkeypatch):
     """Where the kernel has IPv6 turned off, no host means all addresses of IPv4."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    server = HealthServer(":0", lambda: HEALTHY, LIMIT_MS)
+    server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
     assert server.address[0] == "0.0.0.0"
     assert get(("127.0.0.1", server.address[1]), "/livez")[0] == 200
@@ -195,7 +194,7 @@ def test_machine_without_ipv6_is_served(monkeypatch):
 def test_address_of_ipv6_is_written_with_brackets(caplog):
     """The log's URL can be followed."""
     caplog.set_level("INFO")
-    server = HealthServer("[::1]:0", lambda: HEALTHY, LIMIT_MS)
+    server = ProbeServer("[::1]:0", lambda: HEALTHY, LIMIT_MS)
     server.start()
     assert get(server.address, "/livez")[0] == 200
     assert f"http://[::1]:{server.address[1]}" in caplog.text
@@ -213,21 +212,21 @@ def test_address_in_use_is_refused_with_its_name(served):
     """A port that is taken is a clear error that names the setting, and a closed server frees it."""
     (host, port), _ = served
     with pytest.raises(ListenerError, match=rf"{host}:{port} \(health.listener\): Address already in use"):
-        HealthServer(f"{host}:{port}", lambda: HEALTHY, LIMIT_MS).start()
+        ProbeServer(f"{host}:{port}", lambda: HEALTHY, LIMIT_MS).start()
     with pytest.raises(ListenerError, match=r"192\.0\.2\.1:0 "):
-        HealthServer("192.0.2.1:0", lambda: HEALTHY, LIMIT_MS).start()
+        ProbeServer("192.0.2.1:0", lambda: HEALTHY, LIMIT_MS).start()
 
 
 def test_server_may_be_started_again_at_once():
     """After `close` the port is free."""
-    first = HealthServer("127.0.0.1:0", lambda: HEALTHY, LIMIT_MS)
+    first = ProbeServer("127.0.0.1:0", lambda: HEALTHY, LIMIT_MS)
     first.start()
     address = first.address
     assert get(address, "/livez")[0] == 200
     first.close()
     first.close()
     assert first.address is None
-    second = HealthServer(f"{address[0]}:{address[1]}", lambda: HEALTHY, LIMIT_MS)
+    second = ProbeServer(f"{address[0]}:{address[1]}", lambda: HEALTHY, LIMIT_MS)
     second.start()
     assert get(address, "/livez")[0] == 200
     second.close()

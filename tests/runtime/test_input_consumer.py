@@ -7,7 +7,8 @@ from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.runtime.support import produce, settings, wait_until
 
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings, open_consumer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_consumer
 from millrace.records import TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 

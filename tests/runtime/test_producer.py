@@ -12,7 +12,7 @@ from tests.runtime.support import TEXT, read_all, settings, wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import TaskMigratedError, TransactionAbortedError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
 from millrace.runtime.producer import StreamsProducer
 from millrace.runtime.record_collector import KafkaRecordCollector

@@ -23,8 +23,8 @@ from tests.runtime.support import (
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 from millrace.errors import ConfigError
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.live_clients import CredentialWatch, LiveClients
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.credential_watch import CredentialWatch, LiveClients
 from millrace.kafka.security import Security
 from millrace.runtime import KafkaStreams, State
 

@@ -27,9 +27,9 @@ from tests.runtime.support import (
 )
 
 from millrace import StreamsBuilder
+from millrace.assignment.protocol import Assigned, Revoked
 from millrace.engine.task import StreamTask
 from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
-from millrace.kafka.membership import Assigned, Revoked
 from millrace.processor.api import Processor
 from millrace.records import TaskId
 from millrace.runtime import KafkaStreams, State, changelog_reader

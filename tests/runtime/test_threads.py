@@ -195,7 +195,7 @@ def test_tasks_that_moved_while_the_client_was_paused_go_on(kafka, topic_factory
         streams.add_stream_thread()
         wait_until(lambda: len(thread.resources.consumer.partitions) == 2, "two tasks given up")
         streams.remove_stream_thread(60)
-        wait_until(lambda: len(thread.resources.tasks.task_ids) == 4, "and got back")
+        wait_until(lambda: len(thread.tasks.task_ids) == 4, "and got back")
         produce(kafka, source, LINES, partitions=PARTITIONS)
         streams.resume()
         expected = expected_counts(LINES * 2)

@@ -13,8 +13,7 @@ from queue import Empty, SimpleQueue
 
 from tests.soak.topology import build, settings
 
-from millrace.runtime import KafkaStreams
-from millrace.runtime.kafka_streams import UncaughtExceptionResponse
+from millrace.runtime import KafkaStreams, UncaughtExceptionResponse
 
 _log = logging.getLogger("soak")
 

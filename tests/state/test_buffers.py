@@ -20,8 +20,8 @@ from millrace.state.buffered_records import (
     encode_context,
 )
 from millrace.state.grace_buffer import GraceBufferBuilder
-from millrace.state.outer_join import JoinSideKey, LeftOrRightValue, OuterJoinStoreBuilder
-from millrace.state.suppression import NEVER, SuppressionBufferBuilder
+from millrace.state.outer_join_store import JoinSideKey, LeftOrRightValue, OuterJoinStoreBuilder
+from millrace.state.suppression_buffer import NEVER, SuppressionBufferBuilder
 from millrace.state.value_formats import pack_long
 
 S = Serdes.string()

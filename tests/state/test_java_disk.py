@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict
 from millrace.records import NO_HEADERS, Headers, ValueAndTimestamp, Window, Windowed
 from millrace.serdes.primitives import LongSerde, StringSerde
 from millrace.state import Stores
-from millrace.state.positions import decode_position
+from millrace.state.bytes_store import decode_position
 
 RECORDED = json.loads((Path(__file__).parent / "data" / "disk-4.3.1.json").read_text())
 S, L = StringSerde(), LongSerde()

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millrace.records import NO_HEADERS, Headers
+from millrace.serdes import Serdes
+from millrace.serdes.foreign_key import CombinedKeySchema
 from millrace.state import keys
-from millrace.state.positions import decode_position, encode_position
+from millrace.state.bytes_store import decode_position, encode_position
 from millrace.state.value_formats import (
     HEADERS,
     PLAIN,
@@ -26,6 +28,8 @@ INTS = st.integers(0, 2**31 - 1)
 RAW = st.binary(max_size=12)
 SHORT = st.binary(max_size=3).map(lambda raw: bytes(b % 3 * 127 for b in raw))
 HEADER_LISTS = st.lists(st.tuples(st.text(max_size=5), st.none() | RAW), max_size=4).map(Headers)
+
+COMBINED_KEYS = CombinedKeySchema(Serdes.bytes(), "topic-fk", Serdes.bytes(), "topic-pk")
 
 
 @given(RAW, LONGS, INTS)
@@ -50,9 +54,9 @@ def test_session_keys_round_trip(key, start, end):
 @given(RAW, RAW)
 def test_combined_keys_round_trip(foreign, primary):
     """A subscription's key is read back, and starts with its foreign key's prefix."""
-    row = keys.encode_combined_key(foreign, primary)
-    assert keys.decode_combined_key(row) == (foreign, primary)
-    assert row.startswith(keys.combined_key_prefix(foreign))
+    row = COMBINED_KEYS.serialize(foreign, primary)
+    assert COMBINED_KEYS.deserialize(row) == (foreign, primary)
+    assert row.startswith(COMBINED_KEYS.prefix(foreign))
 
 
 @given(LONGS, st.booleans(), RAW)
@@ -68,7 +72,7 @@ def test_keys_are_javas():
     assert keys.encode_time_ordered_window_key(b"b", 5000).hex() == "0000000000000013886200000000"
     assert keys.encode_time_ordered_session_key(b"a", 1500, 1500).hex() == "0000000000000005dc00000000000005dc61"
     assert keys.encode_join_side_key(1000, b"c", left=False).hex() == "00000000000003e80063"
-    assert keys.encode_combined_key(b"q", b"a").hex() == "000000017161"
+    assert COMBINED_KEYS.serialize(b"q", b"a").hex() == "000000017161"
 
 
 @given(SHORT, SHORT, LONGS, LONGS)

@@ -12,7 +12,7 @@ import pytest
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.state.memory_budget import memory_limit, rocksdb_budget
+from millrace.state.rocksdb_options import memory_limit, rocksdb_budget
 
 MIB = 1 << 20
 
@@ -115,7 +115,7 @@ def real_group():
 def test_limit_of_a_real_group_is_seen_by_a_process_in_it(tmp_path):
     """A process that is put into a group of 200 MiB finds that limit; where groups cannot be made, in files like theirs."""
     made = real_group()
-    code = "from millrace.state.memory_budget import memory_limit; from pathlib import Path; import sys; "
+    code = "from millrace.state.rocksdb_options import memory_limit; from pathlib import Path; import sys; "
     if made is None:
         root = tree(tmp_path, "0::/pod\n", **{"pod/memory.max": 200 * MIB, "memory.max": "max"})
     else:

@@ -10,7 +10,7 @@ from millrace.records import Window, Windowed
 from millrace.serdes.primitives import ByteArraySerde, StringSerde
 from millrace.state import Stores
 from millrace.state.keys import SessionKey
-from millrace.state.session_physical import RocksSessionStore, RocksTimeOrderedSessionStore
+from millrace.state.session_bytes_store import RocksSessionStore, RocksTimeOrderedSessionStore
 from millrace.state.suppliers import PersistentSessionSupplier
 from millrace.state.value_formats import PLAIN, SESSION_HEADERS
 

@@ -9,8 +9,7 @@ from millrace.records import TopicPartition
 from millrace.serdes.primitives import StringSerde
 from millrace.state import Stores
 from millrace.state.versioned import PUT_RETURN_CODE_NOT_PUT, PUT_RETURN_CODE_VALID_TO_UNDEFINED, VersionedRecord
-from millrace.state.versioned_physical import default_segment_interval_ms
-from millrace.state.versioned_rows import VersionRow
+from millrace.state.versioned_bytes_store import VersionRow, default_segment_interval_ms
 
 S = StringSerde()
 CHANGELOG = TopicPartition("app-v-changelog", 0)

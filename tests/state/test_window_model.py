@@ -11,7 +11,7 @@ from millrace.serdes.primitives import ByteArraySerde, StringSerde
 from millrace.state import Stores
 from millrace.state.suppliers import PersistentWindowSupplier
 from millrace.state.value_formats import HEADERS, PLAIN, TIME_ORDERED_TIMESTAMPED, TIMESTAMPED
-from millrace.state.window_physical import RocksIndexedWindowStore, RocksTimeOrderedWindowStore, RocksWindowStore
+from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore, RocksWindowStore
 
 RETENTION, SIZE, SEGMENT = 50, 10, 15
 CHANGELOG = TopicPartition("app-w-changelog", 0)

@@ -16,7 +16,7 @@ from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.telemetry import Telemetry, Tracing
-from millrace.telemetry.metric_table import mapping_rows
+from millrace.telemetry.metrics import mapping_rows
 from millrace.topology import Topology
 
 pytestmark = pytest.mark.broker

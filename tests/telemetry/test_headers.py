@@ -11,7 +11,7 @@ from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.records import NO_HEADERS, TaskId
 from millrace.telemetry import configure
-from millrace.telemetry.headers import read_headers
+from millrace.telemetry.setup import read_headers
 
 
 @pytest.fixture

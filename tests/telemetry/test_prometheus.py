@@ -16,7 +16,7 @@ from tests.runtime.support import last_counts, produce, running, settings, two_s
 from millrace.config import StreamsConfig
 from millrace.runtime import State
 from millrace.telemetry import configure
-from millrace.telemetry.metric_table import mapping_rows
+from millrace.telemetry.metrics import mapping_rows
 
 LINES = [f"w{number % 7}" for number in range(50)]
 

@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from millrace.records import NO_HEADERS, Headers, TaskId
 from millrace.runtime.instrumentation import Instrumentation
-from millrace.telemetry import Tracing, attributes
+from millrace.telemetry import Tracing, tracing
 
 THREAD = "app-StreamThread-1"
 TASK = TaskId(0, 3)
@@ -48,7 +48,7 @@ def _process_one(tracing, headers=NO_HEADERS):
 def test_attribute_names_are_the_conventions():
     """Every messaging attribute has the name that the installed semantic conventions give it."""
     known = {value for name, value in vars(conventions).items() if name.isupper() and isinstance(value, str)}
-    ours = {value for name, value in vars(attributes).items() if name.isupper() and value.startswith("messaging.")}
+    ours = {value for name, value in vars(tracing).items() if name.isupper() and value.startswith("messaging.")}
     assert ours <= known
 
 

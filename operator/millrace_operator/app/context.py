@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from millrace.kafka import reset
+from millrace.plan import reset
 from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.act import Executor
 from millrace_operator.cluster.cache import Cache
@@ -24,7 +24,7 @@ class Kafka(Protocol):
     def observe(self, desired: DesiredApp, objects: dict[Key, Object]) -> KafkaState:
         """Ask an application's brokers; takes seconds if they do not answer, and does not raise."""
 
-    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.Observed:
+    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.ObservedApplication:
         """Ask what must be known for a reset.
 
         Raises:

@@ -19,9 +19,9 @@ from typing import Final
 from pydantic import ValidationError
 
 from millrace.errors import ConfigError
-from millrace.kafka import reset
 from millrace.manifest import StreamsApp, check
-from millrace.topology.plan import TopologyPlan
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
 from millrace_operator.app.refs import Ref
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
@@ -93,7 +93,7 @@ class KafkaService:
             (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
         return state
 
-    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.Observed:
+    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.ObservedApplication:
         """Return what the brokers say that must be known for a reset.
 
         Raises:

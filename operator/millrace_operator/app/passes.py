@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from millrace.kafka.requests import give_up_when
+from millrace.kafka.admin_requests import give_up_when
 from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.app.context import ControllerContext
 from millrace_operator.app.failures import FailedError, TransientError, failure_of

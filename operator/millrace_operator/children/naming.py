@@ -28,7 +28,7 @@ import hashlib
 from typing import Any, Final, Literal
 
 from millrace.manifest import API_VERSION
-from millrace.manifest.group import GROUP
+from millrace.manifest.resource import GROUP
 
 MANAGER: Final = "millrace-operator"
 APP_LABEL: Final = f"{GROUP}/app"

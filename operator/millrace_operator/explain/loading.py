@@ -16,7 +16,7 @@ from kubernetes.config.config_exception import ConfigException
 from urllib3.exceptions import HTTPError
 
 from millrace.errors import StreamsError
-from millrace.manifest.group import GROUP, VERSION
+from millrace.manifest.resource import GROUP, VERSION
 from millrace_operator.explain.facts import Facts, Object
 
 _PLURAL: Final = "streamsapps"

@@ -10,12 +10,12 @@ from typing import Final
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsTimeoutError
 from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.admin_requests import given_up
 from millrace.kafka.internal_topics import provision
-from millrace.kafka.requests import given_up
-from millrace.kafka.reset import Member
 from millrace.kafka.resetter import set_offsets
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.connections import AdminConnection
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 
@@ -26,7 +26,7 @@ log = logging.getLogger("millrace_operator.kafka")
 class SetOffsets:
     """Set where the group goes on reading; it must have no members but those that are to leave."""
 
-    leaving: tuple[Member, ...]
+    leaving: tuple[ActiveMember, ...]
     """Members that were killed and did not leave the group."""
     offsets: Mapping[TopicPartition, int]
 

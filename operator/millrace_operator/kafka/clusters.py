@@ -20,10 +20,11 @@ from millrace.errors import (
     StreamsTimeoutError,
     UnsupportedFeatureError,
 )
-from millrace.kafka import reset, resetter
-from millrace.kafka.reset import OffsetTarget
+from millrace.kafka import resetter
 from millrace.manifest import StreamsApp
-from millrace.topology.plan import TopologyPlan
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import OffsetTarget
 from millrace_operator.kafka.actions import KafkaAction, carry_out
 from millrace_operator.kafka.connections import Connections
 from millrace_operator.kafka.credentials import Credentials, needed_secrets
@@ -95,8 +96,8 @@ class KafkaClusters:
         plan: TopologyPlan,
         target: OffsetTarget,
         inputs: Collection[str] = (),
-    ) -> reset.Observed:
-        """Return what `millrace.kafka.reset` must know to work out a reset.
+    ) -> reset.ObservedApplication:
+        """Return what `millrace.plan.reset` must know to work out a reset.
 
         Args:
             app: The application.

@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import AuthenticationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.check import check_brokers
 from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace_operator.kafka.settings import client_settings
 
@@ -53,7 +53,7 @@ class AdminConnection:
             ConfigError: The settings are not valid.
         """
         settings = client_settings(config)
-        check_brokers(settings, timeout_s)
+        check_connection(settings, timeout_s)
         self.admin: AdminClient = open_admin(settings.admin())
         self.groups = GroupAdmin(settings, timeout_s)
         self.opened_at = time.monotonic()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millrace.kafka.secrets import Settings
+from millrace.kafka.security import ClientProperties
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.binding import BindingError, settings_of_binding
 from millrace.manifest.secrets import BINDING, PEM, NamedSecret, secrets_of_brokers
+from millrace.manifest.service_binding import BindingError, settings_of_binding
 
 SecretData = Mapping[str, bytes]
 """What a Secret holds: the bytes of each key, decoded from the API's base64."""
@@ -27,7 +27,7 @@ def needed_secrets(spec: StreamsAppSpec) -> tuple[str, ...]:
 class Credentials:
     """The secret part of an application's client settings. Its representation shows no value."""
 
-    settings: Mapping[str, str] = field(default_factory=Settings)
+    settings: Mapping[str, str] = field(default_factory=ClientProperties)
     """Under librdkafka's names; all in memory, no files."""
     problem: str | None = None
     """What is missing, in words for the user."""
@@ -52,7 +52,7 @@ class Credentials:
                 problems.append(str(error))
         if problems:
             return cls(problem="; ".join(dict.fromkeys(problems)))
-        return cls(Settings(settings))
+        return cls(ClientProperties(settings))
 
 
 class _LackingError(Exception):

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from millrace.errors import AuthorizationError
-from millrace.kafka import reset
 from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
-from millrace.kafka.partition_counts import external_source_topics
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 from millrace_operator.kafka.connections import AdminConnection
 from millrace_operator.model import ConsumerGroup, ConsumerGroupMember, KafkaState, Topic
 
@@ -93,7 +92,7 @@ def pod_of(instance_id: str | None) -> str | None:
     return instance_id if match is None else match["pod"]
 
 
-def _group(state: str, members: Iterable[reset.Member]) -> ConsumerGroup | None:
+def _group(state: str, members: Iterable[reset.ActiveMember]) -> ConsumerGroup | None:
     if state == "Dead":
         return None
     listed = (

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import StreamsApp, StreamsAppSpec
 from millrace.manifest.kafka import IDENTITIES, is_security_setting
 from millrace.manifest.settings import mechanism

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
 
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Self
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
 from millrace_operator.reconcile.drift import needs_apply, stamped

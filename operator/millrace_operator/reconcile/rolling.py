@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from millrace.manifest.fields import duration_ms
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.model import Delete, InstanceStatus, Key, Renewal
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext

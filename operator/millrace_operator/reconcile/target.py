@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from millrace.manifest import StreamsAppSpec
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION

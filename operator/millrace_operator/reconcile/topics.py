@@ -13,15 +13,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from millrace.errors import TopologyError
-from millrace.kafka.partition_counts import (
-    PartitionCounts,
-    external_source_topics,
-    repartition_topics,
-    resolve_partition_counts,
-)
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.status import InternalTopicStatus
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
 from millrace_operator.reconcile.reasons import ConditionReason

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from millrace.kafka import reset
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
+from millrace.plan import reset
 from millrace_operator.kafka.actions import SetOffsets
 from millrace_operator.model import Apply, Delete, DeleteTopics, DesiredApp, Event, Key, Object, SetFinalizer
 
@@ -40,7 +40,7 @@ class ObservedReset:
     """The application; None if there is none."""
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The application's children."""
-    brokers: reset.Observed | None = None
+    brokers: reset.ObservedApplication | None = None
     """What the brokers have of the application; None if they were not asked or do not tell."""
     problem: str | None = None
     """Why they do not tell."""

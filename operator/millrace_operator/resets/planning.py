@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Final
 
 from millrace.errors import ActiveGroupError, ConfigError
-from millrace.kafka import reset
-from millrace.kafka.reset import ResetActions, Start, plan_reset
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import PartitionOffset, ResetResult
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import ResetActions, Start, plan_reset
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 from millrace_operator.model import DesiredApp
 from millrace_operator.reconcile import consumer_group
 from millrace_operator.reconcile.children_view import ChildrenView
@@ -38,7 +38,7 @@ def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan |
 
 
 def work_out(
-    spec: StreamsResetSpec, brokers: reset.Observed, plan: TopologyPlan, app: DesiredApp, view: ChildrenView
+    spec: StreamsResetSpec, brokers: reset.ObservedApplication, plan: TopologyPlan, app: DesiredApp, view: ChildrenView
 ) -> ResetActions:
     """Return what is done to the brokers.
 
@@ -104,7 +104,9 @@ def described(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView)
     )
 
 
-def as_planned(actions: ResetActions, planned: ResetResult, brokers: reset.Observed) -> Mapping[TopicPartition, int]:
+def as_planned(
+    actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
+) -> Mapping[TopicPartition, int]:
     """Return the offsets to set: those that were planned, as a shift worked out twice would shift twice."""
     earliest, latest = brokers.earliest or {}, brokers.latest or {}
     kept = {TopicPartition(item.topic, item.partition): item.offset for item in planned.offsets}

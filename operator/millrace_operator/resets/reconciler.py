@@ -20,11 +20,11 @@ from datetime import datetime
 from typing import Final, Literal
 
 from millrace.errors import ActiveGroupError, ConfigError
-from millrace.kafka import reset
-from millrace.kafka.reset import OffsetTarget, ResetActions
 from millrace.manifest import Condition, StreamsResetSpec, StreamsResetStatus
 from millrace.manifest.streamsreset import ResetResult
-from millrace.topology.plan import TopologyPlan
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import OffsetTarget, ResetActions
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
 from millrace_operator.kafka.actions import SetOffsets
 from millrace_operator.model import Delete, DeleteTopics, DesiredApp, Event, Key, ObservedApp, SetFinalizer
@@ -239,7 +239,7 @@ class _Pass:
         return ResetDecision(actions, status, (event,), _SOON_S)
 
     def _execute(
-        self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.Observed
+        self, spec: StreamsResetSpec, actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
     ) -> ResetDecision:
         if self.overdue and (self.status.message or "").startswith(_NOT_ALL):  # it has been tried, and was refused
             return self._give_up(self.status.message or "")

@@ -1,6 +1,11 @@
-"""Task assignors and their wire formats; pure functions, and the leader's and members' part that call them."""
+"""How a group's tasks are placed on its members: task assignors, their wire formats, and the parts of leader and member.
 
-from millrace.assignment.assignor import Cluster, GroupLeader, select_assignor
+Pure: nothing here knows a Kafka client. The leader asks the cluster through `leader.ClusterAccess`, and the group client
+(`millrace.kafka.membership`) speaks with both parts in the terms of `protocol`.
+"""
+
+from millrace.assignment.assignors import select_assignor
+from millrace.assignment.leader import ClusterAccess, GroupLeader
 from millrace.assignment.member import AssignedTasks, MemberProtocol
 from millrace.assignment.model import (
     LATEST_OFFSET,
@@ -20,7 +25,7 @@ __all__ = [
     "AssignmentConfig",
     "ClientAssignment",
     "ClientState",
-    "Cluster",
+    "ClusterAccess",
     "GroupLeader",
     "HostInfo",
     "MemberProtocol",

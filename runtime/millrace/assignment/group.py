@@ -11,12 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millrace.assignment.assignment_info import (
-    NO_REBALANCE,
-    AssignmentInfo,
-    AssignorError,
-    encode_assignment_info,
-)
 from millrace.assignment.model import (
     LATEST_OFFSET,
     UNKNOWN_OFFSET_SUM,
@@ -25,16 +19,20 @@ from millrace.assignment.model import (
     HostInfo,
     TaskAssignment,
     TaskAssignor,
+    TaskTopology,
 )
-from millrace.assignment.subscription_info import (
+from millrace.assignment.payloads import (
     LATEST_VERSION,
+    NO_REBALANCE,
+    AssignmentInfo,
+    AssignorError,
     SubscriptionInfo,
     decode_subscription_info,
+    encode_assignment_info,
     subscription_version,
 )
+from millrace.assignment.protocol import MemberAssignment, MemberSubscription
 from millrace.assignment.threads import ThreadAssignment, assign_to_threads
-from millrace.assignment.topology import TaskTopology
-from millrace.kafka.membership.api import MemberAssignment, MemberSubscription
 from millrace.records import TaskId, TopicPartition
 
 log = logging.getLogger("millrace.assignment")
@@ -43,7 +41,7 @@ _RETRY_WITHOUT_LAGS_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupMembers:
     """The members of a group, understood."""
 
     members: Mapping[str, MemberSubscription]
@@ -72,7 +70,7 @@ class Group:
         return any(info.error_code == AssignorError.SHUTDOWN_REQUESTED for info in self.infos.values())
 
 
-def read_group(members: Mapping[str, MemberSubscription]) -> Group:
+def read_group(members: Mapping[str, MemberSubscription]) -> GroupMembers:
     """Understand the members' user data.
 
     Raises:
@@ -86,11 +84,11 @@ def read_group(members: Mapping[str, MemberSubscription]) -> Group:
     processes: dict[UUID, list[str]] = {}
     for member, info in sorted(infos.items()):
         processes.setdefault(info.process_id, []).append(member)
-    return Group(members, infos, owners, newer, {process: tuple(ids) for process, ids in processes.items()})
+    return GroupMembers(members, infos, owners, newer, {process: tuple(ids) for process, ids in processes.items()})
 
 
 def assign_group(
-    group: Group,
+    group: GroupMembers,
     topology: TaskTopology,
     end_offset_sums: Mapping[TaskId, int] | None,
     config: AssignmentConfig,
@@ -133,14 +131,14 @@ def assign_group(
     )
 
 
-def error_assignments(group: Group, error: AssignorError) -> dict[str, MemberAssignment]:
+def error_assignments(group: GroupMembers, error: AssignorError) -> dict[str, MemberAssignment]:
     """Return assignments that tell every member why it gets no tasks."""
     info = AssignmentInfo(error_code=error, version=group.version, commonly_supported_version=group.supported_version)
     return dict.fromkeys(group.members, MemberAssignment((), encode_assignment_info(info)))
 
 
 def _clients(
-    group: Group,
+    group: GroupMembers,
     topology: TaskTopology,
     end_offset_sums: Mapping[TaskId, int],
     task_of: Mapping[TopicPartition, TaskId],
@@ -182,7 +180,7 @@ def _lag(offset_sum: int, end_offset_sum: int) -> int:
 
 
 def _previous(
-    group: Group, member: str, client: ClientState, task_of: Mapping[TopicPartition, TaskId]
+    group: GroupMembers, member: str, client: ClientState, task_of: Mapping[TopicPartition, TaskId]
 ) -> tuple[TaskId, ...]:
     owned = {task_of[tp] for tp in group.members[member].owned if group.owners.get(tp) == member and tp in task_of}
     has = group.infos[member].task_offset_sums.keys() - owned
@@ -190,7 +188,7 @@ def _previous(
 
 
 def _encode(
-    group: Group,
+    group: GroupMembers,
     topology: TaskTopology,
     decision: TaskAssignment,
     threads: Mapping[str, ThreadAssignment],
@@ -230,12 +228,12 @@ def _encode(
     return assignments
 
 
-def _owned_by_another(group: Group, member: str, partitions: frozenset[TopicPartition]) -> bool:
+def _owned_by_another(group: GroupMembers, member: str, partitions: frozenset[TopicPartition]) -> bool:
     return any(group.owners.get(partition, member) != member for partition in partitions)
 
 
 def _keep(
-    group: Group,
+    group: GroupMembers,
     topology: TaskTopology,
     member: str,
     hosts: Mapping[HostInfo, frozenset[TopicPartition]],
@@ -256,7 +254,7 @@ def _keep(
 
 
 def _hosts(
-    group: Group, topology: TaskTopology, decision: TaskAssignment
+    group: GroupMembers, topology: TaskTopology, decision: TaskAssignment
 ) -> tuple[dict[HostInfo, frozenset[TopicPartition]], dict[HostInfo, frozenset[TopicPartition]]]:
     hosts, standby_hosts = {}, {}
     for process, members in group.processes.items():

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from millrace.assignment.assignment_info import NO_REBALANCE, AssignmentInfo, AssignorError, decode_assignment_info
 from millrace.assignment.model import HostInfo
-from millrace.assignment.subscription_info import LATEST_VERSION, SubscriptionInfo, encode_subscription_info
+from millrace.assignment.payloads import (
+    LATEST_VERSION,
+    NO_REBALANCE,
+    AssignmentInfo,
+    AssignorError,
+    SubscriptionInfo,
+    decode_assignment_info,
+    encode_subscription_info,
+)
+from millrace.assignment.protocol import Assigned
 from millrace.errors import MissingSourceTopicError, TaskAssignmentError
-from millrace.kafka.membership.api import Assigned
 from millrace.records import TaskId, TopicPartition
 
 

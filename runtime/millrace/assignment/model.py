@@ -1,4 +1,4 @@
-"""What task assignors decide on, and what they decide: values, without any client.
+"""The values that task assignors work with: an application's tasks, the clients that may run them, and the decision.
 
 A *client* is a process, with as many threads as it has group members. Assignors place tasks on clients; `threads` then places a
 client's tasks on its threads.
@@ -12,7 +12,9 @@ from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from millrace.config import StreamsConfig
-from millrace.records import TaskId
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
+from millrace.records import TaskId, TopicPartition
 
 LATEST_OFFSET: Final = -2
 """As an offset sum or lag: the task runs there as an active one."""
@@ -134,37 +136,49 @@ class TaskAssignor(Protocol):
         """
 
 
-class Placement:
-    """A draft of an assignment that assignors work on; mutable, and private to them."""
+@dataclass(frozen=True, slots=True)
+class TaskTopology:
+    """Every task of an application."""
 
-    def __init__(self, clients: Mapping[UUID, ClientState]) -> None:
-        """Begin with nothing assigned."""
-        self.clients = {process_id: clients[process_id] for process_id in sorted(clients)}
-        self.active: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
-        self.standby: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
+    partitions: Mapping[TaskId, frozenset[TopicPartition]]
+    """Task → input partitions: partition n of each source topic that has one."""
+    changelogs: Mapping[TaskId, frozenset[TopicPartition]]
+    """Stateful task → changelog partitions that are topics of their own."""
+    source_changelogs: Mapping[TaskId, frozenset[TopicPartition]]
+    """Stateful task → input partitions that serve as changelogs; their end is the committed offset."""
 
-    def has(self, process_id: UUID, task: TaskId) -> bool:
-        """Return whether a client has a copy of a task."""
-        return task in self.active[process_id] or task in self.standby[process_id]
+    @property
+    def tasks(self) -> frozenset[TaskId]:
+        """Every task."""
+        return frozenset(self.partitions)
 
-    def count(self, process_id: UUID) -> int:
-        """Return how many tasks a client has."""
-        return len(self.active[process_id]) + len(self.standby[process_id])
+    @property
+    def stateful(self) -> frozenset[TaskId]:
+        """Tasks with state that is in changelogs."""
+        return frozenset(self.changelogs.keys() | self.source_changelogs.keys())
 
-    def load(self, process_id: UUID) -> float:
-        """Return how many tasks a client has per thread."""
-        return self.count(process_id) / self.clients[process_id].capacity
+    def task_of(self) -> dict[TopicPartition, TaskId]:
+        """Return which task reads each partition."""
+        return {partition: task for task, partitions in self.partitions.items() for partition in partitions}
 
-    def active_load(self, process_id: UUID) -> float:
-        """Return how many active tasks a client has per thread."""
-        return len(self.active[process_id]) / self.clients[process_id].capacity
 
-    def freeze(self, *, probing_rebalance_needed: bool = False) -> TaskAssignment:
-        """Return the draft as a decision."""
-        return TaskAssignment(
-            {
-                process_id: ClientAssignment(frozenset(self.active[process_id]), frozenset(self.standby[process_id]))
-                for process_id in self.clients
-            },
-            probing_rebalance_needed,
-        )
+def task_topology(plan: TopologyPlan, counts: PartitionCounts) -> TaskTopology:
+    """Derive the tasks of a plan from the partition counts of a cluster."""
+    partitions: dict[TaskId, frozenset[TopicPartition]] = {}
+    changelogs: dict[TaskId, frozenset[TopicPartition]] = {}
+    source_changelogs: dict[TaskId, frozenset[TopicPartition]] = {}
+    for item in plan.subtopologies:
+        logged = {s.changelog_topic for s in item.stores if s.changelog_topic and not s.changelog_is_source}
+        from_source = {s.changelog_topic for s in item.stores if s.changelog_topic and s.changelog_is_source}
+        topics = counts.sources[item.id]
+        for number in range(counts.tasks[item.id]):
+            task = TaskId(item.id, number)
+            partitions[task] = frozenset(
+                TopicPartition(topic, number) for topic in topics if number < counts.topics.get(topic, 0)
+            )
+            if logged:
+                changelogs[task] = frozenset(TopicPartition(topic, number) for topic in logged)
+            if from_source:
+                held = frozenset(TopicPartition(topic, number) for topic in from_source)
+                source_changelogs[task] = held & partitions[task]
+    return TaskTopology(partitions, changelogs, source_changelogs)

@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from millrace.cli import describe, dev, plan, reset, run
-from millrace.cli.failure import report
+from millrace.cli.errors import report
 from millrace.errors import StreamsError
 
 INTERRUPTED = 130

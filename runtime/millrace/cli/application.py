@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import functools
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from millrace.cli.logs import LogFormat, LogLevel
-from millrace.errors import ConfigError
+from millrace.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
@@ -39,7 +42,19 @@ ApplicationIdOption = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
+_SECURITY_FIELDS: Final[dict[str, str]] = {
+    "security.protocol": "spec.kafka.tls and spec.kafka.auth",
+    "sasl.mechanism": "spec.kafka.auth.type",
+    "sasl.username": "spec.kafka.auth.secretRef",
+    "sasl.password": "spec.kafka.auth.secretRef",
+    "ssl.ca.location": "spec.kafka.tls.caSecretRef",
+    "ssl.certificate.location": "spec.kafka.tls.clientCertSecretRef",
+    "ssl.key.location": "spec.kafka.tls.clientCertSecretRef",
+}
+"""Settings made from several fields of a manifest or from Secrets, and the fields to look at."""
+
+
+@dataclass(frozen=True)
 class Application:
     """What to run: where the topology is, and the settings of Kafka Streams."""
 
@@ -57,8 +72,9 @@ class Application:
     """What it says of logs, as the format."""
     log_format: LogFormat = LogFormat.TEXT
 
+    @functools.cached_property
     def config(self) -> StreamsConfig:
-        """Return the validated settings.
+        """The validated settings.
 
         Raises:
             ConfigError: A setting is missing or wrong.
@@ -77,17 +93,15 @@ class Application:
         """
         from millrace.runtime.preflight import check_settings
 
-        config = self.config()
+        config = self.config
         with self.naming_fields():
             check_settings(config)
 
     def naming_fields(self) -> AbstractContextManager[None]:
         """Have errors in this block say which field of the manifest they are about."""
-        from millrace.cli.manifest_fields import naming_fields
-
         if self.manifest is None:
             return nullcontext()
-        return naming_fields(self.manifest, self.manifest_config, self.settings)
+        return _naming_fields(self.manifest, self.manifest_config, self.settings)
 
     def topology(self) -> Topology:
         """Import the user's program and return its topology.
@@ -99,7 +113,7 @@ class Application:
 
         return load_topology(
             self.entrypoint,
-            streams_config=self.config(),
+            streams_config=self.config,
             app_config=self.app_config,
             args=self.args,
             folders=self.folders,
@@ -185,3 +199,37 @@ def setting(text: str) -> tuple[str, str]:
     if not equals or not key.strip():
         raise ConfigError(f"`{text}` is not a setting: write KEY=VALUE, for example num.stream.threads=2")
     return key.strip(), value.strip()
+
+
+@contextlib.contextmanager
+def _naming_fields(manifest: Path, own: Mapping[str, object], settings: Mapping[str, object]) -> Iterator[None]:
+    """Add a note to an error that names a setting, saying which field of the manifest the setting comes from.
+
+    Args:
+        manifest: Where the settings come from.
+        own: Its `spec.kafka.config`.
+        settings: All settings.
+    """
+    try:
+        yield
+    except StreamsError as error:
+        if not getattr(error, "__notes__", ()):
+            from millrace.manifest.kafka import OWNED_SETTINGS
+
+            owned = {
+                key: field for key, field in OWNED_SETTINGS.items() if field.startswith("spec.")
+            } | _SECURITY_FIELDS
+            named = [(found.start(), key) for key in settings if (found := _find(key, str(error))) is not None]
+            fields = [f"spec.kafka.config[{key}]" if key in own else owned.get(key) for _, key in sorted(named)]
+            field = next(filter(None, fields), None)
+            if field is not None:
+                error.add_note(f"In {manifest} this is {field}.")
+        raise
+
+
+def _find(key: str, message: str) -> re.Match[str] | None:
+    short = key
+    for prefix in ("main.", "restore.", "global.", "consumer.", "producer.", "admin."):
+        short = short.removeprefix(prefix)
+    names = "|".join(map(re.escape, {key, short}))
+    return re.search(rf"(?<![\w.])(?:{names})(?![\w.]*\w)", message)

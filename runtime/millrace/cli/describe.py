@@ -44,18 +44,13 @@ def describe(
         application_id = "application"
     app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
     topology = app.topology()
-    match form:
-        case Format.TEXT:
-            text = str(topology.describe())
-        case Format.MERMAID:
-            from millrace.cli.picture import mermaid, pictures
+    if form is Format.TEXT:
+        text = str(topology.describe())
+    else:
+        from millrace.cli.diagram import graphs_of, mermaid, svg
 
-            text = mermaid(pictures(topology.build(app.config())))
-        case Format.SVG:
-            from millrace.cli.picture import pictures
-            from millrace.cli.svg import svg
-
-            text = svg(pictures(topology.build(app.config())))
+        draw = mermaid if form is Format.MERMAID else svg
+        text = draw(graphs_of(topology.build(app.config)))
     if output:
         output.write_text(text)
     else:

@@ -8,19 +8,15 @@ builder. A file's folder and the working directory are importable, as for `pytho
 
 from __future__ import annotations
 
-import difflib
-import importlib
 import inspect
 import itertools
 import sys
-import sysconfig
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millrace.errors import EntrypointError, StreamsError
+from millrace.loading import LoadError, import_attribute, summary, where_raised
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
     from millrace.topology import Topology
 
 DEFAULT_CALLABLE = "topology"
-_FOREIGN_FOLDERS = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<frozen")
 
 
 def load_topology(
@@ -56,8 +51,15 @@ def load_topology(
         if path and path not in sys.path:
             sys.path.insert(0, path)
     sys.argv = [module_name, *args]
-    module = _import(module_name, entrypoint, folder)
-    function = _callable(module, attribute, entrypoint)
+    try:
+        function = import_attribute(module_name, attribute, folder=folder)
+    except LoadError as error:
+        raise EntrypointError(f"{entrypoint}: {error}") from error.__cause__
+    if not callable(function):
+        raise EntrypointError(
+            f"{entrypoint}: `{attribute}` is not callable but of type {type(function).__name__}: "
+            "name a function that returns the topology"
+        )
     return _call(function, entrypoint, app_config or {}, streams_config)
 
 
@@ -90,45 +92,6 @@ def parse(entrypoint: str) -> tuple[str, str, str | None]:
     return module, attribute, None
 
 
-def _import(name: str, entrypoint: str, folder: str | None) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            raise EntrypointError(
-                f"{entrypoint}: there is no module `{missing}` in {folder or Path.cwd()} or among the installed packages; "
-                "run from the folder that holds it, or install it"
-            ) from None
-        raise EntrypointError(
-            f"{entrypoint}: importing `{name}` failed at {_position(error.__traceback__)}: module `{missing}` is not installed"
-        ) from error
-    except SyntaxError as error:
-        raise EntrypointError(f"{entrypoint}: {error.filename}:{error.lineno}: {error.msg}") from error
-    except (Exception, SystemExit) as error:
-        raise EntrypointError(
-            f"{entrypoint}: importing `{name}` raised {_summary(error)} at {_position(error.__traceback__)}"
-        ) from error
-
-
-def _callable(module: ModuleType, attribute: str, entrypoint: str) -> Callable[..., Any]:
-    value: Any = module
-    for step in attribute.split("."):
-        if not hasattr(value, step):
-            names = [name for name in dir(value) if not name.startswith("_")]
-            near = difflib.get_close_matches(step, names, 1, 0.5)
-            hint = f"; did you mean `{near[0]}`?" if near else ""
-            raise EntrypointError(f"{entrypoint}: `{module.__name__}` ({module.__file__}) has no `{step}`{hint}")
-        value = getattr(value, step)
-    if not callable(value):
-        raise EntrypointError(
-            f"{entrypoint}: `{attribute}` is not callable but of type {type(value).__name__}: "
-            "name a function that returns the topology"
-        )
-    function: Callable[..., Any] = value
-    return function
-
-
 def _call(
     function: Callable[..., Any], entrypoint: str, app_config: Mapping[str, Any], streams_config: StreamsConfig | None
 ) -> Topology:
@@ -144,11 +107,9 @@ def _call(
         if isinstance(result, StreamsBuilder):
             result = result.build(streams_config)
     except StreamsError as error:
-        where = _position(error.__traceback__)
-        raise EntrypointError(f"{entrypoint}: {error} (at {where})") from error
+        raise EntrypointError(f"{entrypoint}: {error} (at {where_raised(error)})") from error
     except (Exception, SystemExit) as error:
-        where = _position(error.__traceback__)
-        raise EntrypointError(f"{entrypoint} raised {_summary(error)} at {where}") from error
+        raise EntrypointError(f"{entrypoint} raised {summary(error)} at {where_raised(error)}") from error
     if not isinstance(result, Topology):
         wanted = "a Topology or a StreamsBuilder" + (
             ", or nothing if it fills the one it is given" if arguments else ""
@@ -177,18 +138,3 @@ def _arguments(
             "or a StreamsBuilder and the mapping `config`"
         )
     return offered[: len(wanted)]
-
-
-def _summary(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _position(trace: TracebackType | None) -> str:
-    """Return file and line of the innermost frame that is the user's."""
-    frames = [frame for frame in traceback.extract_tb(trace) if not _is_foreign(frame.filename)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
-
-
-def _is_foreign(filename: str) -> bool:
-    return filename.startswith(_FOREIGN_FOLDERS) or "site-packages" in filename

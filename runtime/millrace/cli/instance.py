@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-from millrace.cli.failure import report
+from millrace.cli.errors import report
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
 from millrace.runtime import run

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,16 +18,15 @@ from millrace.cli.application import (
     SettingOption,
     application,
 )
-from millrace.cli.failure import report
-from millrace.cli.output import prints_on_stderr
+from millrace.cli.errors import report
 from millrace.errors import ConfigError, StreamsError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.tree import Tree
 
-    from millrace.topology.plan import PlannedSubtopology, TopologyPlan
-    from millrace.topology.plan_diff import PlanDiff
+    from millrace.plan.diff import PlanDiff
+    from millrace.plan.model import PlannedSubtopology, TopologyPlan
 
 NEEDS_RESET = 3
 """Exit code of `--diff` when the running state does not fit the new plan."""
@@ -59,11 +61,11 @@ def plan(
     """
     verbose = bool((context.parent or context).params.get("verbose"))
     try:
-        with prints_on_stderr():
+        with _stdout_to_stderr():
             app = application(entrypoint, file, settings=config or (), options={"application.id": application_id})
             old = None if diff is None else _read(diff)
             app.check_settings()
-            result = app.topology().build(app.config()).plan()
+            result = app.topology().build(app.config).plan()
     except StreamsError as error:
         raise typer.Exit(report(error, verbose=verbose, with_reason=as_json)) from None
     indent = 2 if sys.stdout.isatty() else None
@@ -73,21 +75,21 @@ def plan(
         else:
             _show(result, _console())
         return
-    from millrace.topology.plan_diff import Verdict, diff_plans
+    from millrace.plan.diff import PlanVerdict, diff_plans
 
     difference = diff_plans(old, result)
     if as_json:
         print(difference.to_json(indent=indent))
     else:
         _show_diff(difference, _console())
-    if difference.verdict is Verdict.NEEDS_RESET:
+    if difference.verdict is PlanVerdict.NEEDS_RESET:
         raise typer.Exit(NEEDS_RESET)
 
 
 def _read(path: Path) -> TopologyPlan:
     from pydantic import ValidationError
 
-    from millrace.topology.plan import TopologyPlan
+    from millrace.plan.model import TopologyPlan
 
     try:
         plan = TopologyPlan.from_json(path.read_bytes())
@@ -152,3 +154,21 @@ def _grow(branch: Tree, subtopology: PlannedSubtopology) -> None:
         branch.add(f"keeps [cyan]{store.name}[/] ({store.kind}, {where}{changelog})")
     for name in subtopology.sink_topics:
         branch.add(f"writes [green]{name}[/]")
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect all that is written to standard output in this block, even by C code and child processes, to standard error.
+
+    Standard output is for the command's result alone, for programs to read.
+    """
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

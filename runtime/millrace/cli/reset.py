@@ -24,9 +24,9 @@ from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
-    from millrace.kafka.reset import OffsetTarget, ResetActions
+    from millrace.plan.model import TopologyPlan
+    from millrace.plan.reset import OffsetTarget, ResetActions
     from millrace.runtime.state_directory import StateDirectory
-    from millrace.topology.plan import TopologyPlan
 
 
 def reset(
@@ -141,7 +141,7 @@ def _subject(
     options: dict[str, Any] = {"application.id": application_id, "bootstrap.servers": bootstrap}
     if entrypoint is not None or file is not None:
         app = application(entrypoint, file, settings=config, options=options, bootstrap=bootstrap)
-        return app.config(), app.topology().build(app.config()).plan()
+        return app.config, app.topology().build(app.config).plan()
     from millrace.config import StreamsConfig
 
     given = dict(map(setting, config)) | {key: value for key, value in options.items() if value is not None}
@@ -151,7 +151,7 @@ def _subject(
 
 
 def _target(given: dict[str, Any]) -> OffsetTarget:
-    from millrace.kafka.reset import OffsetTarget, Start
+    from millrace.plan.reset import OffsetTarget, Start
 
     chosen = {option: value for option, value in given.items() if value is not None}
     if len(chosen) > 1:

@@ -116,7 +116,7 @@ def run(
 
     code = run_until_stopped(
         app.topology(),
-        app.config(),
+        app.config,
         status_file=status_file,
         drain_file=drain_file,
         stop_with_parent=stop_with_parent,

@@ -14,14 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from millrace.dev import _watchdog
 from millrace.errors import DevKafkaError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _POLL_S = 0.02
 _PAUSE_TIMEOUT_S = 60.0

@@ -1,6 +1,6 @@
 """The jars of Apache Kafka, fetched without Maven: pinned, checked and cached.
 
-`kafka-4.3.1.lock.json`, which `_lock` makes, lists every jar with its size and SHA-256, so what runs is what was tested,
+`kafka-4.3.1.lock.json`, which `_jar_lock` makes, lists every jar with its size and SHA-256, so what runs is what was tested,
 wherever the bytes came from. A jar appears in the cache only complete and verified (it is renamed into place); an interrupted
 download is kept beside it as `.part` and resumed. One process downloads at a time, under a file lock; the others then find
 the jars there.
@@ -16,6 +16,9 @@ import hashlib
 import json
 import os
 import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,21 +32,18 @@ from xml.etree import ElementTree as ET
 
 import platformdirs
 
-from millrace.dev._progress import download_progress
 from millrace.errors import JarDownloadError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import requests
-
-    from millrace.dev._progress import Advance
 
 KAFKA_VERSION = "4.3.1"
 LOCK_FILE = f"kafka-{KAFKA_VERSION}.lock.json"
 _CONNECTIONS = 4
 _TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
+Advance = Callable[[int], None]
+"""Tells the display that so many more bytes have arrived; may be called from any thread."""
 
 
 class Bundle(StrEnum):
@@ -206,7 +206,7 @@ def _download_all(jars: list[Jar], directory: Path, title: str, repository: str)
     total_bytes = sum(jar.size_bytes for jar in jars)
     with (
         _session() as session,
-        download_progress(title, f"{len(jars)} jars from {repository}", total_bytes) as advance,
+        _download_progress(title, f"{len(jars)} jars from {repository}", total_bytes) as advance,
         ThreadPoolExecutor(_CONNECTIONS) as pool,
     ):
         downloads = [pool.submit(_download, session, repository, jar, directory, advance) for jar in jars]
@@ -293,3 +293,33 @@ def _unreachable(jar: Jar, url: str, error: Exception) -> JarDownloadError:
         "HTTPS_PROXY and REQUESTS_CA_BUNDLE if a proxy stands between, set MILLRACE_MAVEN_REPOSITORY to a repository that "
         f"can be reached, or copy a filled cache from another machine to {cache_directory()}"
     )
+
+
+@contextmanager
+def _download_progress(title: str, source: str, total_bytes: int) -> Iterator[Advance]:
+    """Show a download on standard error while the block runs: a bar at a terminal, two plain lines in a log.
+
+    Args:
+        title: What is downloaded.
+        source: How many files from where; left out of the bar, which has one line.
+        total_bytes: How much will arrive.
+    """
+    if sys.stderr.isatty():
+        with _bar(title, total_bytes) as advance:
+            yield advance
+        return
+    started = time.monotonic()
+    print(f"Fetching {title}: {source}, {total_bytes / 1e6:.0f} MB", file=sys.stderr, flush=True)  # noqa: T201
+    yield lambda _bytes: None
+    print(f"Fetched {total_bytes / 1e6:.0f} MB in {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)  # noqa: T201
+
+
+@contextmanager
+def _bar(title: str, total_bytes: int) -> Iterator[Advance]:
+    from rich.console import Console  # noqa: PLC0415 (slow to import, needed at a terminal only)
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(title, total=total_bytes)
+        yield lambda arrived: progress.advance(task, arrived)

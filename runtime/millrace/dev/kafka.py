@@ -13,37 +13,36 @@ import shutil
 import signal
 import tempfile
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
+from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from millrace.dev._archive import ClassArchive
-from millrace.dev._broker_config import (
+from millrace.dev._broker_files import (
     HOST,
+    ClusterState,
     NodePorts,
+    NodeState,
     SaslPlain,
     cluster_id_of,
     format_storage,
     log4j_configuration,
     new_cluster_id,
+    read_running_state,
+    remove_state,
     server_properties,
+    write_state,
 )
 from millrace.dev._ports import free_ports, is_free
 from millrace.dev._process import BrokerProcess
 from millrace.dev._readiness import accepts_connections, has_leaders, quiet_admin, serves
-from millrace.dev._state import ClusterState, NodeState, read_running_state, remove_state, write_state
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import find_java, join_class_path
+from millrace.dev.java import ClassArchive, find_java, join_class_path
 from millrace.errors import BrokerStartError, DevKafkaError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from confluent_kafka.admin import AdminClient
-
-__all__ = ["EmbeddedKafka", "SaslPlain", "serve"]
+__all__ = ["EmbeddedKafka", "SaslPlain"]
 
 _JVM_OPTIONS = (
     "-Xms96m",
@@ -468,45 +467,3 @@ class EmbeddedKafka:
         users = dict(self._security.users) if self._security else {}
         state = ClusterState(self.bootstrap_servers, nodes, self._config, users, self._log_level, self._temporary)
         write_state(self._require_directory(), state)
-
-
-def serve(
-    *,
-    brokers: int = 1,
-    directory: Path | None = None,
-    port: int | None = 9092,
-    config: Mapping[str, str] | None = None,
-    log_level: str = "WARN",
-    report: Callable[[str], None] = print,
-) -> None:
-    """Run a Kafka in the foreground until SIGINT or SIGTERM; call it in the main thread.
-
-    Args:
-        brokers: How many nodes.
-        directory: Where data is kept across runs; nothing is kept when not given.
-        port: The first broker's port, the others follow it; none chooses free ones.
-        config: Broker settings over the defaults.
-        log_level: What the brokers log.
-        report: Gets one line with the bootstrap servers once they serve.
-
-    Raises:
-        BrokerStartError: A broker ended or did not serve in time.
-    """
-    signals: SimpleQueue[int] = SimpleQueue()  # an Event's lock may be held by the thread that its setter interrupts
-    previous = {
-        number: signal.signal(number, lambda got, _: signals.put(got)) for number in (signal.SIGINT, signal.SIGTERM)
-    }
-    ports: Literal["free"] | Sequence[int] = range(port, port + brokers) if port else "free"
-    try:
-        with EmbeddedKafka(brokers, directory=directory, ports=ports, config=config, log_level=log_level) as kafka:
-            report(f"Kafka serves at {kafka.bootstrap_servers}")
-            while True:
-                with contextlib.suppress(Empty):
-                    signals.get(timeout=0.5)
-                    break
-                if len(kafka.pids) < brokers:
-                    message = f"A broker ended by itself. {kafka.log_tails()}"
-                    raise BrokerStartError(message)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -7,33 +7,38 @@ often. Whatever is started here ends with `stop`, or with this process, and the 
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
+
+from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
-from millrace.dev.local_status import InstanceStatus, read_status
-from millrace.dev.local_topics import ask_for_plan, command, provide_topics
-from millrace.errors import DevKafkaError, LocalHostError
-from millrace.kafka.check import check_connection
+from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError
+from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
-from millrace.runtime.rates import RateMeter
-
-if TYPE_CHECKING:
-    from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
+from millrace.runtime.activity import RateMeter
 
 STOP_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 15.0
 _POLL_S = 0.05
 _RATE_WINDOW_S = 5.0
+PLAN_TIMEOUT_S = 120.0
+DEFAULT_PARTITIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +112,7 @@ class LocalHost:
             DevKafkaError: The embedded one cannot be fetched or started.
         """
         if self._options.bootstrap:
-            check_connection(StreamsConfig.of(self._settings()), CHECK_TIMEOUT_S)
+            check_connection(ClientSettings(StreamsConfig.of(self._settings()), "check"), CHECK_TIMEOUT_S)
             self._report(f"Using Kafka at {self.bootstrap_servers}")
         else:
             self._kafka, self._kafka_is_ours = _running_or_new(self.directory.kafka)
@@ -250,3 +255,116 @@ def _state(replica: Replica, status: InstanceStatus | None) -> str:
     if replica.state is not ReplicaState.RUNNING:
         return replica.state.value
     return status.state.lower() if status else "starting"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """One instance at the moment it wrote its status."""
+
+    pid: int
+    state: str
+    tasks: int
+    lag: int | None
+    """Records in the inputs that are not processed yet; none if not known."""
+    records: int
+    """Records processed since the process began."""
+    written_at: float
+    """Seconds since the epoch."""
+
+
+def read_status(path: Path) -> InstanceStatus | None:
+    """Return the status in a file, or none if there is none yet."""
+    try:
+        data = json.loads(path.read_text())
+        return InstanceStatus(
+            pid=data["pid"],
+            state="RESTORING" if data["task_counts"]["restoring"] else data["state"],
+            tasks=len(data["tasks"]),
+            lag=data["lag"]["total"],
+            records=data["processing"]["records"],
+            written_at=data["time_ms"] / 1000,
+        )
+    except (FileNotFoundError, json.JSONDecodeError, KeyError):
+        return None
+
+
+def command(*arguments: str) -> list[str]:
+    """Return the command line that runs `millrace` with this process's interpreter."""
+    return [sys.executable, "-m", "millrace.cli", *arguments]
+
+
+def ask_for_plan(manifest: Path) -> TopologyPlan:
+    """Have the program of a manifest say what it needs.
+
+    Raises:
+        LocalHostError: It cannot; the message is that of `millrace plan`.
+    """
+    try:
+        result = subprocess.run(  # noqa: S603 (the arguments are ours)
+            command("plan", "--file", str(manifest), "--json"),
+            capture_output=True,
+            text=True,
+            timeout=PLAN_TIMEOUT_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired:
+        raise LocalHostError(f"The program did not return its topology within {PLAN_TIMEOUT_S:.0f} s") from None
+    if result.returncode:
+        told = result.stderr.strip().removeprefix("Error: ") or f"exit code {result.returncode}"
+        raise LocalHostError(f"The program cannot say what it needs: {told}")
+    _, brace, rest = result.stdout.partition("{")
+    return TopologyPlan.from_json(brace + rest)
+
+
+def outputs_of(plan: TopologyPlan) -> frozenset[str]:
+    """Return the user's topics that the application writes, where they are known in advance."""
+    written = {name for item in plan.subtopologies for name in item.sink_topics} - repartition_topics(plan).keys()
+    return frozenset(written if plan.dead_letter_topic is None else written | {plan.dead_letter_topic})
+
+
+def provide_topics(
+    admin: AdminClient,
+    plan: TopologyPlan,
+    *,
+    wanted: Mapping[str, int | None],
+    create_missing: bool,
+    report: Callable[[str], None],
+) -> None:
+    """Create the user's topics that are missing and may be created.
+
+    Args:
+        admin: The cluster.
+        plan: What the application reads and writes.
+        wanted: Topics to be there, with their partition counts (None for the default).
+        create_missing: Whether all others that the plan names may be created as well.
+        report: Gets a line for each topic created.
+
+    Raises:
+        MissingSourceTopicError: Input topics are missing and may not be created; names them.
+        StreamsError: The brokers refused to create a topic.
+    """
+    inputs, outputs = external_source_topics(plan), outputs_of(plan)
+    existing = topic_partitions(admin, {*inputs, *outputs, *wanted})
+    partitions = max((existing[name] for name in inputs if name in existing), default=DEFAULT_PARTITIONS)
+    missing = {name: count or partitions for name, count in wanted.items() if name not in existing}
+    others = [name for name in (*sorted(inputs), *sorted(outputs - inputs)) if name not in {*existing, *wanted}]
+    if create_missing:
+        missing |= dict.fromkeys(others, partitions)
+    else:
+        _demand(others, inputs, plan.dead_letter_topic)
+    if missing:
+        create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
+    for name, count in missing.items():
+        report(f"Created topic {name}, partitions: {count}")
+
+
+def _demand(missing: Sequence[str], inputs: Collection[str], dead_letters: str | None) -> None:
+    if not missing:
+        return
+    kinds = {
+        name: "input" if name in inputs else "dead letters" if name == dead_letters else "output" for name in missing
+    }
+    named = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
+    options = " ".join(f"--topic {name}:{DEFAULT_PARTITIONS}" for name in missing)
+    raise MissingSourceTopicError(f"Topics of the application do not exist: {named}. Create them, or add `{options}`")

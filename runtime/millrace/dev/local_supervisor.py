@@ -25,8 +25,7 @@ from rich.table import Table
 
 from millrace.dev._process import is_running
 from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
-from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost
-from millrace.dev.local_topics import command
+from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost, command
 from millrace.errors import LocalHostError
 from millrace.manifest import StreamsApp, load
 

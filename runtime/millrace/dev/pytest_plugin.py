@@ -117,7 +117,7 @@ def own_kafka() -> Iterator[KafkaFactory]:
 def _share_kafka(directory: Path, owner_pid: int, options: Mapping[str, Any]) -> EmbeddedKafka:
     import fcntl  # noqa: PLC0415
 
-    from millrace.dev._state import read_running_state  # noqa: PLC0415
+    from millrace.dev._broker_files import read_running_state  # noqa: PLC0415
     from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
 
     directory.mkdir(mode=0o700, exist_ok=True)

@@ -1,13 +1,11 @@
 """What users write: streams, tables, windows and joins, compiled to a physical topology."""
 
-from millrace.dsl.branched_stream import BranchedKStream
-from millrace.dsl.emit_strategy import EmitStrategy
+from millrace.dsl.branched_stream import Branched, BranchedKStream
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options import (
-    Branched,
     BufferConfig,
     Consumed,
     Grouped,
@@ -22,7 +20,7 @@ from millrace.dsl.options import (
     Suppressed,
     TableJoined,
 )
-from millrace.dsl.options.joining import ForeignKeyWithKey, ValueJoinerWithKey
+from millrace.dsl.options.joined import ForeignKeyWithKey, ValueJoinerWithKey
 from millrace.dsl.store_suppliers import (
     BuiltInDslStoreSuppliers,
     DslKeyValueParams,
@@ -31,7 +29,14 @@ from millrace.dsl.store_suppliers import (
     DslWindowParams,
 )
 from millrace.dsl.streams_builder import StreamsBuilder
-from millrace.dsl.windows import JoinWindows, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.dsl.windows import (
+    EmitStrategy,
+    JoinWindows,
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    UnlimitedWindows,
+)
 
 __all__ = [
     "Branched",

@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.options.splitting import Branched
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.processors import stateless
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 BRANCH = "KSTREAM-BRANCH-"
+
+
+@dataclass(frozen=True, slots=True)
+class Branched(Generic[K, V]):
+    """What becomes of one branch: a name, a function that turns it into another stream, or one that consumes it."""
+
+    name: str | None = None
+    function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None
+    """Its result goes into the result of the split under the branch's name; None keeps the branch out."""
+    consumer: Callable[[KStream[K, V]], Any] | None = None
+    """Uses the branch up: it is not in the result of the split."""
+
+    @classmethod
+    def as_(cls, name: str) -> Branched[Any, Any]:
+        """Name the branch."""
+        return cls(name)
+
+    @classmethod
+    def with_function(
+        cls, function: Callable[[KStream[K, V]], KStream[Any, Any] | None], name: str | None = None
+    ) -> Branched[K, V]:
+        """Put what the function makes of the branch into the result."""
+        return cls(name, function)
+
+    @classmethod
+    def with_consumer(cls, consumer: Callable[[KStream[K, V]], Any], name: str | None = None) -> Branched[K, V]:
+        """Hand the branch to a function, and leave it out of the result."""
+        return cls(name, consumer=consumer)
+
+    def with_name(self, name: str | None) -> Branched[K, V]:
+        """Name the branch."""
+        return replace(self, name=name)
 
 
 class BranchedKStream(Generic[K, V]):

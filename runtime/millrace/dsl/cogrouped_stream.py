@@ -6,19 +6,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, overload
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec
-from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate
+from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 from millrace.serdes.base import Serde
 from millrace.serdes.windowed import SessionWindowedSerde

@@ -8,20 +8,19 @@ refer to one right entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.graph.steps import ProcessorStep, SinkStep
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
     ForeignKeyExtractor,
     ForeignKeySerdes,
@@ -32,15 +31,15 @@ from millrace.dsl.processors.foreign_key_join import (
     SubscriptionReceive,
     SubscriptionSend,
 )
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.store_suppliers import DslKeyValueParams, dsl_suppliers
+from millrace.dsl.table_stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes import Serdes
-from millrace.state.api import StateStore, StoreBuilder
+from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
-from millrace.topology.deferred import DeferredSerde
-from millrace.topology.nodes import RepartitionTopic
+from millrace.topology.model import DeferredSerde, RepartitionTopic
 
 _PREFIX = "KTABLE-FK-JOIN-"
 REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"
@@ -56,23 +55,12 @@ TOPIC_SUFFIX = "-topic"
 
 @dataclass(slots=True, eq=False)
 class SubscriptionStoreSpec:
-    """The store of subscriptions, before the configuration is known. A `StoreBuilder`, resolved by `for_config`."""
+    """The store of subscriptions before the configuration is known: a `DeferredStore`."""
 
     name: str
     serdes: ForeignKeySerdes
     generated_name: bool
     logging_enabled: bool = True
-    caching_enabled: bool = False
-    log_config: Mapping[str, str] = field(default_factory=dict)
-    kind: str = "key-value"
-    retention_ms: int | None = None
-    retain_duplicates: bool = False
-    persistent: bool = True
-    value_format: str = "timestamped"
-
-    def build(self) -> StateStore:
-        """Refuse: there is no configuration yet."""
-        raise TopologyError(f"Store {self.name} has to be resolved for a configuration before it can be built")
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store: its changelog records carry the subscriptions' headers."""

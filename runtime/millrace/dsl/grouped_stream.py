@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import Repartition
-from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
+from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde

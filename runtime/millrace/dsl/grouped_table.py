@@ -7,18 +7,18 @@ from typing import Any, Generic, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, TableRepartition
-from millrace.dsl.graph.steps import ProcessorStep
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import TableOptions, table_options
-from millrace.dsl.options.grouping import Grouped, Materialized
-from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.processors.grouped_table import TableAggregate, writes_both_at_once
+from millrace.dsl.options.grouped import Grouped
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
+from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
+from millrace.dsl.table_stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import Serde
-from millrace.topology.deferred import DeferredSerde
+from millrace.topology.model import DeferredSerde
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -6,18 +6,17 @@ from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep, SinkStep
 from millrace.dsl.graph.repartition import Repartition
 from millrace.dsl.graph.sources import TableStep
-from millrace.dsl.graph.steps import ProcessorStep, SinkStep
-from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Grouped, Materialized
-from millrace.dsl.options.joining import Joined, StreamJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.options.splitting import Printed
-from millrace.dsl.options.topics import Produced, Repartitioned
+from millrace.dsl.options.grouped import Grouped, Repartitioned
+from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
+from millrace.dsl.options.produced import Printed, Produced
 from millrace.dsl.processors import stateless
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.table_stores import table_options
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
 from millrace.processor.adapter import fixed_key_processor_node, processor_node, stores_of

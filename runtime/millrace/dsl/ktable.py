@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.node import GraphNode
-from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.materializing import TableOptions, table_options
-from millrace.dsl.options.grouping import Grouped, Materialized
-from millrace.dsl.options.joining import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.options.suppressing import Suppressed
-from millrace.dsl.processors.grouped_table import TableGroupBy
-from millrace.dsl.processors.table_basics import (
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
+from millrace.dsl.options.grouped import Grouped
+from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
+from millrace.dsl.options.suppressed import Suppressed
+from millrace.dsl.processors.table_aggregate import TableGroupBy
+from millrace.dsl.processors.table_operators import (
     TableFilter,
     TableMapValues,
     TableTransformValues,
     table_to_stream,
 )
 from millrace.dsl.processors.tables import TableProcessor
+from millrace.dsl.table_stores import TableOptions, table_options
 from millrace.processor.api import ProcessingContext
 from millrace.serdes.base import Serde
 

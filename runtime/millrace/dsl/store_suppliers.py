@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from enum import Enum
+from typing import Any, Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
-from millrace.dsl.options.grouping import StoreType
 from millrace.errors import ConfigError
-from millrace.serdes.base import Serde
-from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
+
+
+class StoreType(Enum):
+    """What keeps a table's entries."""
+
+    ROCKS_DB = "rocksDB"
+    IN_MEMORY = "in_memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ class DslSessionParams:
     store_format: str = "default"
 
 
+@runtime_checkable
 class DslStoreSuppliers(Protocol):
     """Makes the store suppliers of the DSL; implement it to keep tables elsewhere.
 
@@ -183,42 +188,3 @@ def _loaded(name: str) -> Any:
         raise ConfigError(
             f"dsl.store.suppliers.class: {name!r} cannot be loaded ({error}); give module:attribute"
         ) from error
-
-
-def is_versioned(supplier: Any) -> bool:
-    """Whether a supplier makes versioned stores."""
-    return hasattr(supplier, "history_retention_ms")
-
-
-def store_builder(
-    supplier: Any,
-    *,
-    kind: str,
-    key_serde: Serde[Any] | None,
-    value_serde: Serde[Any] | None,
-    logging_enabled: bool,
-    caching_enabled: bool,
-    log_config: Mapping[str, str],
-    retain_duplicates: bool,
-) -> StoreBuilder:
-    """Return the builder for a store of the DSL."""
-    builder: Any
-    if kind == "versioned":
-        builder = Stores.versioned_key_value_store_builder(supplier, key_serde, value_serde)
-    elif kind == "session":
-        builder = Stores.session_store_builder(supplier, key_serde, value_serde)
-    elif kind == "window" and retain_duplicates:
-        builder = Stores.join_window_store_builder(supplier, key_serde, value_serde)
-    elif kind == "window":
-        builder = Stores.timestamped_window_store_builder(supplier, key_serde, value_serde)
-    else:
-        builder = Stores.timestamped_key_value_store_builder(supplier, key_serde, value_serde)
-    if logging_enabled:
-        builder.with_logging_enabled(log_config)
-    else:
-        builder.with_logging_disabled()
-    if caching_enabled:
-        builder.with_caching_enabled()
-    elif kind != "versioned":
-        builder.with_caching_disabled()
-    return cast("StoreBuilder", builder)

@@ -9,24 +9,24 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
-from millrace.dsl.graph.steps import ProcessorStep
-from millrace.dsl.graph.stream_joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.kstream import KStream, require_same_builder
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import TableStoreSpec, WindowSpec
-from millrace.dsl.options.joining import Joined, StreamJoined, ValueJoinerWithKey
-from millrace.dsl.options.naming import name_of
+from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey
+from millrace.dsl.options.named import name_of
 from millrace.dsl.processors.stateless import pass_through
-from millrace.dsl.processors.stream_global_join import StreamGlobalTableJoin
 from millrace.dsl.processors.stream_join import stream_join
-from millrace.dsl.processors.stream_table_join import Joiner, StreamTableJoin
+from millrace.dsl.processors.stream_table_join import Joiner, StreamGlobalTableJoin, StreamTableJoin
 from millrace.dsl.store_suppliers import DslKeyValueParams, InMemoryDslStoreSuppliers, dsl_suppliers
+from millrace.dsl.table_stores import TableStoreSpec, WindowSpec
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
-from millrace.state.api import StateStore, StoreBuilder
+from millrace.state.api import StoreBuilder
 from millrace.state.grace_buffer import GraceBufferBuilder
-from millrace.state.outer_join import OuterJoinStoreBuilder
+from millrace.state.outer_join_store import OuterJoinStoreBuilder
+from millrace.topology.model import DeclaredStore
 
 JOIN = "KSTREAM-JOIN-"
 LEFT_JOIN = "KSTREAM-LEFTJOIN-"
@@ -110,7 +110,7 @@ def _with_table(
     graph = stream._graph
     name = graph.names.processor(LEFT_JOIN if left else JOIN, joined.name)
     view = table._processor.view()
-    stores: tuple[StoreBuilder, ...] = ()
+    stores: tuple[DeclaredStore, ...] = ()
     buffer_name = None
     if joined.grace_period_ms is not None:
         if table._node.output_versioned is False:
@@ -328,7 +328,7 @@ def _shared_store(name: str, joined: StreamJoined[Any, Any, Any]) -> SharedStore
 
 @dataclass(slots=True, eq=False)
 class SharedStoreSpec:
-    """The store in which records of both sides wait for a partner. A `StoreBuilder`, resolved by `for_config`."""
+    """The store in which records of both sides wait for a match: a `DeferredStore`."""
 
     name: str
     key_serde: Serde[Any] | None
@@ -338,16 +338,6 @@ class SharedStoreSpec:
     logging_enabled: bool
     log_config: Mapping[str, str] = field(default_factory=dict)
     generated_name: bool = False
-    caching_enabled: bool = False
-    persistent: bool = True
-    kind: str = "list"
-    value_format: str = "plain"
-    retention_ms: int | None = None
-    retain_duplicates: bool = False
-
-    def build(self) -> StateStore:
-        """Refuse: there is no configuration yet."""
-        raise TopologyError(f"Store {self.name} has to be resolved for a configuration before it can be built")
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
         """Return the builder of the real store."""

@@ -10,21 +10,21 @@ from typing import Any, TypeVar
 from millrace.config import StreamsConfig
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.nodes import GlobalStoreStep, StoreStep
 from millrace.dsl.graph.sources import StreamSource, TableSource
-from millrace.dsl.graph.steps import GlobalStoreStep, StoreStep
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.topics import Consumed
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.options.consumed import Consumed
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
+from millrace.dsl.table_stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.adapter import processor_node
 from millrace.processor.api import ProcessorSupplier
 from millrace.state.api import StoreBuilder
 from millrace.topology import Topology
-from millrace.topology.nodes import SourceNode
+from millrace.topology.model import SourceNode
 from millrace.topology.offset_reset import offset_reset_policy
 
 K = TypeVar("K")

@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.dsl.graph.node import GraphNode
-from millrace.dsl.graph.steps import ProcessorStep
+from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.ktable import KTable
-from millrace.dsl.options.suppressing import Suppressed
+from millrace.dsl.options.suppressed import Suppressed
 from millrace.dsl.processors.suppress import TableSuppress
 from millrace.errors import TopologyError
-from millrace.state.suppression import SuppressionBufferBuilder
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 SUPPRESS = "KTABLE-SUPPRESS-"
 
@@ -62,17 +61,10 @@ def window_grace_ms(node: GraphNode) -> int:
     Raises:
         TopologyError: there are none.
     """
-    grace = _grace_upstream(node)
+    grace = node.longest_grace_ms()
     if grace is None:
         raise TopologyError(
             f"Table {node.name} has no windows whose end could be waited for: suppress it with "
             "Suppressed.until_time_limit(…), or aggregate by windows first"
         )
     return grace
-
-
-def _grace_upstream(node: GraphNode) -> int | None:
-    if node.window_grace_ms is not None:
-        return node.window_grace_ms
-    found = [grace for parent in node.parents if (grace := _grace_upstream(parent)) is not None]
-    return max(found, default=None)

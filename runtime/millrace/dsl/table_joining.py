@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from millrace.dsl.graph.table_joins import TableTableJoin
+from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
-from millrace.dsl.materializing import table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.joining import ValueJoinerWithKey
-from millrace.dsl.options.naming import Named, name_of
+from millrace.dsl.options.joined import ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.table_join import JoinSide, TableJoinMerge, TableJoinSide
+from millrace.dsl.table_stores import table_options
 
 JoinKind = Literal["inner", "left", "outer"]
 

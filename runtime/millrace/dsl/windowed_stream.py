@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.materializing import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.options.grouping import Materialized
-from millrace.dsl.options.naming import Named, name_of
-from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named, name_of
+from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
+from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
+from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
+from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.errors import TopologyError
 from millrace.records import Windowed
 from millrace.serdes import Serdes
@@ -75,6 +75,23 @@ def session_spec(windows: SessionWindows, options: TableOptions, emit: EmitStrat
 def time_windowed(key_serde: Serde[Any] | None, length_ms: int) -> Serde[Any] | None:
     """Return the serde of windowed keys; None stays None: a default key serde cannot be told to be the inner one."""
     return None if key_serde is None else TimeWindowedSerde(key_serde, length_ms or None)
+
+
+def windowed_aggregate(
+    store_name: str,
+    windows: Windows | SlidingWindows,
+    emit_strategy: EmitStrategy,
+    initializer: Initializer,
+    aggregator: Aggregator,
+) -> WindowAggregate | SlidingWindowAggregate:
+    """Return the aggregation for a kind of windows.
+
+    Raises:
+        TopologyError: results are asked for on close of windows that never are.
+    """
+    if isinstance(windows, SlidingWindows):
+        return SlidingWindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
+    return WindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
 
 
 class TimeWindowedKStream(Generic[K, V]):

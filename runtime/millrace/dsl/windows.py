@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.errors import TopologyError
@@ -200,6 +201,23 @@ class JoinWindows:
                 f"A join window from {windows.before_ms} ms before to {windows.after_ms} ms after ends before it begins"
             )
         return windows
+
+
+class EmitStrategy(Enum):
+    """When windowed aggregations send results on: with every update of a window, or once when it is final (KIP-825)."""
+
+    ON_WINDOW_UPDATE = "on-window-update"
+    ON_WINDOW_CLOSE = "on-window-close"
+
+    @classmethod
+    def on_window_update(cls) -> EmitStrategy:
+        """Send every update."""
+        return cls.ON_WINDOW_UPDATE
+
+    @classmethod
+    def on_window_close(cls) -> EmitStrategy:
+        """Send one final result, when window end + grace has passed."""
+        return cls.ON_WINDOW_CLOSE
 
 
 def _signed(difference: Duration) -> int:

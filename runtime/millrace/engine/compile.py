@@ -6,8 +6,9 @@ child's closure, and a record's path has no look-ups. `processor/node.py` states
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.engine.node_runtime import CompileEnv, NodeRuntime
@@ -15,9 +16,12 @@ from millrace.engine.sinks import compile_sink, required_serde
 from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import ProcessFn
-from millrace.records import Headers
+from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import Serde
-from millrace.topology.nodes import Node, SinkNode, SourceNode
+from millrace.topology.model import Node, SinkNode, SourceNode
+
+TraceRecord = Callable[[TaskId, str, int, int, Headers], AbstractContextManager[object]]
+"""Given task, topic, partition, offset and headers, returns what brackets the processing of that record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +154,17 @@ def _forward_to_three(first: ProcessFn, second: ProcessFn, third: ProcessFn) -> 
         third(key, value, timestamp, headers)
 
     return forward
+
+
+def traced(source: CompiledSource, task_id: TaskId, current: RecordContext, trace: TraceRecord) -> CompiledSource:
+    """Return a source whose children run in the context that `trace` gives for the current record.
+
+    Only a traced task's sources get this closure in front of their children's; others have nothing extra in a record's path.
+    """
+    forward = source.forward
+
+    def forward_traced(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        with trace(task_id, current.topic or "", current.partition, current.offset, headers):
+            forward(key, value, timestamp, headers)
+
+    return replace(source, forward=forward_traced)

@@ -16,19 +16,17 @@ from pathlib import Path
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledTopology, compile_topology
-from millrace.engine.failures import ErrorHandling
+from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.node_runtime import CompileEnv
-from millrace.engine.record_queue import RecordQueue
-from millrace.engine.settings import default_timestamp_extractor
-from millrace.engine.task_state import IllegalTaskStateError
-from millrace.engine.times import TaskCounters, TaskTimes
+from millrace.engine.record_queue import RecordQueue, default_timestamp_extractor
+from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskTimes
 from millrace.errors import TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import ConsumedRecord, Headers, RecordContext, TaskId, TopicPartition
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import LogChange, StateStore, StoreContext, close_all
 from millrace.state.rocksdb import explain
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
 

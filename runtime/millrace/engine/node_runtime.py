@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import Any
 
 from millrace.config import StreamsConfig
-from millrace.engine.collector import RecordCollector
-from millrace.engine.failures import ErrorHandling
-from millrace.engine.times import TaskTimes
+from millrace.engine.error_handling import ErrorHandling
+from millrace.engine.record_collector import RecordCollector
+from millrace.engine.task_state import TaskTimes
 from millrace.errors import TopologyError
 from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.processor.node import ProcessFn

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from millrace.engine.record_queue import RecordQueue
-from millrace.engine.times import TaskCounters
+from millrace.engine.task_state import TaskCounters
 from millrace.records import ConsumedRecord, TopicPartition
 
 IDLING_DISABLED = -1

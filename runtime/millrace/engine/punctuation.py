@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from millrace.errors import TopologyError
-from millrace.processor.api import Punctuator
+from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 
 
-class Schedule:
+class PunctuationSchedule:
     """One punctuator's schedule, and the handle to cancel it."""
 
     __slots__ = ("cancelled", "interval_ms", "next_ms", "node", "punctuator")
@@ -49,7 +49,7 @@ class PunctuationQueue:
     __slots__ = ("_heap", "next_ms")
 
     def __init__(self) -> None:
-        self._heap: list[Schedule] = []
+        self._heap: list[PunctuationSchedule] = []
         self.next_ms = NEVER
         """When the earliest schedule is due; cheap for a host to compare with its clock."""
 
@@ -59,7 +59,7 @@ class PunctuationQueue:
     def __repr__(self) -> str:
         return f"PunctuationQueue({self._heap!r})"
 
-    def schedule(self, node: str, first_ms: int, interval_ms: int, punctuator: Punctuator) -> Schedule:
+    def schedule(self, node: str, first_ms: int, interval_ms: int, punctuator: Punctuator) -> PunctuationSchedule:
         """Add a schedule.
 
         Raises:
@@ -67,12 +67,12 @@ class PunctuationQueue:
         """
         if interval_ms < 1:
             raise TopologyError(f"Node {node} schedules a punctuator every {interval_ms} ms; the least is 1 ms")
-        entry = Schedule(node, first_ms, interval_ms, punctuator)
+        entry = PunctuationSchedule(node, first_ms, interval_ms, punctuator)
         self._push(entry)
         self.next_ms = self._heap[0].next_ms
         return entry
 
-    def punctuate(self, now_ms: int, call: Callable[[Schedule, int], None]) -> int:
+    def punctuate(self, now_ms: int, call: Callable[[PunctuationSchedule, int], None]) -> int:
         """Call every punctuator that is due at `now_ms`; return how many were called."""
         called = 0
         heap = self._heap
@@ -93,7 +93,7 @@ class PunctuationQueue:
         self._heap.clear()
         self.next_ms = NEVER
 
-    def _push(self, entry: Schedule) -> None:
+    def _push(self, entry: PunctuationSchedule) -> None:
         heap = self._heap
         heap.append(entry)
         child = len(heap) - 1
@@ -105,7 +105,7 @@ class PunctuationQueue:
             child = parent
         heap[child] = entry
 
-    def _pop(self) -> Schedule:
+    def _pop(self) -> PunctuationSchedule:
         heap = self._heap
         top = heap[0]
         last = heap.pop()
@@ -120,3 +120,38 @@ class PunctuationQueue:
                 parent = child
             heap[parent] = last
         return top
+
+
+class TaskSchedules:
+    """The schedules of one task, in stream time and in wall-clock time.
+
+    Args:
+        clock: the wall clock (ms).
+    """
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self.stream_time = PunctuationQueue()
+        self.wall_clock = PunctuationQueue()
+
+    def schedule(
+        self, node: str, interval_ms: int, kind: PunctuationType, punctuator: Punctuator, start_ms: int | None
+    ) -> Cancellable:
+        """Add a schedule.
+
+        Raises:
+            TopologyError: the interval is less than a millisecond, or the start is negative.
+        """
+        if start_ms is not None and start_ms < 0:
+            raise TopologyError(
+                f"Node {node} schedules a punctuator to start at {start_ms}; the start must not be negative"
+            )
+        if kind is PunctuationType.STREAM_TIME:
+            return self.stream_time.schedule(node, start_ms or 0, interval_ms, punctuator)
+        first = self._clock() + interval_ms if start_ms is None else start_ms
+        return self.wall_clock.schedule(node, first, interval_ms, punctuator)
+
+    def clear(self) -> None:
+        """Forget every schedule."""
+        self.stream_time.clear()
+        self.wall_clock.clear()

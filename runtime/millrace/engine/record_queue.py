@@ -8,18 +8,24 @@ fail stays at the head.
 
 from __future__ import annotations
 
+import importlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
+from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
-from millrace.engine.failures import ErrorHandling
-from millrace.engine.times import TaskTimes
-from millrace.errors import FailedProcessingError, StreamsError
+from millrace.engine.error_handling import ErrorHandling
+from millrace.engine.task_state import TaskTimes
+from millrace.errors import ConfigError, FailedProcessingError, StreamsError
 from millrace.processor.api import TimestampExtractor
-from millrace.processor.timestamp_extractors import RECORD_TIMESTAMP_EXTRACTORS
+from millrace.processor.timestamp_extractors import (
+    EXTRACTORS_BY_NAME,
+    RECORD_TIMESTAMP_EXTRACTORS,
+    fail_on_invalid_timestamp,
+)
 from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordContext, TopicPartition
 
 _SHORTEST_RUN = 8
@@ -278,3 +284,29 @@ def _index(batch: list[ConsumedRecord], offset: int) -> int:
 
 def _offset_of(record: ConsumedRecord) -> int:
     return record.offset
+
+
+def default_timestamp_extractor(config: StreamsConfig) -> TimestampExtractor:
+    """Return the extractor of `default.timestamp.extractor`: a function, one of Kafka's names, or `module:attribute`.
+
+    Raises:
+        ConfigError: the value stands for no function.
+    """
+    value: Any = config.default_timestamp_extractor
+    if value is None:
+        return fail_on_invalid_timestamp
+    if isinstance(value, str):
+        name = value.removeprefix("org.apache.kafka.streams.processor.")
+        if name in EXTRACTORS_BY_NAME:
+            return EXTRACTORS_BY_NAME[name]
+        module, colon, attribute = value.partition(":")
+        try:
+            if not colon:
+                raise ImportError("it is not of the form module:attribute")  # noqa: TRY301
+            value = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            known = ", ".join(EXTRACTORS_BY_NAME)
+            raise ConfigError(f"default.timestamp.extractor: {name!r} is none of {known}, and: {error}") from error
+    if not callable(value):
+        raise ConfigError(f"default.timestamp.extractor: {value!r} is not callable")
+    return value  # type: ignore[no-any-return]

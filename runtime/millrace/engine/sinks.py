@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace.engine.collector import RecordCollector
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
+from millrace.engine.record_collector import RecordCollector
 from millrace.errors import ConfigError, InvalidTimestampError, TopologyError
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, Record
 from millrace.serdes.base import Serde
-from millrace.topology.nodes import SinkNode
+from millrace.topology.model import SinkNode
 
 SendFn = Callable[[str, Any, Any, bytes | None, bytes | None, int, Headers], None]
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""

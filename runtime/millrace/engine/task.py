@@ -16,21 +16,17 @@ from types import MappingProxyType
 from typing import Any
 
 from millrace.config import StreamsConfig
-from millrace.engine.collector import RecordCollector
-from millrace.engine.compile import CompiledTopology, compile_topology
-from millrace.engine.failures import ErrorHandling
+from millrace.engine.compile import CompiledTopology, TraceRecord, compile_topology, traced
+from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.offset_metadata import decode_metadata, encode_metadata, merge_processor_metadata
 from millrace.engine.partition_group import PartitionGroup
-from millrace.engine.punctuation import PunctuationQueue, Schedule
-from millrace.engine.record_queue import RecordQueue
-from millrace.engine.settings import default_timestamp_extractor
-from millrace.engine.task_state import IllegalTaskStateError, TaskState, check_transition
-from millrace.engine.times import TaskCounters, TaskTimes
-from millrace.engine.tracing import TraceRecord, traced
-from millrace.errors import StreamsError, TopologyError
+from millrace.engine.punctuation import PunctuationQueue, PunctuationSchedule, TaskSchedules
+from millrace.engine.record_collector import RecordCollector
+from millrace.engine.record_queue import RecordQueue, default_timestamp_extractor
+from millrace.engine.task_state import IllegalTaskStateError, TaskCounters, TaskState, TaskTimes, check_transition
+from millrace.errors import StreamsError
 from millrace.processor.adapter import PASS_THROUGH
-from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.records import (
     NO_HEADERS,
     UNKNOWN_TIMESTAMP,
@@ -42,7 +38,7 @@ from millrace.records import (
 )
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import CacheBudget, ChangelogRecord, StateStore, StoreContext, close_all
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 _log = logging.getLogger(__name__)
 
@@ -104,8 +100,7 @@ class StreamTask:
         self._clock = clock
         self._global_stores = global_stores
         self._trace_record = trace_record
-        self._stream_time_schedules = PunctuationQueue()
-        self._wall_clock_schedules = PunctuationQueue()
+        self._schedules = TaskSchedules(clock)
         self._failures: ErrorHandling | None = None
         self._topology: CompiledTopology | None = None
         self._group: PartitionGroup | None = None
@@ -239,22 +234,22 @@ class StreamTask:
     def punctuate_stream_time(self) -> int:
         """Call the punctuators that stream time has made due; return how many."""
         stream_time = self.times.stream_time
-        if stream_time < self._stream_time_schedules.next_ms:
+        if stream_time < self._schedules.stream_time.next_ms:
             return 0
         self.times.system_time = self._clock()
-        return self._punctuate(self._stream_time_schedules, stream_time)
+        return self._punctuate(self._schedules.stream_time, stream_time)
 
     def punctuate_wall_clock(self, now_ms: int) -> int:
         """Call the punctuators that the wall clock has made due; return how many."""
-        if now_ms < self._wall_clock_schedules.next_ms:
+        if now_ms < self._schedules.wall_clock.next_ms:
             return 0
         self.times.system_time = now_ms
-        return self._punctuate(self._wall_clock_schedules, now_ms)
+        return self._punctuate(self._schedules.wall_clock, now_ms)
 
     @property
     def next_wall_clock_punctuation_ms(self) -> int:
         """When the next wall-clock punctuation is due (2**63 - 1 = never)."""
-        return self._wall_clock_schedules.next_ms
+        return self._schedules.wall_clock.next_ms
 
     # Commits
 
@@ -422,7 +417,7 @@ class StreamTask:
             failures=failures,
             stores=self.stores,
             global_stores=self._global_stores,
-            schedule=self._schedule,
+            schedule=self._schedules.schedule,
             drop_record=self._drop_record,
             request_commit=self._request_commit,
             default_key_serde=default_key_serde(self.config),
@@ -430,18 +425,6 @@ class StreamTask:
             metadata=self._metadata,
             sensors=self.sensors,
         )
-
-    def _schedule(
-        self, node: str, interval_ms: int, kind: PunctuationType, punctuator: Punctuator, start_ms: int | None
-    ) -> Cancellable:
-        if start_ms is not None and start_ms < 0:
-            raise TopologyError(
-                f"Node {node} schedules a punctuator to start at {start_ms}; the start must not be negative"
-            )
-        if kind is PunctuationType.STREAM_TIME:
-            return self._stream_time_schedules.schedule(node, start_ms or 0, interval_ms, punctuator)
-        first = self._clock() + interval_ms if start_ms is None else start_ms
-        return self._wall_clock_schedules.schedule(node, first, interval_ms, punctuator)
 
     def _punctuate(self, schedules: PunctuationQueue, now_ms: int) -> int:
         if self.state is not TaskState.RUNNING:
@@ -452,7 +435,7 @@ class StreamTask:
             self.counters.punctuations += called
         return called
 
-    def _call_punctuator(self, schedule: Schedule, now_ms: int) -> None:
+    def _call_punctuator(self, schedule: PunctuationSchedule, now_ms: int) -> None:
         record = self.record
         record.topic = None
         record.partition = record.offset = -1
@@ -475,8 +458,7 @@ class StreamTask:
 
     def _close_topology(self) -> None:
         topology, self._topology, self._group = self._topology, None, None
-        self._stream_time_schedules.clear()
-        self._wall_clock_schedules.clear()
+        self._schedules.clear()
         self.times.stream_time = UNKNOWN_TIMESTAMP
         if topology is not None:
             topology.close()

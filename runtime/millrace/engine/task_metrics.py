@@ -16,7 +16,7 @@ from millrace.engine.task import StreamTask
 S = TypeVar("S")
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """What a number means over time."""
 
     COUNTER = "counter"
@@ -38,7 +38,7 @@ class Metric(Generic[S]):
 
     group: str
     name: str
-    kind: Kind
+    kind: MetricKind
     level: Level
     unit: str
     """In UCUM, as OpenTelemetry has it: `By`, `ms`, `{record}`."""
@@ -72,7 +72,7 @@ class MetricName(NamedTuple):
 
 TASK_GROUP: Final = "stream-task-metrics"
 NODE_GROUP: Final = "stream-processor-node-metrics"
-_COUNTER, _GAUGE = Kind.COUNTER, Kind.GAUGE
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
 _INFO, _DEBUG = Level.INFO, Level.DEBUG
 
 TASK_METRICS: Final[tuple[Metric[StreamTask], ...]] = (

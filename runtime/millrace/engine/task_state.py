@@ -1,9 +1,12 @@
-"""The states of a task and the moves between them (Kafka Streams' `Task.State`)."""
+"""The state of a task: its life cycle (Kafka Streams' `Task.State`), its clocks and its counters."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from millrace.records import UNKNOWN_TIMESTAMP
 
 
 class TaskState(Enum):
@@ -34,3 +37,26 @@ def check_transition(task_id: object, old: TaskState, new: TaskState) -> None:
     """Raise IllegalTaskStateError unless a task may move from `old` to `new`."""
     if new not in ALLOWED_TRANSITIONS[old]:
         raise IllegalTaskStateError(f"task {task_id} cannot go from {old.value} to {new.value}")
+
+
+@dataclass(slots=True)
+class TaskTimes:
+    """Stream time and the wall clock as the task's nodes see them (ms), in one place where closures can read them."""
+
+    stream_time: int = UNKNOWN_TIMESTAMP
+    """The largest timestamp of a record that processing began for."""
+    system_time: int = 0
+    """The wall clock, read once per batch or punctuation and fixed for as long as that runs."""
+
+
+@dataclass(slots=True)
+class TaskCounters:
+    """What a task has done so far; plain numbers that metrics read on a schedule."""
+
+    records_processed: int = 0
+    dropped_records: int = 0
+    punctuations: int = 0
+    commits: int = 0
+    restored_records: int = 0
+    enforced_processing: int = 0
+    """How often records were processed although an input was empty, because `max.task.idle.ms` had passed."""

@@ -1,6 +1,6 @@
 """What an application asks of the brokers' administration about topics; each with a deadline.
 
-Offsets are in `millrace.kafka.offsets`, repetition in `millrace.kafka.requests`.
+Offsets are in `millrace.kafka.offsets`, repetition in `millrace.kafka.admin_requests`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # t
 from confluent_kafka.cimpl import NewTopic
 
 from millrace.errors import ActiveGroupError
-from millrace.kafka.requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause, request_timeout
+from millrace.kafka.admin_requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause, request_timeout
 
 __all__ = [
     "DescribedTopic",

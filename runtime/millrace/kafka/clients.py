@@ -1,366 +1,71 @@
-"""Settings of every Kafka client an application uses, derived from its `StreamsConfig` as Kafka Streams derives them.
+"""Opening librdkafka's clients, and where they log to.
 
-Precedence, lowest first: our defaults, settings without a prefix, `consumer.`/`producer.`/`admin.`, then `main.consumer.`,
-`restore.consumer.` or `global.consumer.`, and over all what the processing guarantee forces. The data clients never join a group:
-they are given partitions with `assign`/`incremental_assign`; membership is `millrace.kafka.membership`.
+While brokers are away librdkafka logs the same line many times a second; here it appears once every ten seconds.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from millrace.config import StreamsConfig
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
-from millrace.kafka.client_log import librdkafka_log
-from millrace.kafka.live_clients import CredentialWatch, LiveClients
-from millrace.kafka.secrets import HIDDEN, Settings
-from millrace.kafka.security import Security, parse_security
-from millrace.kafka.tokens import Token, Tokens, fetch_token
-from millrace.kafka.translation import translate
-from millrace.references import Hidden, files, is_reference, refers, resolve
+from millrace.kafka.security import HIDDEN, ClientProperties
 
-log = logging.getLogger("millrace.kafka.clients")
+__all__ = ["librdkafka_log", "open_admin", "open_consumer", "open_producer"]
 
-_CLIENT_FIELDS: Final = (
-    *("request_timeout_ms", "retry_backoff_ms", "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
-    *("connections_max_idle_ms", "metadata_max_age_ms", "metadata_recovery_strategy", "receive_buffer_bytes"),
-    *("metadata_recovery_rebootstrap_trigger_ms", "send_buffer_bytes", "enable_metrics_push", "max_poll_records"),
-    *("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "group_instance_id", "security_protocol"),
-)
-"""Fields of StreamsConfig that are client settings: given to the clients only where the user set them."""
-
-_TRANSACTION_TIMEOUT_MS: Final = 10_000
-
-_QUEUE: Final = {"queued.min.messages": 20_000, "queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 5}
-"""How much a consumer fetches ahead, in one queue for all its partitions, and how soon it sees that there is room again.
-
-Every queued record costs librdkafka about half a kilobyte besides its bytes, hence both limits. A response may overshoot them:
-`fetch.max.bytes` is by default the smaller of 50 MiB and `queued.max.messages.kbytes`.
-"""
-_FETCH_WAIT_MS: Final = 100
-"""How long a broker waits for something to send. There is one request at a time to a broker: while the broker waits for
-partitions that are idle, nothing else is fetched from it. The queue holds more than a thread processes in that time."""
-_RESTORE_FETCH_WAIT_MS: Final = 20
-"""The same for changelogs, which nobody reads once they are at their end: there is no idling to be cheap in."""
-
-_MAIN: Final = ("consumer.", "main.consumer.")
-_RESTORE: Final = ("consumer.", "restore.consumer.")
-_GLOBAL: Final = ("consumer.", "global.consumer.")
-_PRODUCER: Final = ("producer.",)
-_ADMIN: Final = ("admin.",)
+_REPEAT_INTERVAL_S: Final = 10.0
+_VARIABLE_PART: Final = re.compile(r" ?\(after .*?\)|, \d+ identical error\(s\) suppressed")
+_MOST_KINDS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class MembershipSettings:
-    """What the group membership client needs; milliseconds throughout."""
+class RepeatFilter(logging.Filter):
+    """Lets each message through once per interval, with the number of repetitions that were dropped since.
 
-    group_id: str
-    instance_id: str | None
-    client_id: str
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_poll_interval_ms: int
-    request_timeout_ms: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    metadata_max_age_ms: int
-    rack_id: str | None = None
+    Messages that differ only in how long a connection had lasted count as the same.
 
-
-class ClientSettings:
-    """The settings of all clients of one process of an application.
-
-    >>> config = StreamsConfig.of({"application.id": "wc", "bootstrap.servers": "127.0.0.1:9092"})
-    >>> settings = ClientSettings(config, process_id="7f3c")
-    >>> settings.producer(1)["client.id"], settings.producer(1)["linger.ms"]
-    ('wc-7f3c-StreamThread-1-producer', 100)
+    Args:
+        interval_s: How long repetitions of a message are dropped.
+        clock: Returns the time in seconds.
     """
 
-    def __init__(self, config: StreamsConfig, process_id: str, *, resolve_references: bool = True) -> None:
-        """Derive settings; nothing is opened.
+    def __init__(self, interval_s: float = _REPEAT_INTERVAL_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._interval_s = interval_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._passed: dict[str, tuple[float, int]] = {}
 
-        Args:
-            config: The application's settings.
-            process_id: The process's UUID (formats §9), stable over restarts.
-            resolve_references: False to look at the settings where the files that they refer to are not at hand.
-
-        Raises:
-            ConfigError: `bootstrap.servers` is missing.
-        """
-        if not config.bootstrap_servers:
-            raise ConfigError("bootstrap.servers is missing: give the host:port of one or more brokers")
-        self._config = config
-        self._process_id = process_id
-        self._resolve = resolve_references
-        self._live = LiveClients()
-        self._tokens: dict[tuple[tuple[str, str], ...], Tokens] = {}
-        self._client_prefix = config.client_id or f"{config.application_id}-{process_id}"
-
-    @property
-    def config(self) -> StreamsConfig:
-        """The settings these are derived from."""
-        return self._config
-
-    # Names
-
-    def thread_name(self, thread: int) -> str:
-        """Return the name of a stream thread (counted from 1), which its clients' ids begin with."""
-        return f"{self._client_prefix}-StreamThread-{thread}"
-
-    def transactional_id(self, thread: int) -> str:
-        """Return the transactional id of a stream thread's producer (EOS-v2)."""
-        return f"{self._config.application_id}-{self._process_id}-{thread}"
-
-    @property
-    def admin_client_id(self) -> str:
-        """The client id of the admin client."""
-        return f"{self._client_prefix}-admin"
-
-    # Clients
-
-    def main_consumer(self, thread: int) -> Settings:
-        """Return settings of the consumer that feeds a stream thread."""
-        return self._consumer(_MAIN, "main consumer", f"{self.thread_name(thread)}-consumer")
-
-    def restore_consumer(self, thread: int) -> Settings:
-        """Return settings of the consumer that restores a thread's state and updates its standbys."""
-        name = f"{self.thread_name(thread)}-restore-consumer"
-        return self._consumer(_RESTORE, "restore consumer", name, fetch_wait_ms=_RESTORE_FETCH_WAIT_MS)
-
-    def global_consumer(self) -> Settings:
-        """Return settings of the consumer that fills global stores."""
-        name = f"{self._client_prefix}-GlobalStreamThread-global-consumer"
-        return self._consumer(_GLOBAL, "global consumer", name)
-
-    def producer(self, thread: int) -> Settings:
-        """Return settings of a stream thread's producer: transactional under exactly-once, else plain.
-
-        Raises:
-            ConfigError: A setting contradicts exactly-once.
-        """
-        given = self._given(*_PRODUCER)
-        defaults: dict[str, Any] = {
-            "linger.ms": 100,
-            "partitioner": "murmur2_random",
-            "queue.buffering.max.messages": 0,
-            "queue.buffering.max.kbytes": 131_072,
-        }
-        forced: dict[str, Any] = {"client.id": f"{self.thread_name(thread)}-producer"}
-        if self._config.exactly_once:
-            self._check_exactly_once(given)
-            timeout = self.transaction_timeout_ms()
-            defaults["transaction.timeout.ms"] = timeout
-            # Java retries for ever within the transaction's time-out; librdkafka wants that said as a number.
-            given["delivery.timeout.ms"] = min(int(given.get("delivery.timeout.ms", timeout)), timeout)
-            forced |= {"enable.idempotence": True, "transactional.id": self.transactional_id(thread)}
-        else:
-            defaults["enable.idempotence"] = True
-            if int(given.get("max.in.flight.requests.per.connection", 5)) > 5 or _turns_off_acks(given):
-                defaults["enable.idempotence"] = False
-        return self._assemble(given, "producer", defaults, forced, _PRODUCER)
-
-    def transaction_timeout_ms(self) -> int:
-        """Return how long a transaction may take (EOS-v2)."""
-        return int(self._given(*_PRODUCER).get("transaction.timeout.ms", _TRANSACTION_TIMEOUT_MS))
-
-    def admin(self) -> Settings:
-        """Return settings of the process's admin client."""
-        return self._assemble(self._given(*_ADMIN), "admin", {}, {"client.id": self.admin_client_id}, _ADMIN)
-
-    def membership(self, thread: int) -> MembershipSettings:
-        """Return settings of a stream thread's group member.
-
-        A static member's instance id is `group.instance.id`-<thread>, as each thread is a member of its own.
-        """
-        config, given = self._config, self._given(*_MAIN)
-
-        def number(key: str, default: int) -> int:
-            return int(given.get(key, default))
-
-        instance = given.get("group.instance.id")
-        return MembershipSettings(
-            group_id=config.application_id,
-            instance_id=None if instance is None else f"{instance}-{thread}",
-            client_id=f"{self.thread_name(thread)}-consumer",
-            session_timeout_ms=number("session.timeout.ms", config.session_timeout_ms),
-            heartbeat_interval_ms=number("heartbeat.interval.ms", config.heartbeat_interval_ms),
-            max_poll_interval_ms=number("max.poll.interval.ms", config.max_poll_interval_ms),
-            request_timeout_ms=number("request.timeout.ms", 30_000),
-            retry_backoff_ms=number("retry.backoff.ms", config.retry_backoff_ms),
-            retry_backoff_max_ms=number("retry.backoff.max.ms", 1_000),
-            metadata_max_age_ms=number("metadata.max.age.ms", config.metadata_max_age_ms),
-            rack_id=given.get("client.rack"),
-        )
-
-    def max_poll_records(self) -> int:
-        """Return how many records the main consumer takes at once (`max.poll.records`)."""
-        given = self._given(*_MAIN)
-        return int(given.get("max.poll.records", self._config.max_poll_records))
-
-    def auto_offset_reset(self) -> str:
-        """Return where to begin without a committed offset: `earliest`, `latest`, `none` or `by_duration:<ISO 8601>`."""
-        return str(self._given(*_MAIN).get("auto.offset.reset", "earliest")).lower()
-
-    def security(self, *prefixes: str) -> Security:
-        """Return the security settings that clients with these prefixes have."""
-        return parse_security(self._given(*prefixes), self._config.security_protocol)
-
-    def tokens(self, *prefixes: str) -> Tokens | None:
-        """Return where clients with these prefixes get their tokens, or None if they use none.
-
-        Clients with the same settings share theirs; what the settings refer to is read again for every token.
-        """
-        oauth = self.security(*prefixes).oauth
-        if oauth is None:
-            return None
-        given = self._given(*prefixes, resolved=False)
-        same = tuple(sorted((key, str(value)) for key, value in given.items() if key.startswith(("sasl.", "https."))))
-
-        def fetch() -> Token:
-            found = self.security(*prefixes).oauth
-            assert found is not None
-            return fetch_token(found, self._config.bootstrap_servers[0])
-
-        return self._tokens.setdefault(same, Tokens(fetch, oauth.extensions))
-
-    def kafka_python(self, thread: int | None = None) -> Settings:
-        """Return settings of kafka-python's networking for a thread's member, or for a process-wide check."""
-        kind = _ADMIN if thread is None else _MAIN
-        given = self._given(*kind)
-        security = parse_security(given, self._config.security_protocol)
-        config = self._config
-        settings = Settings(
-            {
-                **security.for_kafka_python(),
-                "bootstrap_servers": list(config.bootstrap_servers),
-                "client_id": self.admin_client_id if thread is None else f"{self.thread_name(thread)}-consumer",
-                "request_timeout_ms": int(given.get("request.timeout.ms", 30_000)),
-                "reconnect_backoff_ms": int(given.get("reconnect.backoff.ms", config.reconnect_backoff_ms)),
-                "reconnect_backoff_max_ms": int(given.get("reconnect.backoff.max.ms", config.reconnect_backoff_max_ms)),
-                "connections_max_idle_ms": int(given.get("connections.max.idle.ms", config.connections_max_idle_ms)),
-                "metadata_max_age_ms": int(given.get("metadata.max.age.ms", config.metadata_max_age_ms)),
-                "receive_message_max_bytes": 100_000_000,  # a leader receives every member's subscription in one answer
-            }
-        )
-        if security.oauth is not None:
-            settings["sasl_oauth_token_provider"] = self.tokens(*kind)
-        settings.on_open = lambda client: self._live.add(client, kind)
-        return settings
-
-    # Credentials that change
-
-    def watch_credentials(self) -> CredentialWatch:
-        """Return a watch that keeps the clients opened with these settings in credentials; not started.
-
-        Raises:
-            ConfigError: A file that a setting refers to cannot be read.
-        """
-        return CredentialWatch(
-            self._live,
-            lambda kind: self.security(*kind),
-            (_MAIN, _RESTORE, _GLOBAL, _PRODUCER, _ADMIN),
-            [path for value in self._config.client_settings.values() for path in files(value)],
-        )
-
-    # Assembly
-
-    def _given(self, *prefixes: str, resolved: bool = True) -> dict[str, Any]:
-        """Return what the user set for a client: settings without a prefix, then those of the prefixes in order."""
-        config = self._config
-        given = {
-            field.replace("_", "."): getattr(config, field)
-            for field in _CLIENT_FIELDS
-            if field in config.model_fields_set
-        }
-        given |= config.common_client_settings()
-        for prefix in prefixes:
-            given |= config.prefixed(prefix)
-        if not resolved:
-            return given
-        if self._resolve:
-            return {key: resolve(key, value) for key, value in given.items()}
-        return _without_references(given)
-
-    def _consumer(
-        self, kind: tuple[str, ...], client: str, client_id: str, *, fetch_wait_ms: int = _FETCH_WAIT_MS
-    ) -> Settings:
-        given = self._given(*kind)
-        committed_only = self._config.exactly_once
-        if committed_only and given.get("isolation.level", "read_committed") != "read_committed":
-            log.warning(
-                "isolation.level=%s is ignored: exactly_once_v2 reads committed records only", given["isolation.level"]
-            )
-        defaults = {"isolation.level": "read_uncommitted", "fetch.wait.max.ms": fetch_wait_ms, **_QUEUE}
-        forced: dict[str, Any] = {
-            "client.id": client_id,
-            "group.id": self._config.application_id,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "allow.auto.create.topics": False,
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        }
-        if committed_only:
-            forced["isolation.level"] = "read_committed"
-        return self._assemble(given, client, defaults, forced, kind)
-
-    def _assemble(
-        self,
-        given: Mapping[str, Any],
-        client: str,
-        defaults: Mapping[str, Any],
-        forced: Mapping[str, Any],
-        kind: tuple[str, ...],
-    ) -> Settings:
-        security = parse_security(given, self._config.security_protocol)
-        settings = Settings(
-            {
-                **defaults,
-                **translate(given, client),
-                **security.for_librdkafka(),
-                **forced,
-                "bootstrap.servers": ",".join(self._config.bootstrap_servers),
-            }
-        )
-        if (tokens := self.tokens(*kind)) is not None:
-            settings["oauth_cb"] = tokens.for_librdkafka
-        settings.on_open = lambda client: self._live.add(client, kind)
-        return settings
-
-    def _check_exactly_once(self, given: Mapping[str, Any]) -> None:
-        if str(given.get("enable.idempotence", True)).lower() == "false":
-            raise ConfigError("enable.idempotence=false contradicts processing.guarantee=exactly_once_v2: remove it")
-        if int(given.get("max.in.flight.requests.per.connection", 5)) > 5:
-            raise ConfigError("max.in.flight.requests.per.connection must not be more than 5 with exactly_once_v2")
-        if _turns_off_acks(given):
-            raise ConfigError("acks must be all with processing.guarantee=exactly_once_v2")
-        if "transactional.id" in given:
-            log.warning("transactional.id is ignored: each stream thread's producer has one of its own")
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record, after adding the number of repetitions dropped before it to its message."""
+        kind, now = _VARIABLE_PART.sub("", record.getMessage()), self._clock()
+        with self._lock:
+            at, left_out = self._passed.get(kind, (-self._interval_s, 0))
+            if now - at < self._interval_s:
+                self._passed[kind] = at, left_out + 1
+                return False
+            if len(self._passed) >= _MOST_KINDS:
+                self._passed.clear()
+            self._passed[kind] = now, 0
+        if left_out:
+            record.msg, record.args = f"{record.getMessage()} [and {left_out} times before]", ()
+        return True
 
 
-def _turns_off_acks(given: Mapping[str, Any]) -> bool:
-    return str(given.get("acks", "all")) not in {"all", "-1"}
-
-
-def _without_references(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as far as they can be judged without the files: credentials count as there, other values as not given."""
-    kept: dict[str, Any] = {}
-    for key, value in given.items():
-        if key == "sasl.jaas.config" and is_reference(value):
-            kept |= {"sasl.username": value, "sasl.password": value}
-        elif key.startswith(("sasl.", "ssl.")) or not refers(value):
-            kept[key] = value
-    return kept
+librdkafka_log: Final = logging.getLogger("millrace.kafka.librdkafka")
+"""The log of all clients."""
+librdkafka_log.addFilter(RepeatFilter())
 
 
 def open_consumer(settings: Mapping[str, Any]) -> Consumer:
-    """Open a consumer, its log messages going to ours.
+    """Open a consumer that logs to `librdkafka_log`.
 
     Raises:
         ConfigError: librdkafka does not take the settings.
@@ -369,7 +74,7 @@ def open_consumer(settings: Mapping[str, Any]) -> Consumer:
 
 
 def open_producer(settings: Mapping[str, Any]) -> Producer:
-    """Open a producer, its log messages going to ours.
+    """Open a producer that logs to `librdkafka_log`.
 
     Raises:
         ConfigError: librdkafka does not take the settings.
@@ -378,7 +83,7 @@ def open_producer(settings: Mapping[str, Any]) -> Producer:
 
 
 def open_admin(settings: Mapping[str, Any]) -> AdminClient:
-    """Open an admin client, its log messages going to ours.
+    """Open an admin client that logs to `librdkafka_log`.
 
     Raises:
         ConfigError: librdkafka does not take the settings.
@@ -387,9 +92,9 @@ def open_admin(settings: Mapping[str, Any]) -> AdminClient:
 
 
 class _Consumer(Consumer):
-    """As in the library, and can be referred to weakly and given credentials by another thread while it polls.
+    """The library's, plus weak references and credentials that another thread may set while this one polls.
 
-    The library lets in one call at a time: another thread would wait for as long as the owner polls again and again.
+    The library allows one call at a time, so that other thread would wait for as long as the owner keeps polling.
     """
 
     _renewed: tuple[str, str] | None = None
@@ -399,13 +104,13 @@ class _Consumer(Consumer):
         self._renewed = (username, password)
 
     def poll(self, timeout: float = -1) -> Message | None:
-        """As in the library."""
+        """Poll as the library does, with the latest credentials."""
         if self._renewed is not None:
             self._renew(*self._renewed)
         return super().poll(timeout)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As in the library."""
+        """Consume as the library does, with the latest credentials."""
         if self._renewed is not None:
             self._renew(*self._renewed)
         return super().consume(num_messages, timeout)
@@ -416,7 +121,7 @@ class _Consumer(Consumer):
 
 
 class _Producer(Producer):
-    """As in the library, and can be referred to weakly."""
+    """The library's, plus weak references."""
 
 
 _Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
@@ -424,9 +129,8 @@ _Client = TypeVar("_Client", _Consumer, _Producer, AdminClient)
 
 def _open(client: type[_Client], settings: Mapping[str, Any]) -> _Client:
     if "oauth_cb" in settings:
-        settings["oauth_cb"](
-            ""
-        )  # what librdkafka asks it next is answered at once; if there is no token, this tells why
+        # Fetches the token that librdkafka is about to ask for; without one, the error raised here says why.
+        settings["oauth_cb"]("")
     try:
         opened = client(dict(settings), logger=librdkafka_log)
     except KafkaException as error:
@@ -435,6 +139,6 @@ def _open(client: type[_Client], settings: Mapping[str, Any]) -> _Client:
             text = text.replace(value, HIDDEN) if isinstance(value, Hidden) and value else text
         name = client.__name__.lower().strip("_")
         raise ConfigError(f"The settings of the {name} are not valid: {text}") from None
-    if isinstance(settings, Settings) and settings.on_open is not None:
+    if isinstance(settings, ClientProperties) and settings.on_open is not None:
         settings.on_open(opened)
     return opened

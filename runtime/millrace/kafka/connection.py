@@ -23,7 +23,7 @@ from kafka.net.inet import KafkaNetSocket
 from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 
 from millrace.errors import StreamsError, StreamsTimeoutError
-from millrace.kafka.secrets import Settings
+from millrace.kafka.security import ClientProperties
 
 log = logging.getLogger("millrace.kafka.connection")
 
@@ -127,7 +127,7 @@ class Connection:
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
         self.net.start()
         self.manager = _Manager(self.net, **settings)
-        if isinstance(settings, Settings) and settings.on_open is not None:
+        if isinstance(settings, ClientProperties) and settings.on_open is not None:
             settings.on_open(self)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:

@@ -21,10 +21,10 @@ from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.admin_requests import pause
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection import open_network, quiet_library
-from millrace.kafka.requests import pause
-from millrace.kafka.reset import Member
+from millrace.plan.reset import ActiveMember
 from millrace.records import TopicPartition
 
 __all__ = ["DescribedGroup", "GroupAdmin"]
@@ -48,7 +48,7 @@ class DescribedGroup:
 
     state: str
     """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group."""
-    members: tuple[Member, ...] = ()
+    members: tuple[ActiveMember, ...] = ()
 
 
 class GroupAdmin:
@@ -112,12 +112,12 @@ class GroupAdmin:
         if described["group_state"] == "Dead":
             return DescribedGroup("Dead")
         members = (
-            Member(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
+            ActiveMember(item["member_id"], item["group_instance_id"], item["client_id"], item["client_host"])
             for item in described["members"]
         )
         return DescribedGroup(described["group_state"], tuple(members))
 
-    def members(self) -> tuple[Member, ...]:
+    def members(self) -> tuple[ActiveMember, ...]:
         """Return the group's active members; none if there is no such group.
 
         Raises:
@@ -126,7 +126,7 @@ class GroupAdmin:
         """
         return self.describe().members
 
-    def remove(self, members: Collection[Member]) -> None:
+    def remove(self, members: Collection[ActiveMember]) -> None:
         """Make members leave the group; a static one that another has taken the place of is out of it already.
 
         Raises:

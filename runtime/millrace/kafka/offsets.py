@@ -13,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Isolat
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from millrace.kafka.requests import ask, ask_leaders, pause, request_timeout
+from millrace.kafka.admin_requests import ask, ask_leaders, pause, request_timeout
 from millrace.records import TopicPartition
 
 __all__ = ["delete_records", "earliest_offsets", "group_offsets", "latest_offsets", "offsets_for_time"]

@@ -1,4 +1,4 @@
-"""Looking at what an application has on a cluster, and throwing it away: the hands of `millrace.kafka.reset`.
+"""Looking at what an application has on a cluster, and throwing it away: the hands of `millrace.plan.reset`.
 
 Two admin clients, each for what the other cannot do: see `millrace.kafka.group_admin`.
 """
@@ -16,13 +16,22 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError
 from millrace.kafka.admin import all_topic_partitions, delete_topics, group_names
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.kafka.offsets import earliest_offsets, latest_offsets, offsets_for_time
-from millrace.kafka.reset import Member, Observed, OffsetTarget, ResetActions, Start, input_topics, plan_reset
+from millrace.plan.model import TopologyPlan
+from millrace.plan.reset import (
+    ActiveMember,
+    ObservedApplication,
+    OffsetTarget,
+    ResetActions,
+    Start,
+    input_topics,
+    plan_reset,
+)
 from millrace.records import TopicPartition
-from millrace.topology.plan import TopologyPlan
 
 __all__ = ["Resetter", "observe", "set_offsets"]
 
@@ -44,8 +53,8 @@ class Resetter:
     """
 
     def __init__(self, config: StreamsConfig, timeout_s: float = 60.0) -> None:
-        check_connection(config)
         settings = ClientSettings(config, "reset")
+        check_connection(settings)
         self._id = config.application_id
         self._timeout_s = timeout_s
         self._admin: AdminClient = open_admin(settings.admin())
@@ -101,14 +110,14 @@ def observe(
     target: OffsetTarget | None = None,
     inputs: Collection[str] = (),
     timeout_s: float = 60.0,
-) -> Observed:
+) -> ObservedApplication:
     """Return all that `plan_reset` must know of a cluster; the arguments are those that it is given.
 
     Raises:
         AuthorizationError: The principal may not see the group or its topics.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    observed = Observed(
+    observed = ObservedApplication(
         topics=all_topic_partitions(admin, timeout_s),
         groups=group_names(admin, timeout_s),
         members=group.members(),
@@ -130,7 +139,7 @@ def observe(
     )
 
 
-def set_offsets(group: GroupAdmin, leaving: Collection[Member], offsets: Mapping[TopicPartition, int]) -> None:
+def set_offsets(group: GroupAdmin, leaving: Collection[ActiveMember], offsets: Mapping[TopicPartition, int]) -> None:
     """Set the offsets of a group without members, having removed those that are to leave.
 
     Raises:

@@ -7,18 +7,29 @@ they are parsed here into one value.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
-from millrace.kafka.secrets import Settings
-from millrace.kafka.tokens import AWS_MSK_IAM, ENTRA_ID, OIDC, OAuth
+
+_SECRET_KEY = re.compile(
+    r"(password|passwd|secret|jaas|\.key\.pem$|ssl\.keystore\.key|token$|credential|sasl_plain_username)"
+)
+HIDDEN = "[hidden]"
+
+OIDC, AWS_MSK_IAM, ENTRA_ID = "oidc", "aws-msk-iam", "entra-id"
+"""The values of `sasl.oauthbearer.method`: the first is Kafka's own, the others are Millrace's."""
+
+LIBRARIES: Final = {AWS_MSK_IAM: ("aws_msk_iam_sasl_signer", "aws"), ENTRA_ID: ("azure.identity", "azure")}
+"""The library that each needs, and the extra of Millrace that brings it."""
 
 _LOGIN_MODULES = {
     "PlainLoginModule": ("PLAIN",),
@@ -43,6 +54,63 @@ _OAUTH_FIELDS = {
     "aws.region": "region",
 }
 _OAUTH_NEEDS = {OIDC: ("client.id", "client.secret", "token.endpoint.url"), AWS_MSK_IAM: ("aws.region",), ENTRA_ID: ()}
+
+
+def is_secret(key: str) -> bool:
+    """Return whether a setting's value must not be shown."""
+    return _SECRET_KEY.search(key) is not None
+
+
+class ClientProperties(dict[str, Any]):
+    """A client's settings: a plain dict, except that printing it hides passwords, keys, tokens and what comes from files."""
+
+    on_open: Callable[[Any], None] | None = None
+    """Told of the client that is opened with them."""
+
+    def __repr__(self) -> str:
+        return repr(dict(self.shown()))
+
+    __str__ = __repr__
+
+    def shown(self) -> Iterator[tuple[str, Any]]:
+        """Iterate the settings with secret values replaced."""
+        return ((key, HIDDEN if is_secret(key) or isinstance(value, Hidden) else value) for key, value in self.items())
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class OAuth:
+    """How a client gets its tokens. Its representation shows no secret."""
+
+    method: str
+    client_id: str | None = None
+    client_secret: str | None = None
+    token_endpoint: str | None = None
+    scope: str | None = None
+    extensions: Mapping[str, str] = field(default_factory=dict)
+    region: str | None = None
+    """The AWS region of the cluster."""
+    ca_location: str | None = None
+    ca_pem: str | None = None
+
+    def __repr__(self) -> str:
+        return f"OAuth(method={self.method!r})"
+
+    def check_served(self) -> None:
+        """Check that what it needs is installed.
+
+        Raises:
+            ConfigError: It is not.
+        """
+        module, extra = LIBRARIES.get(self.method, ("json", ""))
+        try:
+            found = importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:  # not even the package around it
+            found = False
+        if not found:
+            raise ConfigError(
+                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: install millrace[{extra}] "
+                "into this image"
+            )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -89,9 +157,9 @@ class Security:
         """Return the value of every field, secrets included: to compare, not to show."""
         return tuple(getattr(self, item.name) for item in fields(self))
 
-    def for_librdkafka(self) -> Settings:
+    def for_librdkafka(self) -> ClientProperties:
         """Return the settings under librdkafka's names."""
-        settings = Settings({"security.protocol": self.protocol})
+        settings = ClientProperties({"security.protocol": self.protocol})
         if self.tls:
             settings["ssl.endpoint.identification.algorithm"] = "https" if self.verify_hostname else "none"
             pairs = {
@@ -111,9 +179,9 @@ class Security:
             settings.update(self.others)
         return settings
 
-    def for_kafka_python(self) -> Settings:
+    def for_kafka_python(self) -> ClientProperties:
         """Return the settings under kafka-python's names."""
-        settings = Settings({"security_protocol": self.protocol})
+        settings = ClientProperties({"security_protocol": self.protocol})
         if self.tls:
             settings["ssl_context"] = self.ssl_context()
             settings["ssl_check_hostname"] = self.verify_hostname

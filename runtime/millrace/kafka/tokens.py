@@ -9,7 +9,6 @@ is looked at each time one is made, so changed credentials need no restart.
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import logging
 import ssl
@@ -19,22 +18,17 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
 from millrace.errors import AuthenticationError, BrokerUnreachableError, ConfigError, StreamsError
+from millrace.kafka.security import AWS_MSK_IAM, ENTRA_ID, OAuth
 
-__all__ = ["AWS_MSK_IAM", "ENTRA_ID", "OIDC", "OAuth", "Token", "Tokens", "fetch_token"]
+__all__ = ["Token", "Tokens", "fetch_token"]
 
 log = logging.getLogger("millrace.kafka.tokens")
-
-OIDC, AWS_MSK_IAM, ENTRA_ID = "oidc", "aws-msk-iam", "entra-id"
-"""The values of `sasl.oauthbearer.method`: the first is Kafka's own, the others are Millrace's."""
-
-LIBRARIES: Final = {AWS_MSK_IAM: ("aws_msk_iam_sasl_signer", "aws"), ENTRA_ID: ("azure.identity", "azure")}
-"""The library that each needs, and the extra of Millrace that brings it."""
 
 _TIMEOUT_S: Final = 10.0
 _LONGEST_ANSWER: Final = 1 << 20
@@ -42,42 +36,6 @@ _RENEW_BELOW: Final = 0.25
 """The part of its life that a token must have before it. librdkafka asks when a fifth is left."""
 _SOON_S: Final = 5.0
 """A token that expires so soon does no more."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class OAuth:
-    """How a client gets its tokens. Its representation shows no secret."""
-
-    method: str
-    client_id: str | None = None
-    client_secret: str | None = None
-    token_endpoint: str | None = None
-    scope: str | None = None
-    extensions: Mapping[str, str] = field(default_factory=dict)
-    region: str | None = None
-    """The AWS region of the cluster."""
-    ca_location: str | None = None
-    ca_pem: str | None = None
-
-    def __repr__(self) -> str:
-        return f"OAuth(method={self.method!r})"
-
-    def check_served(self) -> None:
-        """Check that what it needs is installed.
-
-        Raises:
-            ConfigError: It is not.
-        """
-        module, extra = LIBRARIES.get(self.method, ("json", ""))
-        try:
-            found = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:  # not even the package around it
-            found = False
-        if not found:
-            raise ConfigError(
-                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: install millrace[{extra}] "
-                "into this image"
-            )
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -14,9 +14,9 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Producer
 
+from millrace.config_providers import Hidden
 from millrace.errors import ConfigError
-from millrace.kafka.secrets import HIDDEN, Settings, is_secret
-from millrace.references import Hidden
+from millrace.kafka.security import HIDDEN, ClientProperties, is_secret
 
 log = logging.getLogger("millrace.kafka.clients")
 
@@ -158,7 +158,7 @@ def check_value(key: str, value: Any) -> None:
         raise ConfigError(f"Client setting {key}={value!r} is not valid: {message}")
 
 
-def translate(settings: Mapping[str, Any], client: str) -> Settings:
+def translate(settings: Mapping[str, Any], client: str) -> ClientProperties:
     """Return Java client settings under librdkafka's names; security settings are left out (see `security`).
 
     Args:
@@ -168,7 +168,7 @@ def translate(settings: Mapping[str, Any], client: str) -> Settings:
     Raises:
         ConfigError: A value is not valid.
     """
-    translated = Settings()
+    translated = ClientProperties()
     for key, value in settings.items():
         if value is None or key.startswith(_FOR_OTHERS) or key in HANDLED_ELSEWHERE:
             continue
@@ -192,7 +192,7 @@ def translate(settings: Mapping[str, Any], client: str) -> Settings:
         foreign = (*_PRODUCER_ONLY, *_CONSUMER_ONLY)
     for key, value in translated.items():
         check_value(key, value)
-    return Settings({key: value for key, value in translated.items() if not key.startswith(foreign)})
+    return ClientProperties({key: value for key, value in translated.items() if not key.startswith(foreign)})
 
 
 def _converted(key: str, value: Any, convert: Callable[[Any], Any]) -> Any:

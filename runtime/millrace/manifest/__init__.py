@@ -1,9 +1,8 @@
 """The resources of the operator as models: what a manifest may say, what is wrong with one, and what it means to the runtime."""
 
-from millrace.manifest.group import API_VERSION, GROUP, VERSION
-from millrace.manifest.kinds import KINDS, Resource
-from millrace.manifest.loader import check, load, load_all
+from millrace.manifest.loader import KINDS, check, load, load_all
 from millrace.manifest.problems import Problem
+from millrace.manifest.resource import API_VERSION, GROUP, VERSION, Resource
 from millrace.manifest.settings import replica_name, to_streams_config
 from millrace.manifest.status import Condition, StreamsAppStatus
 from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec

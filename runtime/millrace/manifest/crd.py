@@ -14,13 +14,12 @@ from typing import Any
 import yaml
 
 from millrace.manifest.fields import RESOURCE_NAME_LENGTH, RESOURCE_NAME_PATTERN
-from millrace.manifest.group import GROUP, VERSION
-from millrace.manifest.kinds import Resource
 from millrace.manifest.model import with_rules
+from millrace.manifest.resource import GROUP, VERSION, Resource
 from millrace.manifest.status import UNSEEN_GENERATION
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
-from millrace.manifest.structural import structural, violations
+from millrace.manifest.structural_schema import structural, violations
 
 _HEADER = "# Generated from the models in millrace.manifest by `make crds`; changes made here are lost.\n"
 

@@ -1,4 +1,4 @@
-"""The kinds of scalar values that manifests are made of: names, addresses, quantities, durations, entrypoints.
+"""What the fields of manifests are made of: names, addresses, quantities, durations, lists, references to other objects.
 
 Each is a plain string (or number) with rules, and each rule holds in Python and in the API server, with the same message for
 people: regular expressions are those that Go's RE2 and Python read alike.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from millrace.manifest.model import Change, Rule, broken
+from millrace.manifest.model import ManifestModel, Rule, TransitionRule, rule_error
 
 ENTRYPOINT_PATTERN = (
     r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -99,12 +99,20 @@ class Matches:
         return {**self.rule.__get_pydantic_json_schema__(schema, handler), "pattern": self.pattern}
 
 
+def cel_list(texts: Iterable[str]) -> str:
+    """Return strings as a list in CEL.
+
+    >>> cel_list(("a", "b"))
+    "['a', 'b']"
+    """
+    return f"[{', '.join(map(repr, texts))}]"
+
+
 def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
     """Return the rule that a mapping sets none of certain keys; `owned` says what sets each."""
-    keys = f"[{', '.join(repr(key) for key in owned)}]"
     return Rule(
         lambda settings: not settings.keys() & owned.keys(),
-        f"{keys}.all(key, !(key in self))",
+        f"{cel_list(owned)}.all(key, !(key in self))",
         message,
         lambda settings: "; ".join(f"`{key}` is set by {owned[key]}" for key in owned if key in settings),
         ", ".join(f"{key} ({owner})" for key, owner in owned.items()),
@@ -118,7 +126,7 @@ def text(pattern: str, message: str, *, most: int, least: int | None = None) -> 
 
 def _quantity(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | str):
-        raise broken("must be a quantity, for example 10Gi")
+        raise rule_error("must be a quantity, for example 10Gi")
     return str(value)
 
 
@@ -140,7 +148,7 @@ ApplicationId = Annotated[
         "!(self in ['.', '..'])",
         "must not be `.` or `..`, which Kafka does not take in topic names",
     ),
-    Change("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
+    TransitionRule("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
 ]
 """Kafka's `application.id`: at most 200 characters, so that internal topics keep within Kafka's 249."""
 
@@ -212,7 +220,7 @@ _INT_OR_STRING = WithJsonSchema(
         "minimum": 0,
     }
 )
-Amount = Annotated[
+Quantity = Annotated[
     str,
     BeforeValidator(_quantity),
     _INT_OR_STRING,
@@ -220,8 +228,8 @@ Amount = Annotated[
 ]
 """How much of a resource, such as a CPU or memory, in Kubernetes' notation."""
 
-Quantity = Annotated[
-    Amount,
+PositiveQuantity = Annotated[
+    Quantity,
     Rule(
         lambda value: quantity_value(value) > 0,
         "quantity(string(self)).isGreaterThan(quantity('0'))",
@@ -233,7 +241,7 @@ Quantity = Annotated[
 Duration = Annotated[str, *text(DURATION_PATTERN, "must be a duration, for example `100ms`, `30s` or `1m30s`", most=64)]
 """A length of time; `duration_ms` reads it."""
 
-SomeTime = Annotated[
+PositiveDuration = Annotated[
     Duration,
     Rule(
         lambda value: duration_ms(value) > 0,
@@ -245,3 +253,79 @@ SomeTime = Annotated[
 
 Int32 = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "int32"})]
 Int64 = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
+
+
+def atomic_list(most: int, *, least: int | None = None) -> tuple[Any, ...]:
+    """Return what makes a list one whole, which only one writer can own."""
+    return (
+        Field(strict=False, min_length=least, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
+    )
+
+
+def set_list(most: int) -> tuple[Any, ...]:
+    """Return what makes a list a set of scalars."""
+    return (
+        Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
+        Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
+    )
+
+
+def map_list(most: int, key: str = "name") -> tuple[Any, ...]:
+    """Return what makes a list a mapping by one of its entries' fields; `key` is its name in the manifest."""
+
+    def holds(items: Any) -> bool:
+        alias = {field.alias: name for item in items for name, field in type(item).model_fields.items()}
+        values = [getattr(item, alias[key]) for item in items]
+        return len(set(values)) == len(values)
+
+    return (
+        Field(
+            strict=False,
+            max_length=most,
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]},
+        ),
+        Rule(holds, None, f"must not have two entries with the same {key}"),
+    )
+
+
+SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 (no secret, but what the name of one looks like)
+
+SecretKey = Annotated[
+    str,
+    *text(SECRET_KEY_PATTERN, "must be a key of a Secret: letters, digits, `-`, `_` and `.`", least=1, most=253),
+]
+
+
+class LocalReference(ManifestModel):
+    """An object of the same namespace."""
+
+    name: ObjectName
+    """Its name."""
+
+
+class SecretReference(ManifestModel):
+    """A Secret of the same namespace."""
+
+    name: ObjectName
+    """The Secret's name."""
+    keys: Annotated[dict[str, SecretKey], Field(max_length=16)] = Field(default_factory=dict)
+    """Where the Secret names its keys otherwise: the name that is expected, and the Secret's own."""
+
+    def key(self, expected: str) -> str:
+        """Return the Secret's own name of a key.
+
+        >>> SecretReference(name="user", keys={"tls.crt": "user.crt"}).key("tls.crt")
+        'user.crt'
+        """
+        return self.keys.get(expected, expected)
+
+
+def of_keys(*expected: str) -> Rule:
+    """Return what makes a `SecretReference` one to a Secret with certain keys."""
+    names = ", ".join(f"'{key}'" for key in expected)
+    listed = ", ".join(f"`{key}`" for key in expected)
+    return Rule(
+        lambda reference: set(reference.keys) <= set(expected),
+        f"!has(self.keys) || self.keys.all(key, key in [{names}])",
+        f"keys may rename only the keys that are expected here: {listed}",
+    )

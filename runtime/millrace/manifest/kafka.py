@@ -1,4 +1,4 @@
-"""`spec.kafka`: the brokers, how to reach them, and settings under Kafka's own names.
+"""`spec.kafka` and `spec.internalTopics`: the brokers, how to reach them, settings under Kafka's names, internal topics.
 
 Credentials are only ever named (`SecretReference`), or referred to as files, and a setting that would carry one is refused:
 manifests are kept in repositories and read by many.
@@ -13,10 +13,18 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
-from millrace.manifest.fields import BootstrapServer, Url, sets_none_of, text
-from millrace.manifest.lists import in_order
-from millrace.manifest.model import ManifestModel, Rule, broken
-from millrace.manifest.references import LocalReference, SecretReference, of_keys
+from millrace.manifest.fields import (
+    BootstrapServer,
+    LocalReference,
+    SecretReference,
+    Url,
+    atomic_list,
+    cel_list,
+    of_keys,
+    sets_none_of,
+    text,
+)
+from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 OWNED_SETTINGS = {
     "acceptable.recovery.lag": "spec.standby.acceptableRecoveryLag",
@@ -85,20 +93,16 @@ _STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ss
 
 def _setting_value(value: Any) -> Any:
     if isinstance(value, bool):
-        raise broken(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
+        raise rule_error(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
     if not isinstance(value, int | str):
-        raise broken("must be a string or an integer: put it in quotes")
+        raise rule_error("must be a string or an integer: put it in quotes")
     if isinstance(value, str) and len(value) > _LONGEST_VALUE:
-        raise broken(f"must have at most {_LONGEST_VALUE} characters")
+        raise rule_error(f"must have at most {_LONGEST_VALUE} characters")
     return value
 
 
 def _open_secrets(config: Mapping[str, Any]) -> list[str]:
     return [key for key, value in config.items() if key.endswith(SECRET_SETTINGS) and not str(value).startswith("${")]
-
-
-def _list(texts: tuple[str, ...]) -> str:
-    return f"[{', '.join(repr(text) for text in texts)}]"
 
 
 SettingValue = Annotated[
@@ -119,7 +123,7 @@ KafkaConfig = Annotated[
     Rule(
         lambda config: not _open_secrets(config),
         # Kubernetes 1.30 would estimate `string(self[key])` at more than it allows.
-        f"self.all(key, !{_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || "
+        f"self.all(key, !{cel_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || "
         "(type(self[key]) == string && self[key].startsWith('${')))",
         "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef, or be "
         "references to files of a mounted Secret as ${directory:FOLDER:FILE}",
@@ -194,7 +198,7 @@ class Auth(ManifestModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda auth: (auth.type in _WITHOUT_SECRET) != (auth.secret_ref is not None),
-            f"(self.type in {_list(_WITHOUT_SECRET)}) != has(self.secretRef)",
+            f"(self.type in {cel_list(_WITHOUT_SECRET)}) != has(self.secretRef)",
             "secretRef must name the Secret with the credentials, unless type is mtls, aws-msk-iam or entra-id, which have none",
         ),
         Rule(
@@ -244,7 +248,7 @@ class Kafka(ManifestModel):
 
     bootstrap_servers: Annotated[
         tuple[BootstrapServer, ...],
-        *in_order(64, least=1),
+        *atomic_list(64, least=1),
     ] = ()
     """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
     binding_secret_ref: LocalReference | None = None
@@ -282,15 +286,59 @@ class Kafka(ManifestModel):
         ),
         Rule(
             lambda kafka: kafka.auth is None or kafka.auth.type not in IDENTITIES or kafka.tls is not None,
-            f"!has(self.auth) || !(self.auth.type in {_list(IDENTITIES)}) || has(self.tls)",
+            f"!has(self.auth) || !(self.auth.type in {cel_list(IDENTITIES)}) || has(self.tls)",
             "tls must be given when auth.type is aws-msk-iam or entra-id, as others must not see the tokens; `tls: {}` does",
         ),
         Rule(
             _leaves_security_to_the_fields,
             "(!has(self.tls) && !has(self.auth) && !has(self.bindingSecretRef)) || !has(self.config) || self.config.all(key, "
             f"!key.matches('{SECURITY_PATTERN}') || "
-            f"{_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",
+            f"{cel_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",
             "config must not set security.protocol, sasl.*, ssl.* or https.* beside the fields tls, auth and bindingSecretRef "
             f"(but {', '.join(_STAYS_FREE)})",
+        ),
+    )
+
+
+OWNED_TOPIC_SETTINGS = {
+    "cleanup.policy": "the topology, for each topic",
+    "min.insync.replicas": "spec.internalTopics.minInsyncReplicas",
+    "replication.factor": "spec.internalTopics.replicationFactor",
+}
+"""Settings of topics that `spec.internalTopics.config` may not set, and what sets each."""
+
+
+TopicConfig = Annotated[
+    dict[str, SettingValue],
+    Field(max_length=64),
+    sets_none_of(OWNED_TOPIC_SETTINGS, "must not set what other fields or the topology set"),
+]
+"""Settings of topics under Kafka's names, such as `segment.bytes`."""
+
+
+class InternalTopics(ManifestModel):
+    """The topics that hold the application's state and what it repartitions."""
+
+    management: Literal["Admin", "VerifyOnly"] = "Admin"
+    """`Admin`: the operator creates them. `VerifyOnly`: somebody else does, and the operator says what is missing."""
+    replication_factor: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
+    """How many brokers hold each partition; the brokers' default if not given."""
+    min_insync_replicas: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
+    """How many of them must have a record before it counts as written; the brokers' default if not given."""
+    config: TopicConfig = Field(default_factory=dict)
+    """Further settings of these topics, under Kafka's names. What a store sets for its own topic goes first."""
+    deletion_policy: Literal["Retain", "Delete"] = "Retain"
+    """Whether they are deleted with the StreamsApp. `spec.deletionPolicy: Purge` deletes them in any case."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            lambda topics: (
+                topics.replication_factor is None
+                or topics.min_insync_replicas is None
+                or topics.min_insync_replicas <= topics.replication_factor
+            ),
+            "!has(self.replicationFactor) || !has(self.minInsyncReplicas) || "
+            "self.minInsyncReplicas <= self.replicationFactor",
+            "minInsyncReplicas must not be more than replicationFactor: nothing could be written",
         ),
     )

@@ -10,20 +10,21 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, Final, TypeVar, overload
 
 from pydantic import ValidationError
 
 from millrace.errors import ManifestError
-from millrace.manifest.document import Document, DocumentError, documents
-from millrace.manifest.group import API_VERSION, GROUP
-from millrace.manifest.kinds import KINDS, Resource
 from millrace.manifest.problems import Problem, problem, shown
+from millrace.manifest.resource import API_VERSION, GROUP, Resource
 from millrace.manifest.streamsapp import StreamsApp
 from millrace.manifest.streamsreset import StreamsReset
+from millrace.manifest.yaml_document import Document, DocumentError, documents
 
-_APP = "StreamsApp"
-_R = TypeVar("_R", StreamsApp, StreamsReset)
+KINDS: Final[Mapping[str, type[Resource]]] = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
+"""Every kind of the API group; a new one is registered here."""
+
+_R = TypeVar("_R", bound=Resource)
 
 
 def load(source: Path | str) -> StreamsApp:
@@ -40,7 +41,7 @@ def load(source: Path | str) -> StreamsApp:
     if not apps:
         others += [f"{resource.kind} {resource.metadata.name}" for resource in resources]
         found_instead = f"; it has {', '.join(others)}" if others else ", it is empty"
-        raise ManifestError(f"{name} holds no StreamsApp (apiVersion: {API_VERSION}, kind: {_APP}){found_instead}")
+        raise ManifestError(f"{name} holds no StreamsApp (apiVersion: {API_VERSION}, kind: StreamsApp){found_instead}")
     if len(apps) > 1:
         names = ", ".join(app.metadata.name for app in apps)
         raise ManifestError(f"{name} holds {len(apps)} StreamsApps ({names}) where one is expected: split the file")
@@ -61,10 +62,10 @@ def load_all(source: Path | str) -> list[Resource]:
 
 
 @overload
-def check(value: Any) -> tuple[StreamsApp | None, list[Problem]]: ...
+def check(value: object) -> tuple[StreamsApp | None, list[Problem]]: ...
 @overload
-def check(value: Any, kind: type[_R]) -> tuple[_R | None, list[Problem]]: ...
-def check(value: Any, kind: type[Any] = StreamsApp) -> tuple[Any, list[Problem]]:
+def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]: ...
+def check(value: object, kind: type[Resource] = StreamsApp) -> tuple[Resource | None, list[Problem]]:
     """Validate the data of a manifest and return the model, or none and the problems.
 
     Args:
@@ -117,13 +118,13 @@ def _read(source: Path | str) -> tuple[str, str]:
         raise ManifestError(f"Cannot read the manifest {path}: {error.strerror}") from None
 
 
-def _kind_of(value: Any) -> type[Any]:
+def _kind_of(value: object) -> type[Resource]:
     kind = value.get("kind") if isinstance(value, Mapping) else None
     near = difflib.get_close_matches(kind.lower(), map(str.lower, KINDS), 1, 0.8) if isinstance(kind, str) else []
     return next((model for name, model in KINDS.items() if [name.lower()] == near), StreamsApp)
 
 
-def _is_something_else(value: Any) -> bool:
+def _is_something_else(value: object) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str) or "apiVersion" not in value:
         return False
     group = str(value["apiVersion"]).partition("/")[0]

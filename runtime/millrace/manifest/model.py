@@ -43,7 +43,7 @@ class Rule:
             PydanticCustomError: It breaks the rule.
         """
         if not self.holds(value):
-            raise broken(f"{self.message}: {self.offenders(value)}" if self.offenders else self.message)
+            raise rule_error(f"{self.message}: {self.offenders(value)}" if self.offenders else self.message)
         return value
 
     def validations(self) -> list[Validation]:
@@ -62,7 +62,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TransitionRule:
     """A rule about changes of a value, which only the API server can check; stands where a `Rule` can."""
 
     cel: str
@@ -94,7 +94,7 @@ class ManifestModel(BaseModel):
 
     rules: ClassVar[tuple[Rule, ...]] = ()
     """What its fields demand of each other."""
-    changes: ClassVar[tuple[Change, ...]] = ()
+    transition_rules: ClassVar[tuple[TransitionRule, ...]] = ()
     """What must hold when they change."""
 
     @model_validator(mode="before")
@@ -119,7 +119,9 @@ class ManifestModel(BaseModel):
         own = handler.resolve_ref_schema(outer)
         rules = [validation for rule in cls.rules for validation in rule.validations()]
         own.update(
-            with_rules(own, [*rules, *(validation for change in cls.changes for validation in change.validations())])
+            with_rules(
+                own, [*rules, *(validation for change in cls.transition_rules for validation in change.validations())]
+            )
         )
         return outer
 
@@ -130,7 +132,7 @@ class StatusModel(ManifestModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class PassedOn(ManifestModel):
+class KubernetesModel(ManifestModel):
     """A value of a type of Kubernetes' own: what Millrace needs of it is checked, and all of it is handed on."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
@@ -141,6 +143,6 @@ def with_rules(schema: JsonSchemaValue, rules: Sequence[Validation]) -> JsonSche
     return {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, ()), *rules]} if rules else schema
 
 
-def broken(rule: str) -> PydanticCustomError:
+def rule_error(rule: str) -> PydanticCustomError:
     """Return the error of a value that breaks a rule, worded `must be …` so that it reads after the field's path."""
     return PydanticCustomError("manifest_rule", "{rule}", {"rule": rule})

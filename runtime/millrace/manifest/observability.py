@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import Labels, SomeTime, Url
+from millrace.manifest.fields import Labels, PositiveDuration, SecretReference, Url, of_keys
 from millrace.manifest.model import ManifestModel, Rule
-from millrace.manifest.references import SecretReference, of_keys
 
 _RATIO_SAMPLERS = ("traceidratio", "parentbased_traceidratio")
 
@@ -53,7 +52,7 @@ class PodMonitor(ManifestModel):
 
     enabled: bool = False
     """Whether there is one; the pods serve `/metrics` then, and only then."""
-    interval: SomeTime = "30s"
+    interval: PositiveDuration = "30s"
     """How often the pods are asked."""
     labels: Labels = Field(default_factory=dict)
     """Labels by which Prometheus selects it."""

@@ -10,10 +10,20 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import OBJECT_NAME_PATTERN, Amount, Annotations, Image, Labels, ObjectName, text
-from millrace.manifest.lists import by_key, in_order
-from millrace.manifest.model import ManifestModel, PassedOn, Rule
-from millrace.manifest.references import SecretKey
+from millrace.manifest.fields import (
+    OBJECT_NAME_PATTERN,
+    Annotations,
+    Image,
+    Labels,
+    ObjectName,
+    Quantity,
+    SecretKey,
+    atomic_list,
+    cel_list,
+    map_list,
+    text,
+)
+from millrace.manifest.model import KubernetesModel, ManifestModel, Rule
 
 APP_CONTAINER = "millrace"
 """The container that runs the program."""
@@ -35,15 +45,11 @@ _SEARCH_PATTERN = r"^(\.|[a-z0-9_]([-a-z0-9_]*[a-z0-9])?(\.[a-z0-9_]([-a-z0-9_]*
 _ABSOLUTE_PATTERN = "^(/[^/:]+)+$"
 
 
-def _list(texts: tuple[str, ...] | list[str]) -> str:
-    return f"[{', '.join(repr(text) for text in texts)}]"
-
-
 PodLabels = Annotated[
     Labels,
     Rule(
         lambda labels: not any(key.startswith(_OWN_LABELS) for key in labels),
-        f"self.all(key, !{_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))",
+        f"self.all(key, !{cel_list(_OWN_LABELS)}.exists(prefix, key.startsWith(prefix)))",
         f"must not have keys that begin with {' or '.join(_OWN_LABELS)}, which are the operator's",
     ),
 ]
@@ -70,9 +76,9 @@ class PodMetadata(ManifestModel):
 class Resources(ManifestModel):
     """What the program's container may use. Restoring and large caches need memory beyond Python's own."""
 
-    requests: Annotated[dict[str, Amount], Field(max_length=32)] = Field(default_factory=dict)
+    requests: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """What is set aside for it, for example `{cpu: 500m, memory: 1Gi}`."""
-    limits: Annotated[dict[str, Amount], Field(max_length=32)] = Field(default_factory=dict)
+    limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """The most it may use."""
 
 
@@ -132,7 +138,7 @@ EnvName = Annotated[
     *text(ENV_NAME_PATTERN, "must be the name of an environment variable", least=1, most=253),
     Rule(
         lambda name: not name.startswith(_OWN_ENV_PREFIXES),
-        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"!{cel_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
         f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
     ),
 ]
@@ -171,7 +177,7 @@ EnvPrefix = Annotated[
     *text(ENV_NAME_PATTERN, "must be the beginning of an environment variable's name", least=1, most=253),
     Rule(
         lambda prefix: not prefix.startswith(_OWN_ENV_PREFIXES),
-        f"!{_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
+        f"!{cel_list(_OWN_ENV_PREFIXES)}.exists(prefix, self.startsWith(prefix))",
         f"must not begin with {' or '.join(_OWN_ENV_PREFIXES)}, which are the operator's",
     ),
 ]
@@ -214,7 +220,7 @@ class HostAlias(ManifestModel):
 
     ip: Ip
     """The address."""
-    hostnames: Annotated[tuple[HostName, ...], *in_order(64, least=1)]
+    hostnames: Annotated[tuple[HostName, ...], *atomic_list(64, least=1)]
     """Its names."""
 
 
@@ -230,11 +236,11 @@ class DnsOption(ManifestModel):
 class DnsConfig(ManifestModel):
     """How names are looked up, beside what `dnsPolicy` gives."""
 
-    nameservers: Annotated[tuple[Ip, ...], *in_order(3)] = ()
+    nameservers: Annotated[tuple[Ip, ...], *atomic_list(3)] = ()
     """Addresses of name servers."""
-    searches: Annotated[tuple[DnsName, ...], *in_order(32)] = ()
+    searches: Annotated[tuple[DnsName, ...], *atomic_list(32)] = ()
     """Domains in which short names are looked for."""
-    options: Annotated[tuple[DnsOption, ...], *in_order(16)] = ()
+    options: Annotated[tuple[DnsOption, ...], *atomic_list(16)] = ()
     """Options of the resolver, for example `{name: ndots, value: "2"}`."""
 
 
@@ -253,7 +259,7 @@ class Toleration(ManifestModel):
     """How long a taint with `NoExecute` is borne; for ever if not given."""
 
 
-class TopologySpreadConstraint(PassedOn):
+class TopologySpreadConstraint(KubernetesModel):
     """How pods are spread over nodes or zones; a Kubernetes TopologySpreadConstraint. Its label selector may be left out: it is
     then that of the application's pods."""  # noqa: D205, D209 (the text is one in the CRD)
 
@@ -265,7 +271,7 @@ class TopologySpreadConstraint(PassedOn):
     """What is done with a pod that would break it."""
 
 
-class Affinity(PassedOn):
+class Affinity(KubernetesModel):
     """A Kubernetes Affinity. It takes the place of the operator's own, which spreads replicas over nodes where it can."""
 
 
@@ -274,13 +280,13 @@ VolumeName = Annotated[
     *text(_NAME_PATTERN, "must consist of lower-case letters, digits and `-`", least=1, most=63),
     Rule(
         lambda name: name not in OWN_VOLUMES,
-        f"!(self in {_list(sorted(OWN_VOLUMES))})",
+        f"!(self in {cel_list(sorted(OWN_VOLUMES))})",
         f"must not be one of the operator's volumes: {', '.join(sorted(OWN_VOLUMES))}",
     ),
 ]
 
 
-class Volume(PassedOn):
+class Volume(KubernetesModel):
     """A Kubernetes Volume, such as a Secret, a ConfigMap or an emptyDir."""
 
     name: VolumeName
@@ -296,13 +302,13 @@ MountPath = Annotated[
     *text(_ABSOLUTE_PATTERN, "must be an absolute path such as `/etc/words`", least=1, most=1024),
     Rule(
         lambda path: not _is_own(path),
-        f"!{_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
+        f"!{cel_list(OWN_PATHS)}.exists(path, (self + '/').startsWith(path + '/'))",
         f"must not be in {' or '.join(OWN_PATHS)}, which are the operator's",
     ),
 ]
 
 
-class VolumeMount(PassedOn):
+class VolumeMount(KubernetesModel):
     """A Kubernetes VolumeMount in the program's container."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
@@ -322,7 +328,7 @@ ContainerName = Annotated[
 ]
 
 
-class Container(PassedOn):
+class Container(KubernetesModel):
     """A Kubernetes Container beside the program's. What it does not say of its security context is set as Restricted demands."""
 
     name: ContainerName
@@ -344,7 +350,7 @@ class PodSecurity(ManifestModel):
     """When the ownership of a volume is set anew."""
     supplemental_groups: Annotated[
         tuple[Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})], ...],
-        *in_order(32),
+        *atomic_list(32),
     ] = ()
     """Further groups of the containers' users."""
 
@@ -356,17 +362,17 @@ class PodTemplate(ManifestModel):
     """Labels and annotations of the pods."""
     resources: Resources = Resources()
     """What the program's container may use."""
-    env: Annotated[tuple[EnvVariable, ...], *by_key(256)] = ()
+    env: Annotated[tuple[EnvVariable, ...], *map_list(256)] = ()
     """Environment variables of the program."""
-    env_from: Annotated[tuple[EnvFrom, ...], *in_order(64)] = ()
+    env_from: Annotated[tuple[EnvFrom, ...], *atomic_list(64)] = ()
     """Environment variables for all keys of ConfigMaps and Secrets. A variable that `env` or the operator sets goes before."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that pods may run on."""
-    tolerations: Annotated[tuple[Toleration, ...], *in_order(64)] = ()
+    tolerations: Annotated[tuple[Toleration, ...], *atomic_list(64)] = ()
     """Taints of nodes that the pods bear."""
     affinity: Affinity | None = None
     """Rules about the nodes and neighbours of pods, as a Kubernetes Affinity; replicas are spread over nodes if not given."""
-    topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *in_order(16)] = ()
+    topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *atomic_list(16)] = ()
     """How pods are spread; over zones where possible if not given."""
     priority_class_name: ObjectName | None = None
     """The priority class of the pods."""
@@ -374,20 +380,20 @@ class PodTemplate(ManifestModel):
     """The runtime class of the pods, such as a sandbox; the node's own if not given."""
     scheduler_name: ObjectName | None = None
     """Who chooses nodes for the pods; Kubernetes' own scheduler if not given."""
-    host_aliases: Annotated[tuple[HostAlias, ...], *by_key(64, "ip")] = ()
+    host_aliases: Annotated[tuple[HostAlias, ...], *map_list(64, "ip")] = ()
     """Names for addresses, in the pods' `/etc/hosts`."""
     dns_policy: Literal["ClusterFirst", "Default", "None"] | None = None
     """Where names are looked up: in the cluster first (`ClusterFirst`, if not given), as the node does (`Default`), or only as
     `dnsConfig` says (`None`)."""
     dns_config: DnsConfig | None = None
     """How names are looked up, beside what `dnsPolicy` gives."""
-    volumes: Annotated[tuple[Volume, ...], *by_key(64)] = ()
+    volumes: Annotated[tuple[Volume, ...], *map_list(64)] = ()
     """Further volumes of the pods."""
-    volume_mounts: Annotated[tuple[VolumeMount, ...], *by_key(64, "mountPath")] = ()
+    volume_mounts: Annotated[tuple[VolumeMount, ...], *map_list(64, "mountPath")] = ()
     """Where the program finds them."""
-    init_containers: Annotated[tuple[Container, ...], *by_key(16)] = ()
+    init_containers: Annotated[tuple[Container, ...], *map_list(16)] = ()
     """Containers that run before the program."""
-    sidecars: Annotated[tuple[Container, ...], *by_key(16)] = ()
+    sidecars: Annotated[tuple[Container, ...], *map_list(16)] = ()
     """Containers that run beside the program."""
     security_context: PodSecurity = PodSecurity()
     """Users and groups of the pods."""

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-from millrace.manifest.document import Path
+from millrace.manifest.yaml_document import Path
 
 _LONGEST_VALUE = 80
 _TYPE_NAMES = {

@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from millrace.manifest.binding import KEYS, SERVERS
+from millrace.manifest.fields import SecretReference
 from millrace.manifest.kafka import Auth, Kafka, Tls
-from millrace.manifest.references import SecretReference
+from millrace.manifest.service_binding import KEYS, SERVERS
 from millrace.manifest.streamsapp import StreamsAppSpec
 
 AUTH, TLS_CA, TLS_CLIENT, SCHEMA_REGISTRY, OTLP = "auth", "tls-ca", "tls-client", "schema-registry", "otlp"

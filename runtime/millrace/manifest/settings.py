@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from millrace.errors import ConfigError
-from millrace.manifest.binding import BindingError, settings_of_binding
 from millrace.manifest.fields import duration_ms
-from millrace.manifest.internal_topics import InternalTopics
-from millrace.manifest.kafka import IDENTITIES, Kafka, is_security_setting
-from millrace.manifest.processing import ErrorPolicy, Standby
+from millrace.manifest.kafka import IDENTITIES, InternalTopics, Kafka, is_security_setting
 from millrace.manifest.secrets import (
     BINDING,
     OTLP,
@@ -26,7 +23,8 @@ from millrace.manifest.secrets import (
     NamedSecret,
     secrets_of_brokers,
 )
-from millrace.manifest.streamsapp import StreamsApp, StreamsAppSpec
+from millrace.manifest.service_binding import BindingError, settings_of_binding
+from millrace.manifest.streamsapp import ErrorPolicy, Standby, StreamsApp, StreamsAppSpec
 
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each, with a file for each key."""

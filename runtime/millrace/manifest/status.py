@@ -9,8 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from millrace.manifest.fields import Int32, Int64
-from millrace.manifest.lists import by_key
+from millrace.manifest.fields import Int32, Int64, map_list
 from millrace.manifest.model import StatusModel
 
 UNSEEN_GENERATION: Final = -1
@@ -77,7 +76,7 @@ class Condition(StatusModel):
 
 Conditions = Annotated[
     tuple[Condition, ...],
-    *by_key(64, "type"),
+    *map_list(64, "type"),
 ]
 
 
@@ -206,7 +205,7 @@ class StreamsAppStatus(StatusModel):
     """How far the application is behind its input."""
     internal_topics: Annotated[
         tuple[InternalTopicStatus, ...],
-        *by_key(10_000),
+        *map_list(10_000),
     ] = ()
     """The internal topics."""
     storage: StorageStatus | None = None

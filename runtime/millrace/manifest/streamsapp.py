@@ -1,31 +1,223 @@
 """`StreamsApp`: how one Kafka Streams application is to run, as its user writes it in a manifest.
 
-The models are grouped as the manifest is, one class per mapping and one module per subject, so that a new field has one obvious
-place. Defaults are those of Kafka Streams unless its description says otherwise.
+The models mirror the manifest, one class per mapping. The larger parts of the spec have modules of their own: `kafka`, `pods`,
+`upgrade`, `observability` and `status`. Defaults are those of Kafka Streams unless its description says otherwise.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import ProcessingGuarantee
-from millrace.manifest.fields import ApplicationId, Entrypoint, Image, ObjectName, duration_ms
-from millrace.manifest.group import API_VERSION, ApiVersion
-from millrace.manifest.internal_topics import InternalTopics
-from millrace.manifest.kafka import Kafka
-from millrace.manifest.lists import by_key, in_order
-from millrace.manifest.metadata import Metadata
-from millrace.manifest.model import ManifestModel, Rule
+from millrace.manifest.fields import (
+    ENTRYPOINT_PATTERN,
+    ApplicationId,
+    Duration,
+    Entrypoint,
+    Image,
+    Int32,
+    Int64,
+    LocalReference,
+    Matches,
+    ObjectName,
+    PositiveQuantity,
+    TopicName,
+    atomic_list,
+    duration_ms,
+    map_list,
+    text,
+)
+from millrace.manifest.kafka import InternalTopics, Kafka
+from millrace.manifest.model import KubernetesModel, ManifestModel, Rule, TransitionRule, rule_error
 from millrace.manifest.observability import Observability
 from millrace.manifest.pods import PodTemplate
-from millrace.manifest.processing import Membership, Processing, Standby
-from millrace.manifest.protection import NetworkPolicy, PodDisruptionBudget
-from millrace.manifest.references import LocalReference
+from millrace.manifest.resource import Resource
 from millrace.manifest.status import StreamsAppStatus
-from millrace.manifest.storage import Storage
 from millrace.manifest.upgrade import Autoscaling, Drain, Handover, Upgrade
+
+MemoryFraction = Annotated[
+    float,
+    Rule(lambda value: 0.05 <= value <= 0.9, "self >= 0.05 && self <= 0.9", "must be between 0.05 and 0.9"),
+]
+
+
+class Retention(ManifestModel):
+    """What becomes of volumes that no pod uses."""
+
+    when_deleted: Literal["Retain", "Delete"] = "Retain"
+    """When the StreamsApp is deleted. `spec.deletionPolicy: Purge` deletes them in any case."""
+    when_scaled: Literal["Retain", "Delete"] = "Retain"
+    """When there are fewer replicas."""
+
+
+class Storage(ManifestModel):
+    """Where each replica keeps its state stores."""
+
+    size: PositiveQuantity = "1Gi"
+    """The size of each replica's volume. It can grow, if the storage class allows that, but not shrink."""
+    storage_class_name: ObjectName | None = None
+    """The class of the volumes; the cluster's default if not given. Immutable."""
+    retention: Retention = Retention()
+    """What becomes of volumes that no pod uses."""
+    memory_fraction: MemoryFraction | None = None
+    """The part of the container's memory limit that RocksDB may use for its caches and write buffers. A number of bytes as
+    `rocksdb.memory.max.bytes` in `kafka.config` goes before it; without either, or without a limit, it is 256 MiB."""
+
+    transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
+        TransitionRule(
+            "quantity(string(self.size)).compareTo(quantity(string(oldSelf.size))) >= 0",
+            "size must not shrink: volumes can only grow",
+        ),
+        TransitionRule(
+            "has(self.storageClassName) == has(oldSelf.storageClassName) && "
+            "(!has(self.storageClassName) || self.storageClassName == oldSelf.storageClassName)",
+            "storageClassName is immutable: volumes cannot move to another class",
+        ),
+    )
+
+
+INT_OR_PERCENT_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
+_INT_OR_PERCENT_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
+
+
+def _int_or_percent(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise rule_error(_INT_OR_PERCENT_RULE)
+    return str(value)
+
+
+IntOrPercent = Annotated[
+    str,
+    BeforeValidator(_int_or_percent),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "x-kubernetes-int-or-string": True,
+            "maxLength": 8,
+            "minimum": 1,
+        }
+    ),
+    Matches(INT_OR_PERCENT_PATTERN, _INT_OR_PERCENT_RULE, explained=False),
+]
+"""A number of pods or a percentage of them."""
+
+
+class PodDisruptionBudget(ManifestModel):
+    """How many pods may be away when nodes are drained."""
+
+    enabled: bool = True
+    """Whether there is a PodDisruptionBudget."""
+    max_unavailable: IntOrPercent = "1"
+    """How many pods, or what percentage of them, may be away at a time."""
+
+
+class NetworkPeer(KubernetesModel):
+    """A Kubernetes NetworkPolicyPeer: pods, namespaces or addresses."""
+
+
+class IngressRule(KubernetesModel):
+    """A Kubernetes NetworkPolicyIngressRule: from where, and to which ports."""
+
+
+class EgressRule(KubernetesModel):
+    """A Kubernetes NetworkPolicyEgressRule: where to, and to which ports."""
+
+
+class NetworkPolicy(ManifestModel):
+    """Who may talk to the pods, and to whom they may talk."""
+
+    enabled: bool = True
+    """Whether there is a NetworkPolicy. The operator, in its own namespace, and the application's own pods may always reach
+    the pods."""
+    ingress_from: (
+        Annotated[
+            tuple[NetworkPeer, ...],
+            *atomic_list(32),
+        ]
+        | None
+    ) = None
+    """Who else may read from their port of health, status and metrics, for example Prometheus' namespace:
+    each a Kubernetes NetworkPolicyPeer. Everybody if not given while there is a PodMonitor, otherwise nobody."""
+    ingress: Annotated[
+        tuple[IngressRule, ...],
+        *atomic_list(32),
+    ] = ()
+    """Who may reach other ports, for example one on which the program answers queries of stores. Each is a Kubernetes
+    NetworkPolicyIngressRule."""
+    egress: (
+        Annotated[
+            tuple[EgressRule, ...],
+            *atomic_list(32),
+        ]
+        | None
+    ) = None
+    """Where the pods may connect to, beside DNS and each other: the brokers, at least. Each is a Kubernetes
+    NetworkPolicyEgressRule. Everywhere if not given."""
+
+
+_HANDLER = ENTRYPOINT_PATTERN.removeprefix("^").removesuffix("$")
+_OF_YOUR_OWN = "or a handler of your own as `package.module:name`"
+Decision = Annotated[str, *text(f"^(Fail|Continue|{_HANDLER})$", f"must be Fail, Continue {_OF_YOUR_OWN}", most=253)]
+"""What becomes of a record that failed."""
+ProductionDecision = Annotated[str, *text(f"^(Fail|{_HANDLER})$", f"must be Fail {_OF_YOUR_OWN}", most=253)]
+
+
+class ErrorPolicy(ManifestModel):
+    """What becomes of records that fail: `Fail` stops the replica, `Continue` logs and skips the record. A handler of your own
+    is named as `package.module:name`."""  # noqa: D205, D209 (the text is one in the CRD)
+
+    deserialization: Decision = "Fail"
+    """Records that cannot be read."""
+    processing: Decision = "Fail"
+    """Records on which a processor raised."""
+    production: ProductionDecision = "Fail"
+    """Records that cannot be written; Kafka Streams has no handler that skips them."""
+
+
+class Processing(ManifestModel):
+    """How records are processed."""
+
+    guarantee: Annotated[ProcessingGuarantee, Field(strict=False)] = ProcessingGuarantee.AT_LEAST_ONCE
+    """How often the effects of a record may show."""
+    commit_interval: Duration | None = None
+    """How often progress is committed; 30s by default, 100ms with `exactly_once_v2`."""
+    dead_letter_topic: TopicName | None = None
+    """The topic that gets the records that fail, with the reason in their headers; none if not given."""
+    error_policy: ErrorPolicy = ErrorPolicy()
+    """What becomes of records that fail."""
+
+
+class Standby(ManifestModel):
+    """Copies of the state on other replicas, which take over without restoring."""
+
+    replicas: Annotated[Int32, Field(le=16)] = 0
+    """How many copies each task's state has besides the one that is worked on."""
+    max_warmups: Annotated[Int32, Field(ge=1, le=10_000)] = 2
+    """How many tasks may be moved at a time by warming up their state on the new replica first."""
+    acceptable_recovery_lag: Int64 = 10_000
+    """How many records a copy may lack and still take over at once."""
+
+
+SessionTimeout = Annotated[
+    Duration,
+    Rule(
+        lambda value: 6_000 <= duration_ms(value) <= 1_800_000,
+        "duration(self) >= duration('6s') && duration(self) <= duration('30m')",
+        "must be between 6s and 30m, as brokers demand",
+    ),
+]
+
+
+class Membership(ManifestModel):
+    """How replicas belong to the consumer group."""
+
+    static: bool = True
+    """Whether a replica keeps its place in the group, and so its tasks, while its pod restarts."""
+    session_timeout: SessionTimeout | None = None
+    """How long a replica may be silent before its tasks go to others; 45s by default. With static membership this is also how
+    long a pod may take to restart and keep them."""
 
 
 class App(ManifestModel):
@@ -36,7 +228,7 @@ class App(ManifestModel):
     the mapping `config`."""
     args: Annotated[
         tuple[str, ...],
-        *in_order(256),
+        *atomic_list(256),
     ] = ()
     """What the program finds in `sys.argv`, after its name."""
     config: Annotated[
@@ -71,7 +263,7 @@ class StreamsAppSpec(ManifestModel):
     """When the image is pulled; Kubernetes' default if not given."""
     image_pull_secrets: Annotated[
         tuple[LocalReference, ...],
-        *by_key(16),
+        *map_list(16),
     ] = ()
     """Secrets with the credentials of the image's registry."""
     app: App
@@ -140,17 +332,13 @@ class StreamsAppSpec(ManifestModel):
     )
 
 
-class StreamsApp(ManifestModel):
+class StreamsApp(Resource):
     """A Kafka Streams application written in Python, and how it is to run."""
 
     plural: ClassVar[str] = "streamsapps"
 
-    api_version: ApiVersion = API_VERSION
-    """The version of this schema."""
     kind: Literal["StreamsApp"] = "StreamsApp"
     """The kind of resource."""
-    metadata: Metadata
-    """The resource's name and labels."""
     spec: StreamsAppSpec
     """What is to run."""
     status: StreamsAppStatus | None = None

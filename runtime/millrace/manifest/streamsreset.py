@@ -11,13 +11,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from millrace.kafka.reset import OffsetTarget, Start
-from millrace.manifest.fields import Int64, ResourceName, TopicName, text
-from millrace.manifest.group import API_VERSION, ApiVersion
-from millrace.manifest.lists import distinct, in_order
-from millrace.manifest.metadata import Metadata
-from millrace.manifest.model import Change, ManifestModel, Rule, StatusModel
+from millrace.manifest.fields import Int64, ResourceName, TopicName, atomic_list, set_list, text
+from millrace.manifest.model import ManifestModel, Rule, StatusModel, TransitionRule
+from millrace.manifest.resource import Resource
 from millrace.manifest.status import Conditions, ObservedGeneration
+from millrace.plan.reset import OffsetTarget, Start
 
 _TIMESTAMP = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[+-][0-9]{2}:[0-9]{2})"
 TARGET_PATTERN = rf"^(earliest|latest|offset:[0-9]{{1,18}}|shift:[+-]?[0-9]{{1,18}}|timestamp:{_TIMESTAMP})$"
@@ -69,7 +67,7 @@ class StreamsResetSpec(ManifestModel):
     back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
     input_topics: Annotated[
         tuple[TopicName, ...],
-        *distinct(256),
+        *set_list(256),
     ] = ()
     """Input topics beside those of the topology whose offsets are set."""
     delete_internal_topics: bool = True
@@ -88,8 +86,10 @@ class StreamsResetSpec(ManifestModel):
             "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not fit the new topics",
         ),
     )
-    changes: ClassVar[tuple[Change, ...]] = (
-        Change("self == oldSelf", "is immutable: a reset is done once; for another one create another StreamsReset"),
+    transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
+        TransitionRule(
+            "self == oldSelf", "is immutable: a reset is done once; for another one create another StreamsReset"
+        ),
     )
 
     def target(self) -> OffsetTarget:
@@ -121,13 +121,13 @@ class PartitionOffset(StatusModel):
 class ResetResult(StatusModel):
     """What a reset does, or would do."""
 
-    offsets: Annotated[tuple[PartitionOffset, ...], *in_order(1000)] = ()
+    offsets: Annotated[tuple[PartitionOffset, ...], *atomic_list(1000)] = ()
     """The offsets that are set; the first thousand."""
-    deleted_topics: Annotated[tuple[str, ...], *in_order(1000)] = ()
+    deleted_topics: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
     """The topics that are deleted."""
-    deleted_volumes: Annotated[tuple[str, ...], *in_order(1000)] = ()
+    deleted_volumes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
     """The claims of the volumes that are deleted."""
-    notes: Annotated[tuple[str, ...], *in_order(1000)] = ()
+    notes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
     """What is left alone and may surprise."""
 
 
@@ -152,17 +152,13 @@ class StreamsResetStatus(StatusModel):
     """The aspects of its progress, one entry each."""
 
 
-class StreamsReset(ManifestModel):
+class StreamsReset(Resource):
     """A reset of an application: its offsets, internal topics and volumes together, so that it begins anew."""
 
     plural: ClassVar[str] = "streamsresets"
 
-    api_version: ApiVersion = API_VERSION
-    """The version of this schema."""
     kind: Literal["StreamsReset"] = "StreamsReset"
     """The kind of resource."""
-    metadata: Metadata
-    """The resource's name and labels."""
     spec: StreamsResetSpec
     """What is to be thrown away."""
     status: StreamsResetStatus | None = None

@@ -6,14 +6,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from millrace.manifest.fields import Duration, Int64, ResourceName, SomeTime
-from millrace.manifest.model import ManifestModel, Rule, broken
+from millrace.manifest.fields import Duration, Int64, PositiveDuration, ResourceName
+from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 
 class Gate(ManifestModel):
     """What must hold before the next pod is replaced."""
 
-    ready_timeout: SomeTime = "10m"
+    ready_timeout: PositiveDuration = "10m"
     """How long a new pod may take until all its tasks run. After it the upgrade has failed."""
     max_lag: Int64 | None = None
     """How many records the application may be behind; its lag does not matter if not given."""
@@ -43,7 +43,7 @@ class Upgrade(ManifestModel):
 
 def _off(value: Any) -> Any:
     if value is False:
-        raise broken('must be "Off" in quotes: YAML reads the bare word as a boolean')
+        raise rule_error('must be "Off" in quotes: YAML reads the bare word as a boolean')
     return value
 
 
@@ -65,7 +65,7 @@ class Autoscaling(ManifestModel):
     """The least replicas."""
     max: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] | None = None
     """The most replicas. More than there are tasks are never used."""
-    target_catch_up: SomeTime = "5m"
+    target_catch_up: PositiveDuration = "5m"
     """In what time the application is to catch up with its input."""
     cooldown: Cooldown = Cooldown()
     """How long autoscaling waits."""

@@ -1,15 +1,19 @@
-"""Turns a user's processor into a node: the closures of the engine on one side, `Record` objects on the other.
+"""Turns a user's processor into a node, and a node of the DSL into a processor.
 
-A processor sees a `Record` per call and forwards `Record`s; the closures around it take four plain arguments. The live
+A processor sees a `Record` per call and forwards `Record`s; the closures of the engine take four plain arguments. The live
 `RecordContext` is set to the processor's record on entry and again after each forward, because its stores log changes with it.
+
+The other direction is for wrappers around processors (KIP-1112): a node of the DSL is compiled when the processor that stands for
+it is initialised, onto a `NodeContext` that forwards through the processor's context, so that the wrapper sees every record that
+goes in and comes out. Nodes without a wrapper are never turned into processors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -29,6 +33,7 @@ from millrace.processor.api import (
     ConnectedStoreProvider,
     FixedKeyProcessor,
     Processor,
+    ProcessorContext,
     PunctuationType,
     Punctuator,
 )
@@ -279,3 +284,81 @@ def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
             "give the processor's class, or a function that returns a new processor"
         )
     return processor
+
+
+@dataclass(frozen=True, slots=True)
+class NodeProcessorSupplier:
+    """Supplies a node of the DSL as a processor."""
+
+    name: str
+    factory: NodeFactory
+
+    def __call__(self) -> NodeProcessor:
+        """Return a new processor."""
+        return NodeProcessor(self.name, self.factory)
+
+    def stores(self) -> tuple[StoreBuilder, ...]:
+        """Return nothing: the stores of operators are connected already."""
+        return ()
+
+
+class NodeProcessor(Processor[Any, Any, Any, Any]):
+    """An operator of the DSL. Values of its records are `Change`s where it reads a table, and where it is one."""
+
+    def __init__(self, name: str, factory: NodeFactory) -> None:
+        self._name = name
+        self._factory = factory
+        self._closing: list[Callable[[], None]] = []
+
+    def init(self, context: ProcessorContext[Any, Any]) -> None:
+        """Compile the operator, and run its start-up work.
+
+        Raises:
+            TopologyError: the context is neither the one that the task gives nor passes on that one's attributes.
+        """
+        super().init(context)
+        node = getattr(context, "node", None)
+        if node is None:
+            raise TopologyError(
+                f"Operator {self._name} was given the context {context!r}: give it the one that the wrapping processor "
+                "gets, or one that passes on its attributes"
+            )
+        behind = _NodeBehindContext(node, context)
+        self._process = self._factory(cast("NodeContext", behind))
+        self._closing = behind.closing
+        for callback in behind.starting:
+            callback()
+
+    def process(self, record: Record[Any, Any]) -> None:
+        """Run the operator on one record."""
+        self._process(record.key, record.value, record.timestamp, record.headers)
+
+    def close(self) -> None:
+        """Run the operator's closing work."""
+        for callback in self._closing:
+            callback()
+
+
+class _NodeBehindContext:
+    """A node that forwards through a processor's context, and whose start and end are the processor's."""
+
+    def __init__(self, node: NodeContext, context: ProcessorContext[Any, Any]) -> None:
+        self._node = node
+        self.starting: list[Callable[[], None]] = []
+        self.closing: list[Callable[[], None]] = []
+        self.on_init = self.starting.append
+        self.on_close = self.closing.append
+        self.forward: ProcessFn = _through(context, None)
+        self.children: Mapping[str, ProcessFn] = {name: _through(context, name) for name in node.children}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+
+def _through(context: ProcessorContext[Any, Any], child: str | None) -> ProcessFn:
+    forward_record = context.forward
+
+    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        forward_record(Record(key, value, timestamp, headers), child)
+
+    return forward

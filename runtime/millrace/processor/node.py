@@ -71,3 +71,48 @@ class NodeContext(Protocol):
 
 
 NodeFactory = Callable[[NodeContext], ProcessFn]
+
+
+class UserCodeError(Exception):
+    """Carries what a user's function raised up to the node, which hands it to the processing exception handler."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a user's function.
+
+    Raises:
+        UserCodeError: the function raised.
+    """
+    try:
+        return function(*arguments)
+    except Exception as error:
+        raise UserCodeError(error) from error
+
+
+def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: Any, value: Any) -> None:
+    """Call `forward` with the original's timestamp and headers, the task's current context being the original one.
+
+    Args:
+        current: the task's context, changed for as long as the call lasts.
+        original: the context that was buffered with the record.
+        forward: gets the record.
+        key: of the record.
+        value: of the record.
+    """
+    saved = current.topic, current.partition, current.offset, current.timestamp, current.headers
+    saved_raw = current.raw_key, current.raw_value
+    current.topic = original.topic
+    current.partition = original.partition
+    current.offset = original.offset
+    current.timestamp = original.timestamp
+    current.headers = original.headers
+    current.raw_key = current.raw_value = None
+    try:
+        forward(key, value, original.timestamp, original.headers)
+    finally:
+        current.topic, current.partition, current.offset, current.timestamp, current.headers = saved
+        current.raw_key, current.raw_value = saved_raw

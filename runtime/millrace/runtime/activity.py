@@ -1,23 +1,21 @@
-"""What an instance has done since it started and how fast, beyond the counters that its threads keep while they live.
+"""What the stream threads of an instance do: how far each loop is, what they have done in total, and how fast.
 
-`/status` is a snapshot that waits for nothing, so what takes time to measure (rates, how full the disk is) is measured once in
-a while by the housekeeping thread and kept here. Counters of threads that ended are added up here, so that totals only grow.
+A status never blocks, so what takes time to measure (rates, how full the disk is) is measured once in a while by the housekeeping
+thread and kept here. Counters of threads that have ended are added up here, so totals only grow.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-
-from millrace.runtime.rates import RateMeter
-from millrace.runtime.stream_thread import StreamThread
-
-__all__ = ["Activity", "Totals"]
 
 _log = logging.getLogger(__name__)
 _WINDOW_S: Final = 60.0
@@ -47,21 +45,6 @@ class Totals:
             self.lived_s + other.lived_s,
         )
 
-    @classmethod
-    def of(cls, thread: StreamThread) -> Totals:
-        """Return the counters of one thread."""
-        resources, progress = thread.resources, thread.progress
-        if resources is None:
-            return cls()
-        tasks = resources.tasks
-        return cls(
-            tasks.records_total,
-            tasks.commits_total,
-            resources.updater.restored_total,
-            progress.waited_s,
-            progress.lived_s(),
-        )
-
 
 class Activity:
     """Totals, rates and disk usage of one instance.
@@ -84,15 +67,15 @@ class Activity:
 
     # Told by the client and its threads
 
-    def ended(self, thread: StreamThread) -> None:
+    def ended(self, totals: Totals) -> None:
         """Keep the counters of a thread that is not looked at any more."""
-        self._past += Totals.of(thread)
+        self._past += totals
 
     def joined(self, generation: int) -> None:
         """Note that a thread was given an assignment in a generation of the group."""
         self._generations.add(generation)
 
-    def measure(self, threads: Iterable[StreamThread]) -> None:
+    def measure(self, threads: Iterable[Totals]) -> None:
         """Take the readings of this moment; call it about once a second."""
         now, totals = time.monotonic(), self.totals(threads)
         self._records.add(now, totals.records)
@@ -105,9 +88,9 @@ class Activity:
 
     # Asked for status
 
-    def totals(self, threads: Iterable[StreamThread]) -> Totals:
+    def totals(self, threads: Iterable[Totals]) -> Totals:
         """Return the counters since the start, those of ended threads included."""
-        return sum(map(Totals.of, threads), self._past)
+        return sum(threads, self._past)
 
     @property
     def rebalances(self) -> int:
@@ -158,3 +141,111 @@ def _size(folder: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+class LoopProgress:
+    """The progress of one thread's loop; written by that thread only, except for when it gives up.
+
+    A loop that makes no progress is stuck in user code, unless it waits for a broker: every such wait has a limit of its own
+    (`task.timeout.ms`), and restarting the process would not end it. So the two are told apart. The thread writes plain
+    attributes and others read them, without a lock. Whoever ends the thread limits all that it still waits for (`give_up_in`):
+    closing takes no longer because brokers are away.
+
+    >>> progress = LoopProgress()
+    >>> with progress.waiting_for("the group"):
+    ...     progress.waits_for
+    'the group'
+    >>> progress.waits_for is None, progress.age_ms() < 60_000
+    (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._since = self._began = time.monotonic()
+        self._ended: float | None = None
+        self.waited_s = 0.0
+        """Time in which the thread waited for records, with nothing to do."""
+        self.waits_for: str | None = None
+        """What the thread asked a broker for and has no answer to yet; None while it does not wait."""
+        self.committed_s: float | None = None
+        """When everything processed was committed last, by `time.monotonic`; None = not yet."""
+        self.gives_up_s = math.inf
+        """Until when it waits for brokers, by `time.monotonic`."""
+
+    def give_up_in(self, seconds: float) -> None:
+        """Have the thread wait for brokers no longer than this in all; an earlier limit stays. For any thread."""
+        self.gives_up_s = min(self.gives_up_s, time.monotonic() + seconds)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the thread waits for brokers no more."""
+        return time.monotonic() >= self.gives_up_s
+
+    def touch(self) -> None:
+        """Note that the loop got on."""
+        self._since = time.monotonic()
+
+    def committed(self) -> None:
+        """Note that everything processed is committed."""
+        self.committed_s = time.monotonic()
+
+    def ended(self) -> None:
+        """Note that the thread has ended: it lives no longer."""
+        self._ended = time.monotonic()
+
+    def lived_s(self) -> float:
+        """Return how long the thread has lived, in seconds."""
+        return (time.monotonic() if self._ended is None else self._ended) - self._began
+
+    def age_ms(self) -> int:
+        """Return how long ago the loop got on, in ms."""
+        return int((time.monotonic() - self._since) * 1000)
+
+    def commit_age_ms(self) -> int | None:
+        """Return how long ago everything was committed, in ms; None = not yet."""
+        return None if self.committed_s is None else int((time.monotonic() - self.committed_s) * 1000)
+
+    @contextmanager
+    def waiting_for(self, what: str) -> Iterator[None]:
+        """Wait for a broker in this block: its end counts as getting on."""
+        outer, self.waits_for = self.waits_for, what
+        try:
+            yield
+        finally:
+            self._since = time.monotonic()
+            self.waits_for = outer
+
+
+class RateMeter:
+    """Units per second over the last seconds, from a counter's readings.
+
+    Args:
+        window_s: how far back it looks.
+
+    >>> meter = RateMeter(60.0)
+    >>> meter.add(10.0, 0), meter.add(12.0, 50)
+    (None, 25.0)
+    """
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._readings: deque[tuple[float, float]] = deque()
+        self.per_second: float | None = None
+        """The rate at the last reading; None while there is only one."""
+
+    def add(self, at_s: float, count: float) -> float | None:
+        """Take a reading and return the rate, or None while there is only one.
+
+        Args:
+            at_s: when it was taken, in seconds.
+            count: the counter, which only grows; a smaller one begins anew.
+        """
+        readings = self._readings
+        if readings and count < readings[-1][1]:
+            readings.clear()
+        if not readings or at_s > readings[-1][0]:
+            readings.append((at_s, count))
+        while len(readings) > 2 and at_s - readings[0][0] > self._window_s:
+            readings.popleft()
+        (first_at, first), (last_at, last) = readings[0], readings[-1]
+        self.per_second = (last - first) / (last_at - first_at) if last_at > first_at else None
+        return self.per_second

@@ -25,7 +25,7 @@ from millrace.engine.task import StreamTask
 from millrace.errors import MissingInternalTopicsError, StreamsError, TaskCorruptedError, of_thread
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import NO_HEADERS, Headers, TaskId, TopicPartition
-from millrace.runtime.inquiry import Inquiry
+from millrace.runtime.background import BackgroundQueries
 from millrace.runtime.restoration import (
     ChangelogRestoration,
     FailedTask,
@@ -74,7 +74,7 @@ class ChangelogReader:
         self._last_commit = self._last_log = time.monotonic()
         self._asked: dict[TaskId, tuple[StreamTask, Mapping[TopicPartition, int]]] = {}
         """Tasks whose changelogs' offsets were asked for, with where to stop."""
-        self._offsets: Inquiry[TaskId, dict[TopicPartition, range]] = Inquiry(
+        self._offsets: BackgroundQueries[TaskId, dict[TopicPartition, range]] = BackgroundQueries(
             self._read_offsets, config.task_timeout_ms / 1000
         )
         self._tasks: dict[TaskId, TaskRestoration] = {}

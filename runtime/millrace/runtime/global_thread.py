@@ -24,13 +24,14 @@ from millrace.config import StreamsConfig
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.kafka.admin import DescribedTopic, describe_topics
-from millrace.kafka.clients import ClientSettings, open_consumer
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_consumer
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.records import TopicPartition
 from millrace.runtime.input_consumer import InputConsumer
 from millrace.runtime.state_directory import StateDirectory
 from millrace.state.api import StateStore
-from millrace.topology.built import Subtopology
+from millrace.topology.model import Subtopology
 
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 

@@ -1,6 +1,6 @@
-"""What an instance does beside its work: measures how fast it is, shows its status in a file, deletes state that nobody uses.
+"""Background chores of an instance: measuring its speed, writing its status file, deleting state that nobody uses.
 
-And it marks the state that is used, as its age counts after a crash.
+State in use is marked as such, because its age counts after a crash.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from millrace.config import StreamsConfig
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.states import State
 from millrace.runtime.status import StreamsStatus, write_status
@@ -26,26 +27,24 @@ class Housekeeping:
     """The housekeeping thread of one instance.
 
     Args:
+        config: the application's settings.
+        directory: cleaned every `state.cleanup.delay.ms`; its tasks are marked as used more often.
         measure: takes readings of the instance's counters; called every second.
-        take_status: looks at the instance.
-        status_file: rewritten every second; empty for none.
-        directory: cleaned every `clean_every_s`; its tasks are marked as used more often.
-        clean_every_s: how often (`state.cleanup.delay.ms`).
+        take_status: looks at the instance; its status file, if it has one, is rewritten every second.
     """
 
     def __init__(
         self,
+        config: StreamsConfig,
+        directory: StateDirectory,
         measure: Callable[[], None],
         take_status: Callable[[], StreamsStatus],
-        status_file: str,
-        directory: StateDirectory,
-        clean_every_s: float,
     ) -> None:
         self._measure = measure
         self._take_status = take_status
-        self._status_file = status_file
+        self._status_file: str = config.internal("__status.file__", "")
         self._directory = directory
-        self._clean_every_s = max(1.0, clean_every_s)
+        self._clean_every_s = max(1.0, config.state_cleanup_delay_ms / 1000)
         self._problem = ""
         self._writing = threading.Lock()
         self._ended = False

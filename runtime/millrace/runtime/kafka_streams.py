@@ -9,60 +9,50 @@ of them only begins it. No lock is held while code of the user's runs, so that i
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from enum import Enum
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.kafka.check import check_connection
-from millrace.kafka.clients import ClientSettings, open_admin
-from millrace.kafka.live_clients import CredentialWatch
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
+from millrace.kafka.credential_watch import CredentialWatch
 from millrace.runtime.activity import Activity
+from millrace.runtime.background import Startup
 from millrace.runtime.global_thread import GlobalStreamThread
-from millrace.runtime.health_server import HealthServer, Page
+from millrace.runtime.health import Page, ProbeServer
 from millrace.runtime.housekeeping import Housekeeping
-from millrace.runtime.inquiry import in_background
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
 from millrace.runtime.preflight import check_dead_letter_topic, check_served, provision_internal_topics
-from millrace.runtime.reads import Reads
+from millrace.runtime.resources import ThreadContext
 from millrace.runtime.restoration import RestoreListener
-from millrace.runtime.snapshot import Instance, take_status
 from millrace.runtime.state_directory import StateDirectory
-from millrace.runtime.states import CLIENT_TRANSITIONS, State, StateListener, ThreadState
-from millrace.runtime.status import StreamsStatus
+from millrace.runtime.states import (
+    ClientLifecycle,
+    State,
+    StateListener,
+    ThreadState,
+    UncaughtExceptionHandler,
+    UncaughtExceptionResponse,
+)
+from millrace.runtime.status import InstanceInfo, StreamsStatus, take_status
 from millrace.runtime.stream_thread import CLOSE_WAIT_S, StreamThread
 from millrace.runtime.thread_pool import ThreadPool
-from millrace.runtime.thread_resources import ThreadContext
 from millrace.topology import Topology
 
-__all__ = ["KafkaStreams", "UncaughtExceptionResponse"]
+__all__ = ["KafkaStreams"]
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 _LOCAL_CLOSE_S = 5.0
 """How much of the time-out of `close` is left for what needs no broker."""
-
-
-class UncaughtExceptionResponse(Enum):
-    """What to do when a stream thread died (KIP-671)."""
-
-    REPLACE_THREAD = "replace thread"
-    SHUTDOWN_CLIENT = "shut down client"
-    SHUTDOWN_APPLICATION = "shut down application"
-
-
-UncaughtExceptionHandler = Callable[[Exception], UncaughtExceptionResponse]
 
 
 class KafkaStreams:
@@ -98,42 +88,30 @@ class KafkaStreams:
         check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
         self._metrics_page = metrics_page
-        parts = [*self.topology.subtopologies, self.topology.global_subtopology]
-        persistent = any(builder.persistent for part in parts if part is not None for builder in part.store_builders)
-        self._directory = StateDirectory(self.config, persistent=persistent)
-        self._state = State.CREATED
+        self._directory = StateDirectory(self.config, persistent=self.topology.persistent)
         self._lock = threading.RLock()
-        self._ended = threading.Condition(self._lock)
+        self._lifecycle = ClientLifecycle(self.config.application_id, self._lock)
         self._activity = Activity(self._directory.path)
         self._pool = ThreadPool(
             self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
         )
-        self._state_listener: StateListener | None = None
-        self._changes: deque[tuple[State, State]] = deque()
-        self._telling = False
-        """Whether a thread is in the state listener: it tells what changes meanwhile, too."""
-        self._starter: threading.Thread | None = None
-        self._start_over = threading.Event()
-        self._start_over.set()
-        self._close_called: Future[None] = Future()
+        self._startup = Startup()
         self._restore_listener: RestoreListener | None = None
         self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
         self._context: ThreadContext | None = None
         self._global_thread: GlobalStreamThread | None = None
-        self._admin: AdminClient | None = None
         self._housekeeping = Housekeeping(
-            lambda: self._activity.measure(self._pool.threads),
-            self.status,
-            self.config.internal("__status.file__", ""),
+            self.config,
             self._directory,
-            self.config.state_cleanup_delay_ms / 1000,
+            lambda: self._activity.measure(thread.totals for thread in self._pool.threads),
+            self.status,
         )
-        self._instance = Instance(
+        self._instance = InstanceInfo(
             self.config.application_id,
             topology_hash=self.topology.plan().hash,
             group_protocol=self.config.group_protocol.value,
         )
-        self._health: HealthServer | None = None
+        self._health: ProbeServer | None = None
         self._credentials: CredentialWatch | None = None
         self._paused = threading.Event()
         self.error: Exception | None = None
@@ -147,7 +125,7 @@ class KafkaStreams:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<KafkaStreams {self.config.application_id} {self._state.value}>"
+        return f"<KafkaStreams {self.config.application_id} {self.state.value}>"
 
     # Settings that must come before start
 
@@ -157,7 +135,7 @@ class KafkaStreams:
         It runs in a thread that changed the state, and delays it.
         """
         self._require_created("set a state listener")
-        self._state_listener = listener
+        self._lifecycle.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
         """Have a function decide what to do when a stream thread died; the default shuts the client down."""
@@ -174,7 +152,7 @@ class KafkaStreams:
     @property
     def state(self) -> State:
         """Where the client is in its life."""
-        return self._state
+        return self._lifecycle.state
 
     def start(self) -> None:
         """Check everything, then start the stream threads; returns without waiting for them to run.
@@ -193,15 +171,11 @@ class KafkaStreams:
         """
         with self._lock:
             self._require_created("start")
-            if self._starter is not None:
-                raise StreamsError("Cannot start while another thread starts it")
-            self._starter = threading.current_thread()
-            self._start_over.clear()
+            self._startup.begin()
         try:
             self._start()
         finally:
-            self._starter = None
-            self._start_over.set()
+            self._startup.end()
 
     def _start(self) -> None:
         self._directory.lock()
@@ -211,12 +185,12 @@ class KafkaStreams:
             settings = ClientSettings(self.config, process_id)
             self._start_health(settings)
             self._credentials = settings.watch_credentials()
-            self._unless_closed(lambda: check_connection(self.config))
-            self._admin = admin = open_admin(settings.admin())
-            self._unless_closed(lambda: provision_internal_topics(self.topology, self.config, admin))
-            self._unless_closed(lambda: check_dead_letter_topic(self.config, admin))
+            self._startup.call(lambda: check_connection(settings))
+            admin = open_admin(settings.admin())
+            self._startup.call(lambda: provision_internal_topics(self.topology, self.config, admin))
+            self._startup.call(lambda: check_dead_letter_topic(self.config, admin))
             self._start_global_thread(settings, admin)
-            self._require_not_closed()
+            self._startup.require_not_closed()
         except BaseException:
             if self._global_thread is not None:
                 self._global_thread.shutdown()
@@ -229,14 +203,7 @@ class KafkaStreams:
             settings=settings,
             directory=self._directory,
             admin=admin,
-            new_membership=MembershipFactory(
-                self.topology,
-                self.config,
-                settings,
-                self._directory.process_id,
-                admin,
-                Reads(self.topology, self._directory.path if self._directory.persistent else None),
-            ),
+            new_membership=MembershipFactory(self.topology, self.config, settings, self._directory, admin),
             on_shutdown_requested=self._on_shutdown_requested,
             on_joined=self._activity.joined,
             cache_max_bytes=self._pool.cache_share,
@@ -245,24 +212,12 @@ class KafkaStreams:
             global_stores={} if self._global_thread is None else self._global_thread.stores,
             paused=self._paused,
         )
-        self._set_state(State.REBALANCING)
+        self._lifecycle.set(State.REBALANCING)
         if self.error is not None:  # of the global stores, right after they were filled
             self._on_fatal(self.error)
         self._housekeeping.start()
         self._credentials.start()
         self._pool.start(self.config.num_stream_threads)  # also if it was closed by now, which ends them
-
-    def _unless_closed(self, call: Callable[[], T]) -> T:
-        """Make a call of `start` that waits for brokers; `close` ends the wait, and the call comes to nothing."""
-        outcome = in_background("millrace-start", call)
-        either: tuple[Future[Any], ...] = (outcome, self._close_called)
-        concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
-        self._require_not_closed()
-        return outcome.result()
-
-    def _require_not_closed(self) -> None:
-        if self._close_called.done():
-            raise StreamsError("The application was closed while it was starting")
 
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
@@ -283,18 +238,18 @@ class KafkaStreams:
             Whether everything has ended; False at once in a thread of the client's own.
         """
         with self._lock:
-            if self._state is State.NOT_RUNNING:
+            if self.state is State.NOT_RUNNING:
                 return True
-            begun = self._state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR)
-            if self._state is State.DRAINING and leave_group is None:
+            begun = self.state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR)
+            if self.state is State.DRAINING and leave_group is None:
                 leave_group = True
             if not begun:
-                self._move(State.PENDING_SHUTDOWN)
-                self._close_called.set_result(None)
+                self._lifecycle.move(State.PENDING_SHUTDOWN)
+                self._startup.close()
         if not begun:
             broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
             self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
-            self._tell()
+            self._lifecycle.tell()
         return self.wait(timeout_s)
 
     def drain(self) -> bool:
@@ -307,16 +262,16 @@ class KafkaStreams:
             Whether it drains or is drained; False if it does not run (yet, or any more).
         """
         with self._lock:
-            if self._state in (State.DRAINING, State.DRAINED):
+            if self.state in (State.DRAINING, State.DRAINED):
                 return True
-            if not self._state.is_running_or_rebalancing:
+            if not self.state.is_running_or_rebalancing:
                 return False
-            self._move(State.DRAINING)
+            self._lifecycle.move(State.DRAINING)
             threads = self._pool.threads
         for thread in threads:
             thread.shutdown(leave_group=True)
         threading.Thread(target=self._finish_drain, args=(threads,), name="millrace-drain", daemon=True).start()
-        self._tell()
+        self._lifecycle.tell()
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -325,18 +280,14 @@ class KafkaStreams:
         A thread of the client's own does not wait: the client would have to wait for it.
         """
         if self._is_own_thread():
-            return self._state.has_ended
-        with self._ended:
-            return self._ended.wait_for(lambda: self._state.has_ended, timeout_s)
+            return self.state.has_ended
+        return self._lifecycle.wait_for_end(timeout_s)
 
     def _is_own_thread(self) -> bool:
         """Whether the caller runs in a thread that closing waits for."""
-        if threading.current_thread() is self._starter:
-            return True
         global_thread = self._global_thread
-        if global_thread is not None and global_thread.is_current:
-            return True
-        return any(thread.is_current for thread in self._pool.threads)
+        of_global_stores = global_thread is not None and global_thread.is_current
+        return self._startup.is_current or of_global_stores or any(thread.is_current for thread in self._pool.threads)
 
     def clean_up(self) -> None:
         """Delete this instance's local state; it is restored from the changelogs at the next start.
@@ -345,8 +296,8 @@ class KafkaStreams:
             StreamsError: the instance runs.
             LockError: another process uses the directory.
         """
-        if self._state not in (State.CREATED, State.NOT_RUNNING):
-            raise StreamsError(f"Cannot clean up while the application is {self._state.value}: close it first")
+        if self.state not in (State.CREATED, State.NOT_RUNNING):
+            raise StreamsError(f"Cannot clean up while the application is {self.state.value}: close it first")
         self._directory.lock()
         try:
             self._directory.delete_all()
@@ -382,7 +333,7 @@ class KafkaStreams:
     def status(self) -> StreamsStatus:
         """Return a snapshot of the instance; cheap."""
         while True:
-            state, threads = self._state, self._pool.threads
+            state, threads = self.state, self._pool.threads
             status = take_status(
                 self._instance,
                 state,
@@ -391,7 +342,7 @@ class KafkaStreams:
                 error=self.error,
                 credentials_stale=self._credentials is not None and self._credentials.stale,
             )
-            if (state, threads) == (self._state, self._pool.threads):  # no thread was replaced, or told to end
+            if (state, threads) == (self.state, self._pool.threads):  # no thread was replaced, or told to end
                 return status
 
     @property
@@ -407,7 +358,7 @@ class KafkaStreams:
         The group gives it tasks, and the record cache is shared among one more.
         """
         with self._lock:
-            return self._pool.add().name if self._state.is_running_or_rebalancing else None
+            return self._pool.add().name if self.state.is_running_or_rebalancing else None
 
     def remove_stream_thread(self, timeout_s: float | None = None) -> str | None:
         """End one stream thread and return its name (KIP-663); None if there is none, or the client does not run.
@@ -421,7 +372,7 @@ class KafkaStreams:
         Raises:
             StreamsTimeoutError: it has not ended yet; it will.
         """
-        if not self._state.is_running_or_rebalancing:
+        if not self.state.is_running_or_rebalancing:
             return None
         thread = self._pool.remove(timeout_s)
         return None if thread is None else thread.name
@@ -435,9 +386,9 @@ class KafkaStreams:
         subtopology = self.topology.global_subtopology
         if subtopology is not None:
             thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
-            self._unless_closed(thread.look_up_topics)
+            self._startup.call(thread.look_up_topics)
             self._global_thread = thread  # from here on, closing stops it
-            self._require_not_closed()
+            self._startup.require_not_closed()
             thread.start()
 
     def _new_thread(self, number: int) -> StreamThread:
@@ -447,14 +398,14 @@ class KafkaStreams:
     def _on_thread_state(self, thread: StreamThread, new: ThreadState, _old: ThreadState) -> None:
         with self._lock:
             if new is ThreadState.DEAD:
-                self._pool.ended(thread, replace=self._state.is_running_or_rebalancing)
-            if not self._state.is_running_or_rebalancing:
+                self._pool.ended(thread, replace=self.state.is_running_or_rebalancing)
+            if not self.state.is_running_or_rebalancing:
                 return
             if new in (ThreadState.PARTITIONS_REVOKED, ThreadState.PARTITIONS_ASSIGNED):
-                self._move(State.REBALANCING)
+                self._lifecycle.move(State.REBALANCING)
             elif self._pool.all_running:
-                self._move(State.RUNNING)
-        self._tell()
+                self._lifecycle.move(State.RUNNING)
+        self._lifecycle.tell()
 
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         try:
@@ -470,32 +421,31 @@ class KafkaStreams:
                 self._pool.replace(thread)
             else:
                 self.error = self.error or error  # what fails while the client ends is not what ended it
-                if not self._state.is_running_or_rebalancing:
+                if not self.state.is_running_or_rebalancing:
                     return
-            self._move(State.REBALANCING if replaced else State.PENDING_ERROR)
+            self._lifecycle.move(State.REBALANCING if replaced else State.PENDING_ERROR)
         if not replaced:
             if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
                 thread.request_shutdown_of_all()
             self._begin_shutdown(None, State.ERROR)
-        self._tell()
+        self._lifecycle.tell()
 
     def _on_shutdown_requested(self) -> None:
         self._on_fatal(StreamsError("Another instance has asked for the whole application to stop"))
 
     def _on_fatal(self, error: Exception) -> None:
         with self._lock:
-            if self._state is State.CREATED:  # `start` looks at it in the end
+            if self.state is State.CREATED:  # `start` looks at it in the end
                 self.error = error
-            if not self._state.is_running_or_rebalancing:
+            if not self.state.is_running_or_rebalancing:
                 return
             self.error = self.error or error
-            self._move(State.PENDING_ERROR)
+            self._lifecycle.move(State.PENDING_ERROR)
         self._begin_shutdown(None, State.ERROR)
-        self._tell()
+        self._lifecycle.tell()
 
     def _begin_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float = CLOSE_WAIT_S) -> None:  # noqa: FBT001
-        for thread in self._pool.threads:
-            thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
+        self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
         threading.Thread(
             target=self._finish_shutdown, args=(leave_group, end, broker_wait_s), name="millrace-shutdown", daemon=True
         ).start()
@@ -503,17 +453,16 @@ class KafkaStreams:
     def _finish_drain(self, threads: Sequence[StreamThread]) -> None:
         for thread in threads:
             thread.join()
-        self._set_state(State.DRAINED)
+        self._lifecycle.set(State.DRAINED)
 
     def _finish_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float) -> None:  # noqa: FBT001
         try:
-            if not self._start_over.is_set():
+            if not self._startup.is_over:
                 if self._global_thread is not None:
                     self._global_thread.stop()
-                self._start_over.wait()
-            for thread in self._pool.threads:
-                # those too that were started meanwhile
-                thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
+                self._startup.wait()
+            # Also those that were started meanwhile.
+            self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
             for thread in self._pool.threads:
                 thread.join()
             if self._global_thread is not None:
@@ -526,11 +475,11 @@ class KafkaStreams:
             if end is not State.ERROR:  # who has failed says so until it is closed
                 self._stop_health()
         finally:
-            self._set_state(end)  # `wait` must not wait for ever
+            self._lifecycle.set(end)  # `wait` must not wait for ever
 
     def _start_health(self, settings: ClientSettings) -> None:
         if self.config.health_listener is not None:
-            self._health = HealthServer(
+            self._health = ProbeServer(
                 self.config.health_listener,
                 self.status,
                 settings.membership(1).max_poll_interval_ms,
@@ -545,40 +494,8 @@ class KafkaStreams:
 
     # State
 
-    def _set_state(self, new: State) -> None:
-        self._move(new)
-        self._tell()
-
-    def _move(self, new: State) -> None:
-        """Change the state; whoever holds the lock calls `_tell` once it is free."""
-        with self._ended:
-            old = self._state
-            if old is new or new not in CLIENT_TRANSITIONS[old]:
-                return
-            self._state = new
-            self._changes.append((new, old))
-            self._ended.notify_all()
-        _log.info("%s: %s → %s", self.config.application_id, old.value, new.value)
-
-    def _tell(self) -> None:
-        """Tell the listener of changes, without a lock; where another call of it is under way, that thread does."""
-        while True:
-            with self._lock:
-                if self._telling or not self._changes:
-                    return
-                new, old = self._changes.popleft()
-                self._telling = True
-            try:
-                if self._state_listener is not None:
-                    self._state_listener(new, old)
-            except Exception:  # the user's code
-                _log.exception("The state listener failed")
-            finally:
-                with self._lock:
-                    self._telling = False
-
     def _require_created(self, what: str) -> None:
-        if self._state is not State.CREATED:
+        if self.state is not State.CREATED:
             raise StreamsError(
-                f"Cannot {what} while {self._state.value}: only before start, and each client starts once"
+                f"Cannot {what} while {self.state.value}: only before start, and each client starts once"
             )

@@ -6,34 +6,30 @@ thread sees one thing. Warm-ups are not served yet, so tasks move at once and re
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from uuid import UUID
+from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
 from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
-from millrace.assignment.assignment_info import AssignorError
+from millrace.assignment.payloads import AssignorError
+from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
 from millrace.config import StreamsConfig
-from millrace.kafka.clients import ClientSettings
-from millrace.kafka.leader_cluster import LeaderCluster
-from millrace.kafka.membership import (
-    Assigned,
-    CommittedOffsets,
-    GroupEvent,
-    GroupMember,
-    MemberState,
-    TopicSubscription,
-)
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.internal_topics import LeaderCluster
+from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.kafka.membership.state import MemberState
+from millrace.plan.model import TopologyPlan
 from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
-from millrace.runtime.progress import LoopProgress
-from millrace.runtime.reads import Reads
-from millrace.topology.built import BuiltTopology
-from millrace.topology.plan import TopologyPlan
-
-__all__ = ["Membership", "MembershipFactory", "TaskOffsetSums", "may_create_topics"]
+from millrace.runtime.activity import LoopProgress
+from millrace.runtime.state_directory import StateDirectory
+from millrace.topology.model import BuiltTopology
 
 TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
 """Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
@@ -58,7 +54,7 @@ def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
     return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
 
 
-class Membership:
+class GroupMembership:
     """The membership of one stream thread; used by that thread only."""
 
     def __init__(
@@ -67,7 +63,7 @@ class Membership:
         protocol: MemberProtocol,
         leader: GroupLeader,
         progress: LoopProgress,
-        reads: Reads,
+        inputs: InputTopics,
         *,
         timeout_s: float,
         rebalance_s: float,
@@ -78,8 +74,8 @@ class Membership:
         self._timeout_s = timeout_s
         self._rebalance_s = rebalance_s
         self._progress = progress
-        self._reads = reads
-        self._asks = member.instance_id is not None and reads.changed
+        self._inputs = inputs
+        self._asks = member.instance_id is not None and inputs.changed
         self._had_unfit = False
         self._rejoin_at_ms: int | None = None
 
@@ -140,7 +136,7 @@ class Membership:
         """
         tasks = self._protocol.accept(event)
         self._rejoin_at_ms = tasks.next_rebalance_ms
-        unfit = sorted(task for task, inputs in tasks.active.items() if not self._reads.fits(task, inputs))
+        unfit = sorted(task for task, inputs in tasks.active.items() if not self._inputs.fits(task, inputs))
         if unfit:
             self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
             names = ", ".join(map(str, unfit))
@@ -152,7 +148,7 @@ class Membership:
         elif self._asks:
             self._rejoin_at_ms = 0
         else:
-            self._reads.keep()
+            self._inputs.keep()
         self._had_unfit, self._asks = bool(unfit), False
         return tasks
 
@@ -199,9 +195,8 @@ class MembershipFactory:
         topology: what the group reads.
         config: the application's settings.
         settings: the clients' settings.
-        process_id: this instance.
+        directory: this instance's, locked.
         admin: used when a member leads.
-        reads: what the topology reads, and what it read before.
     """
 
     def __init__(
@@ -209,15 +204,14 @@ class MembershipFactory:
         topology: BuiltTopology,
         config: StreamsConfig,
         settings: ClientSettings,
-        process_id: UUID,
+        directory: StateDirectory,
         admin: AdminClient,
-        reads: Reads,
     ) -> None:
         self._config = config
         self._settings = settings
-        self._process_id = process_id
+        self._process_id = directory.process_id
         self._admin = admin
-        self._reads = reads
+        self._inputs = InputTopics(topology, directory.path if directory.persistent else None)
         self._plan = topology.plan()
         self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
         self._subscription = TopicSubscription.of(
@@ -225,7 +219,7 @@ class MembershipFactory:
             [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
         )
 
-    def __call__(self, thread: int, offset_sums: TaskOffsetSums, progress: LoopProgress) -> Membership:
+    def __call__(self, thread: int, offset_sums: TaskOffsetSums, progress: LoopProgress) -> GroupMembership:
         """Return the membership of a thread, not started.
 
         Args:
@@ -247,12 +241,64 @@ class MembershipFactory:
             user_data=lambda: protocol.user_data(offset_sums()),
             assign=leader,
         )
-        return Membership(
+        return GroupMembership(
             member,
             protocol,
             leader,
             progress,
-            self._reads,
+            self._inputs,
             timeout_s=config.task_timeout_ms / 1000,
             rebalance_s=self._settings.membership(thread).max_poll_interval_ms / 1000,
         )
+
+
+INPUT_TOPICS_FILE = "millrace-reads"
+
+
+class InputTopics:
+    """The topics that each sub-topology reads, and those it read when this instance was last given tasks.
+
+    A static member that returns is given what it had, without a rebalance, even if its program now reads other topics: brokers do
+    not look into subscriptions. So the instance keeps in its state directory what it read, and asks for a rebalance when that has
+    changed. It does not take partitions that its topology does not read, given by a leader of another version.
+
+    Args:
+        topology: The topology.
+        path: The application's directory; None if nothing is kept on disk.
+    """
+
+    def __init__(self, topology: BuiltTopology, path: Path | None) -> None:
+        self._topics = {item.id: frozenset(item.source_topics) for item in topology.subtopologies}
+        self._patterns = {item.id: [each.pattern for each in item.source_patterns] for item in topology.subtopologies}
+        self._path = None if path is None else path / INPUT_TOPICS_FILE
+        self._kept = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether it is, or may be, another than when this instance was last given tasks."""
+        if self._path is None:
+            return True
+        try:
+            return self._path.read_text() != self._text()
+        except OSError:
+            return False  # a new instance, for which the group rebalances anyway
+
+    def keep(self) -> None:
+        """Keep what is read now; a directory that cannot be written to is told of by those who keep state in it."""
+        if self._path is None or self._kept:
+            return
+        with contextlib.suppress(OSError):
+            self._path.write_text(self._text())
+            self._kept = True
+
+    def fits(self, task: TaskId, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether a task's input is what its sub-topology reads."""
+        if self._patterns.get(task.subtopology):
+            return True
+        return {item.topic for item in partitions} <= self._topics.get(task.subtopology, frozenset())
+
+    def _text(self) -> str:
+        content = {
+            str(number): [sorted(self._topics[number]), self._patterns[number]] for number in sorted(self._topics)
+        }
+        return json.dumps(content)

@@ -69,11 +69,11 @@ def store_lags(threads: list[StreamThread]) -> dict[str, dict[int, LagInfo]]:
     """Return, per store and partition, how far it is behind; stores of running tasks are not."""
     lags: dict[str, dict[int, LagInfo]] = {}
     for thread in threads:
-        resources = thread.resources
-        if resources is None:
+        tasks, resources = thread.tasks, thread.resources
+        if tasks is None or resources is None:
             continue
         remaining = resources.updater.progress()
-        for task in [*resources.tasks.running.copy().values(), *resources.tasks.restoring.copy().values()]:
+        for task in [*tasks.running.copy().values(), *tasks.restoring.copy().values()]:
             for partition, store in task.changelogs.items():
                 position, end = remaining.get(partition, (0, 0))
                 lags.setdefault(store.name, {})[partition.partition] = LagInfo(position, end, max(0, end - position))

@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient
 from millrace.config import GroupProtocol, StreamsConfig
 from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError, UnsupportedFeatureError
 from millrace.kafka.admin import appears_on_demand, may_write
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import provision
 from millrace.runtime.membership import may_create_topics
-from millrace.topology.built import BuiltTopology
+from millrace.topology.model import BuiltTopology
 
 __all__ = ["check_dead_letter_topic", "check_served", "check_settings", "provision_internal_topics"]
 

@@ -43,10 +43,10 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.clients import open_producer
-from millrace.kafka.secrets import Settings
+from millrace.kafka.security import ClientProperties
 from millrace.records import OffsetAndMetadata, TopicPartition
-from millrace.runtime.inquiry import in_background
-from millrace.runtime.progress import LoopProgress
+from millrace.runtime.activity import LoopProgress
+from millrace.runtime.background import in_background
 
 __all__ = ["MIGRATED", "PURGED", "StreamsProducer", "delivery_error", "send_error", "translate_error"]
 
@@ -131,7 +131,7 @@ class StreamsProducer:
     """
 
     def __init__(
-        self, settings: Callable[[], Settings], task_timeout_ms: int, progress: LoopProgress | None = None
+        self, settings: Callable[[], ClientProperties], task_timeout_ms: int, progress: LoopProgress | None = None
     ) -> None:
         self._settings = settings
         self.in_transaction = False

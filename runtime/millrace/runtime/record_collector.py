@@ -49,8 +49,8 @@ from millrace.errors import (
     TransactionAbortedError,
 )
 from millrace.kafka.admin import topic_configs
+from millrace.kafka.admin_requests import given_up
 from millrace.kafka.offsets import latest_offsets
-from millrace.kafka.requests import given_up
 from millrace.processor.handlers import (
     DeadLetterRecord,
     ErrorContext,
@@ -147,7 +147,7 @@ class KafkaRecordCollector:
         headers: Headers,
         partition: int | None,
     ) -> None:
-        """Send one record; see `millrace.engine.collector.RecordCollector`."""
+        """Send one record; see `millrace.engine.record_collector.RecordCollector`."""
         producer = self._producer
         if producer.transactional and not producer.in_transaction:
             producer.begin()

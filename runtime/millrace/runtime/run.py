@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.runtime.health_server import Page
+from millrace.runtime.health import Page
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.topology import Topology

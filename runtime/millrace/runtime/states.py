@@ -8,11 +8,24 @@ when the last thread has died or a handler said so.
 
 from __future__ import annotations
 
+import logging
+import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final
 
-__all__ = ["CLIENT_TRANSITIONS", "THREAD_TRANSITIONS", "State", "StateListener", "ThreadState"]
+__all__ = [
+    "THREAD_TRANSITIONS",
+    "ClientLifecycle",
+    "State",
+    "StateListener",
+    "ThreadState",
+    "UncaughtExceptionHandler",
+    "UncaughtExceptionResponse",
+]
+
+_log = logging.getLogger(__name__)
 
 
 class ThreadState(Enum):
@@ -56,6 +69,18 @@ class State(Enum):
 StateListener = Callable[[State, State], None]
 """Called with the new and the old state."""
 
+
+class UncaughtExceptionResponse(Enum):
+    """What to do when a stream thread died (KIP-671)."""
+
+    REPLACE_THREAD = "replace thread"
+    SHUTDOWN_CLIENT = "shut down client"
+    SHUTDOWN_APPLICATION = "shut down application"
+
+
+UncaughtExceptionHandler = Callable[[Exception], UncaughtExceptionResponse]
+"""Called with what a stream thread died of."""
+
 _T = ThreadState
 THREAD_TRANSITIONS: Final[Mapping[ThreadState, frozenset[ThreadState]]] = {
     _T.CREATED: frozenset({_T.STARTING, _T.PENDING_SHUTDOWN}),
@@ -68,7 +93,7 @@ THREAD_TRANSITIONS: Final[Mapping[ThreadState, frozenset[ThreadState]]] = {
 }
 
 _S = State
-CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
+_CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     _S.CREATED: frozenset({_S.REBALANCING, _S.PENDING_SHUTDOWN}),
     _S.REBALANCING: frozenset({_S.RUNNING, _S.DRAINING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
     _S.RUNNING: frozenset({_S.REBALANCING, _S.DRAINING, _S.PENDING_SHUTDOWN, _S.PENDING_ERROR}),
@@ -79,3 +104,60 @@ CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     _S.NOT_RUNNING: frozenset(),
     _S.ERROR: frozenset({_S.PENDING_SHUTDOWN}),
 }
+
+
+class ClientLifecycle:
+    """The state of one client: moves it, tells the listener, and lets others wait for the end.
+
+    Args:
+        application_id: named in the log.
+        lock: the client's; held while the state moves, never while the listener runs.
+    """
+
+    def __init__(self, application_id: str, lock: threading.RLock) -> None:
+        self.state = State.CREATED
+        self.listener: StateListener | None = None
+        self._application_id = application_id
+        self._lock = lock
+        self._ended = threading.Condition(lock)
+        self._changes: deque[tuple[State, State]] = deque()
+        self._telling = False
+        """Whether a thread is in the state listener: it also tells what changes meanwhile."""
+
+    def set(self, new: State) -> None:
+        """Change the state and tell the listener, if the state may follow the present one."""
+        self.move(new)
+        self.tell()
+
+    def move(self, new: State) -> None:
+        """Change the state, if it may follow the present one; whoever holds the lock calls `tell` once it is free."""
+        with self._lock:
+            old = self.state
+            if old is new or new not in _CLIENT_TRANSITIONS[old]:
+                return
+            self.state = new
+            self._changes.append((new, old))
+            self._ended.notify_all()
+        _log.info("%s: %s → %s", self._application_id, old.value, new.value)
+
+    def tell(self) -> None:
+        """Tell the listener of changes, without a lock; if another thread is calling it, that thread does."""
+        while True:
+            with self._lock:
+                if self._telling or not self._changes:
+                    return
+                new, old = self._changes.popleft()
+                self._telling = True
+            try:
+                if self.listener is not None:
+                    self.listener(new, old)
+            except Exception:  # the user's code
+                _log.exception("The state listener failed")
+            finally:
+                with self._lock:
+                    self._telling = False
+
+    def wait_for_end(self, timeout_s: float | None) -> bool:
+        """Wait until the client has ended; return whether it has."""
+        with self._ended:
+            return self._ended.wait_for(lambda: self.state.has_ended, timeout_s)

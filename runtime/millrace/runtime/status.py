@@ -1,29 +1,32 @@
-"""What an instance says of itself to people and tools that look from outside: the operator, probes, `millrace dev up`.
+"""What an instance reports to people and tools outside: the operator, probes, `millrace dev up`; and how it is collected.
 
-These are values only; `snapshot` takes them. As JSON the names are those of the fields; docs/operations.md describes them, and
-what is there stays there: the operator may be older or newer than the application's image.
+As JSON (`/status`) the names are those of the fields; docs/operations.md describes them. Fields are never removed or renamed, as
+the operator may be older or newer than the application's image.
+
+Taking a status asks no broker and takes no lock, so it may be done every second, and also while a thread is stuck. What it
+says of two threads need not be of the same instant.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "GroupStatus",
-    "LagStatus",
-    "ProcessingStatus",
-    "RestorationStatus",
-    "StorageStatus",
-    "StreamsStatus",
-    "TaskCounts",
-    "TaskStatus",
-    "ThreadStatus",
-    "write_status",
-]
+from millrace.errors import StreamsError
+from millrace.kafka.membership.state import MemberState
+from millrace.records import TopicPartition
+from millrace.runtime.activity import Activity
+from millrace.runtime.resources import ThreadResources
+from millrace.runtime.states import State
+from millrace.runtime.stream_thread import StreamThread
+from millrace.runtime.task_manager import TaskManager
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class ThreadStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStatus:
+class MembershipStatus:
     """The instance's part in its consumer group."""
 
     protocol: str = ""
@@ -97,7 +100,7 @@ class TaskCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class RestorationStatus:
+class RestoreProgress:
     """How the restoration of state goes."""
 
     remaining_records: int | None = 0
@@ -109,7 +112,7 @@ class RestorationStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class LagStatus:
+class InputLag:
     """Records on the brokers that are not processed yet."""
 
     total: int | None = None
@@ -132,7 +135,7 @@ class ProcessingStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageStatus:
+class DiskUsage:
     """Disk usage."""
 
     used_percent: float | None = None
@@ -152,12 +155,12 @@ class StreamsStatus:
     state: str
     threads: tuple[ThreadStatus, ...]
     tasks: tuple[TaskStatus, ...]
-    group: GroupStatus = GroupStatus()
+    group: MembershipStatus = MembershipStatus()
     task_counts: TaskCounts = TaskCounts()
-    restoration: RestorationStatus = RestorationStatus()
-    lag: LagStatus = field(default_factory=LagStatus)
+    restoration: RestoreProgress = RestoreProgress()
+    lag: InputLag = field(default_factory=InputLag)
     processing: ProcessingStatus = ProcessingStatus()
-    storage: StorageStatus = StorageStatus()
+    storage: DiskUsage = DiskUsage()
     credentials_stale: bool = False
     """Whether files of credentials have changed in a way that takes a restart to use."""
     error: str | None = None
@@ -178,3 +181,158 @@ def write_status(status: StreamsStatus, path: Path) -> None:
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(status.to_dict()))
     temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """What does not change while an instance lives."""
+
+    application_id: str
+    process_id: str = ""
+    topology_hash: str = ""
+    group_protocol: str = ""
+
+
+def take_status(
+    instance: InstanceInfo,
+    state: State,
+    threads: Sequence[StreamThread],
+    activity: Activity,
+    *,
+    error: BaseException | None = None,
+    credentials_stale: bool = False,
+) -> StreamsStatus:
+    """Look at an instance's threads.
+
+    Args:
+        instance: which.
+        state: its state.
+        threads: its stream threads.
+        activity: its totals and rates.
+        error: what ended it, if something did.
+        credentials_stale: whether it takes a restart to use changed credentials.
+    """
+    thread_status: list[ThreadStatus] = []
+    tasks: list[TaskStatus] = []
+    lag: dict[str, int] = {}
+    for thread in threads:
+        manager, resources = thread.tasks, thread.resources
+        thread_status.append(_thread_status(thread, manager, resources))
+        if manager is not None and resources is not None:
+            tasks += _tasks(thread.name, manager, resources)
+            lag |= _lag(manager, resources)
+    totals = activity.totals(thread.totals for thread in threads)
+    remaining = _remaining(tasks)
+    return StreamsStatus(
+        time_ms=time.time_ns() // 1_000_000,
+        application_id=instance.application_id,
+        process_id=instance.process_id,
+        pid=os.getpid(),
+        state=state.value,
+        threads=tuple(thread_status),
+        tasks=tuple(sorted(tasks, key=lambda task: task.id)),
+        group=MembershipStatus(
+            instance.group_protocol,
+            _group_state(thread_status),
+            max((thread.generation for thread in thread_status), default=-1),
+            activity.rebalances,
+        ),
+        task_counts=TaskCounts(active=len(tasks), restoring=sum(task.state != "RUNNING" for task in tasks)),
+        restoration=RestoreProgress(remaining, activity.eta_s(remaining), totals.restored),
+        lag=InputLag(sum(lag.values()) if lag or state is State.RUNNING else None, dict(sorted(lag.items()))),
+        processing=ProcessingStatus(totals.records, totals.commits, activity.records_per_second, activity.busy_ratio),
+        storage=DiskUsage(activity.storage_used_percent, activity.storage_bytes),
+        credentials_stale=credentials_stale,
+        error=None if error is None else f"{type(error).__name__}: {error}",
+        version=_version(),
+        topology_hash=instance.topology_hash,
+        pod_uid=os.environ.get("POD_UID", ""),
+    )
+
+
+def _thread_status(
+    thread: StreamThread, manager: TaskManager | None, resources: ThreadResources | None
+) -> ThreadStatus:
+    status = ThreadStatus(
+        thread.name,
+        thread.state.value,
+        leader=False,
+        records=0,
+        commits=0,
+        alive=thread.is_alive,
+        joined=thread.joined,
+        progress_age_ms=thread.progress.age_ms(),
+        waits_for=thread.progress.waits_for,
+        commit_age_ms=thread.progress.commit_age_ms(),
+    )
+    if manager is None or resources is None:
+        return status
+    member = resources.member
+    return replace(
+        status,
+        leader=member.is_leader,
+        records=manager.records_total,
+        commits=manager.commits_total,
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        member_state=member.state.name,
+        generation=member.generation,
+    )
+
+
+def _group_state(threads: Collection[ThreadStatus]) -> str:
+    states = {thread.member_state for thread in threads}
+    if len(states) > 1:
+        states.discard(MemberState.CLOSED.name)  # of threads that have ended
+    if len(states) == 1 and not states & {MemberState.JOINING.name, MemberState.SYNCING.name}:
+        return states.pop()
+    return "REBALANCING" if states else MemberState.UNJOINED.name
+
+
+def _tasks(thread: str, manager: TaskManager, resources: ThreadResources) -> list[TaskStatus]:
+    left, restoring = resources.updater.remaining(), manager.restoring.copy()
+    tasks = []
+    for task_id, task in {**restoring, **manager.running.copy()}.items():
+        known = [left[changelog] for changelog in task.changelogs if changelog in left]
+        tasks.append(
+            TaskStatus(
+                str(task_id),
+                thread,
+                task.state.value,
+                task.counters.records_processed,
+                tuple(task.stores),
+                remaining=None if task_id in restoring and not known else sum(known),
+            )
+        )
+    return tasks + [
+        TaskStatus(str(task_id), thread, "PENDING", 0, remaining=None) for task_id in manager.pending.copy()
+    ]
+
+
+def _remaining(tasks: Collection[TaskStatus]) -> int | None:
+    known = [task.remaining for task in tasks if task.remaining is not None]
+    return sum(known) if len(known) == len(tasks) else None
+
+
+def _lag(manager: TaskManager, resources: ThreadResources) -> dict[str, int]:
+    lag = {}
+    for partition in list(resources.consumer.partitions):
+        behind = resources.consumer.lag(partition)
+        if behind is not None:
+            lag[str(partition)] = behind + _buffered(manager, partition)
+    return lag
+
+
+def _buffered(manager: TaskManager, partition: TopicPartition) -> int:
+    try:
+        return manager.buffered(partition)
+    except (StreamsError, LookupError):  # its task was closed just now
+        return 0
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("millrace")
+    except PackageNotFoundError:
+        return ""

@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
 from millrace.engine.task import StreamTask
 from millrace.errors import (
     RebalanceInProgressError,
@@ -38,14 +39,13 @@ from millrace.errors import (
     TransactionAbortedError,
     of_thread,
 )
-from millrace.kafka.membership.api import Assigned, GroupEvent, Lost, Revoked
-from millrace.kafka.requests import give_up_when
-from millrace.records import ConsumedRecord, TopicPartition
-from millrace.runtime.progress import LoopProgress
-from millrace.runtime.purge import RepartitionPurge
+from millrace.kafka.admin_requests import give_up_when
+from millrace.records import ConsumedRecord, TaskId, TopicPartition
+from millrace.runtime.activity import LoopProgress, Totals
+from millrace.runtime.committer import RepartitionPurge
+from millrace.runtime.resources import ThreadContext, ThreadResources, open_resources
 from millrace.runtime.states import THREAD_TRANSITIONS, ThreadState
 from millrace.runtime.task_manager import TaskManager
-from millrace.runtime.thread_resources import ThreadContext, ThreadResources, open_resources
 
 __all__ = ["StreamThread"]
 
@@ -93,23 +93,11 @@ class StreamThread:
         self._on_state = on_state
         self._on_death = on_death
         self._state_lock = threading.RLock()
-        self._stop = threading.Event()
+        self.stop_requested = threading.Event()
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-        self._resources: ThreadResources | None = None
-        self._turn_records = 64
-        self._last_commit = time.monotonic()
-        self._ends_refreshed = 0.0
-        self._resume_at: dict[TopicPartition, int] = {}
-        """How few records a paused partition must have left to be fetched again."""
-        self._busy = False
-        config = context.config
-        self._poll_s = config.poll_ms / 1000
-        self._commit_every_s = config.commit_interval_ms / 1000
-        self._commit_rebalancing_every_s = context.settings.transaction_timeout_ms() / 4000
-        self._max_poll_records = context.settings.max_poll_records()
-        self._buffer_limit = config.buffered_records_per_partition
-        self._round_s = min(_ROUND_S, config.max_poll_interval_ms / 2000)
-        self._purge: RepartitionPurge | None = None
+        self._loop: ThreadLoop | None = None
+        self.max_poll_records = context.settings.max_poll_records()
+        self.transaction_timeout_ms = context.settings.transaction_timeout_ms()
 
     def __repr__(self) -> str:
         return f"<StreamThread {self.name} {self.state.value}>"
@@ -130,18 +118,19 @@ class StreamThread:
         if leave_group is not None:
             self.leave_group = leave_group
         self.progress.give_up_in(broker_wait_s)
-        self._stop.set()
+        self.stop_requested.set()
 
     def resize_cache(self, max_bytes: int) -> None:
         """Change the thread's share of the record cache, from the next put on."""
-        if self._resources is not None and self._resources.cache is not None:
-            self._resources.cache.max_bytes = max_bytes
+        cache = None if self._loop is None else self._loop.resources.cache
+        if cache is not None:
+            cache.max_bytes = max_bytes
 
     def request_shutdown_of_all(self) -> None:
         """Tell all members of the application to stop; to be called in this thread, when its loop has ended."""
-        if self._resources is not None:
+        if self._loop is not None:
             try:
-                self._resources.member.request_shutdown_of_all()
+                self._loop.resources.member.request_shutdown_of_all()
             except StreamsError as error:
                 _log.warning("The other instances could not be told to stop: %s", error)
 
@@ -154,7 +143,7 @@ class StreamThread:
     @property
     def is_current(self) -> bool:
         """Whether the caller runs in it, or in its state updater, for which it waits when it ends."""
-        updater = None if self._resources is None else self._resources.updater
+        updater = None if self._loop is None else self._loop.resources.updater
         return self._thread is threading.current_thread() or (updater is not None and updater.is_current)
 
     @property
@@ -165,12 +154,21 @@ class StreamThread:
     @property
     def tasks(self) -> TaskManager | None:
         """The thread's tasks, None before it has started. To look at, not to use: it belongs to the thread."""
-        return None if self._resources is None else self._resources.tasks
+        return None if self._loop is None else self._loop.tasks
 
     @property
     def resources(self) -> ThreadResources | None:
         """The thread's clients, None before it has started. To look at."""
-        return self._resources
+        return None if self._loop is None else self._loop.resources
+
+    @property
+    def totals(self) -> Totals:
+        """What it has done so far."""
+        if self._loop is None:
+            return Totals()
+        tasks, progress = self._loop.tasks, self.progress
+        restored = self._loop.resources.updater.restored_total
+        return Totals(tasks.records_total, tasks.commits_total, restored, progress.waited_s, progress.lived_s())
 
     # The thread
 
@@ -178,16 +176,10 @@ class StreamThread:
         clean = True
         give_up_when(lambda: self.progress.given_up)
         try:
-            self._set_state(ThreadState.STARTING)
+            self.set_state(ThreadState.STARTING)
             self.progress.touch()
-            self._resources = open_resources(self.number, self._context, self.progress)
-            self._purge = RepartitionPurge(self._resources, self._context)
-            self._resources.updater.start()
-            self._resources.producer.start()
-            with self.progress.waiting_for("the group's coordinator"):
-                self._resources.member.start()
-            while not self._stop.is_set():
-                self._guarded_round()
+            self._loop = ThreadLoop(self, self._context)
+            self._loop.run()
         except (
             BaseException
         ) as raised:  # whatever it is, the uncaught exception handler decides, and everything is closed
@@ -200,35 +192,95 @@ class StreamThread:
                 _log.debug("%s failed", self.name, exc_info=True)
                 self._on_death(self, error)
         finally:
-            self._set_state(ThreadState.PENDING_SHUTDOWN)
-            self._close(clean=clean)
+            self.set_state(ThreadState.PENDING_SHUTDOWN)
+            if self._loop is not None:
+                self._loop.close(clean=clean)
             self.progress.ended()
-            self._set_state(ThreadState.DEAD)
+            self.set_state(ThreadState.DEAD)
+
+    def set_state(self, new: ThreadState) -> None:
+        """Move to another state, if that may follow the present one; for the thread itself."""
+        with self._state_lock:
+            old = self.state
+            if old is new and new is not ThreadState.PARTITIONS_ASSIGNED:
+                return
+            if new not in THREAD_TRANSITIONS[old]:
+                _log.debug("%s stays %s (not %s)", self.name, old.value, new.value)
+                return
+            self.state = new
+        if old is not new:
+            _log.info("%s: %s → %s", self.name, old.value, new.value)
+            self._on_state(self, new, old)
+
+
+class ThreadLoop:
+    """The loop of a stream thread, with the clients and tasks that it works with; made and used in that thread.
+
+    Args:
+        thread: whose loop it is.
+        context: what the client's threads share.
+
+    Raises:
+        ConfigError: a client does not take its settings.
+    """
+
+    def __init__(self, thread: StreamThread, context: ThreadContext) -> None:
+        config = context.config
+        self._thread = thread
+        self._name = thread.name
+        self._progress = thread.progress
+        self._context = context
+        self.resources = open_resources(thread.number, context, thread.progress, self._offset_sums)
+        self.tasks = TaskManager(self.resources)
+        self._purge = RepartitionPurge(context.topology, config, context.admin)
+        self._turn_records = 64
+        self._last_commit = time.monotonic()
+        self._ends_refreshed = 0.0
+        self._resume_at: dict[TopicPartition, int] = {}
+        """How few records a paused partition must have left to be fetched again."""
+        self._busy = False
+        self._poll_s = config.poll_ms / 1000
+        self._commit_every_s = config.commit_interval_ms / 1000
+        self._commit_rebalancing_every_s = thread.transaction_timeout_ms / 4000
+        self._max_poll_records = thread.max_poll_records
+        self._buffer_limit = config.buffered_records_per_partition
+        self._round_s = min(_ROUND_S, config.max_poll_interval_ms / 2000)
+
+    def _offset_sums(self) -> Mapping[TaskId, int]:
+        return self.tasks.offset_sums()
+
+    def run(self) -> None:
+        """Join the group, and go round until the thread is asked to stop."""
+        resources = self.resources
+        resources.updater.start()
+        resources.producer.start()
+        with self._progress.waiting_for("the group's coordinator"):
+            resources.member.start()
+        while not self._thread.stop_requested.is_set():
+            self._guarded_round()
 
     def _guarded_round(self) -> None:
-        assert self._resources is not None
-        tasks, member = self._resources.tasks, self._resources.member
+        tasks, member = self.tasks, self.resources.member
         try:
             self._round()
         except TaskMigratedError as error:
-            _log.warning("%s: %s", self.name, error)
-            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            _log.warning("%s: %s", self._name, error)
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.lose()
             member.rejoin_without_tasks(str(error))
         except TaskCorruptedError as error:
-            _log.warning("%s: %s", self.name, error)
+            _log.warning("%s: %s", self._name, error)
             tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
-            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
         except TransactionAbortedError as error:
-            _log.warning("%s: %s", self.name, error)
+            _log.warning("%s: %s", self._name, error)
             tasks.abort_and_revive()
-            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
 
     def _round(self) -> None:
-        assert self._resources is not None
-        resources, tasks = self._resources, self._resources.tasks
-        self.rounds_total += 1
-        self.progress.touch()
+        resources, tasks = self.resources, self.tasks
+        self._thread.rounds_total += 1
+        self._progress.touch()
         for event in resources.member.poll():
             self._handle(event)
         tasks.reconcile()
@@ -244,47 +296,43 @@ class StreamThread:
         now = time.monotonic()
         if now >= self._next_commit() or (tasks.needs_commit() and not resources.member.rebalancing):
             self._commit()
-        if self._purge is not None:
-            self._purge.run_if_due(now)
+        self._purge.run_if_due(now, tasks.committed_positions)
 
     def _handle(self, event: GroupEvent) -> None:
-        assert self._resources is not None
-        tasks = self._resources.tasks
-        _log.debug("%s: %s", self.name, event)
+        tasks = self.tasks
+        _log.debug("%s: %s", self._name, event)
         if isinstance(event, Revoked):
-            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.revoke(event.partitions)
         elif isinstance(event, Lost):
-            self._set_state(ThreadState.PARTITIONS_REVOKED)
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
             tasks.lose(event.partitions)
         elif isinstance(event, Assigned):
-            assigned = self._resources.member.accept(event)
-            self.joined = True
-            self._context.on_joined(self._resources.member.generation)
+            assigned = self.resources.member.accept(event)
+            self._thread.joined = True
+            self._context.on_joined(self.resources.member.generation)
             if assigned.shutdown_requested:
-                self._stop.set()
+                self._thread.stop_requested.set()
                 self._context.on_shutdown_requested()
                 return
-            self._set_state(ThreadState.PARTITIONS_ASSIGNED)
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
             tasks.assign(assigned.active)
 
     def _settle_state(self) -> None:
-        assert self._resources is not None
-        if self.state is ThreadState.PARTITIONS_ASSIGNED and self._resources.tasks.all_running:
-            self._set_state(ThreadState.RUNNING)
+        if self._thread.state is ThreadState.PARTITIONS_ASSIGNED and self.tasks.all_running:
+            self._thread.set_state(ThreadState.RUNNING)
 
     def _rest(self) -> None:
         """Let a moment of the pause pass. Nothing is polled, so what is in the consumer's queue stays there."""
         self._settle_state()
         self._busy = False
         began = time.monotonic()
-        self._stop.wait(self._poll_s)
-        self.progress.waited_s += time.monotonic() - began
+        self._thread.stop_requested.wait(self._poll_s)
+        self._progress.waited_s += time.monotonic() - began
 
     def _fetch(self) -> None:
-        assert self._resources is not None
         self._settle_state()
-        resources, tasks = self._resources, self._resources.tasks
+        resources, tasks = self.resources, self.tasks
         consumer = resources.consumer
         now_ms = self._context.clock()
         # What waits for another partition does not count: that partition comes only by polling.
@@ -297,11 +345,11 @@ class StreamThread:
         if tracer is None:
             batches = consumer.poll(self._max_poll_records, timeout_s)
         else:
-            with tracer.poll(self.name) as fetch:
+            with tracer.poll(self._name) as fetch:
                 batches = consumer.poll(self._max_poll_records, timeout_s)
                 fetch.received(sum(map(len, batches.values())))
         if timeout_s > 0:
-            self.progress.waited_s += time.monotonic() - began
+            self._progress.waited_s += time.monotonic() - began
         tasks.add_records(batches)
         several = [task for task in tasks.running.values() if len(task.input_partitions) > 1]
         for task in several:
@@ -318,7 +366,6 @@ class StreamThread:
         self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]]
     ) -> None:
         """Pause the partitions that are far ahead of what their task waits for."""
-        assert self._resources is not None
         now_ms = self._context.clock()
         waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
         for task in waiting:
@@ -327,13 +374,12 @@ class StreamThread:
                 if records > self._buffer_limit and records * _mean_bytes(batches[partition]) > _AHEAD_BYTES / len(
                     waiting
                 ):
-                    _log.debug("%s pauses %s with %d records", self.name, partition, records)
+                    _log.debug("%s pauses %s with %d records", self._name, partition, records)
                     self._resume_at[partition] = records // 2
-                    self._resources.consumer.pause([partition])
+                    self.resources.consumer.pause([partition])
 
     def _wait_s(self) -> float:
-        assert self._resources is not None
-        tasks = self._resources.tasks
+        tasks = self.tasks
         if not tasks.all_running:
             return min(_RESTORING_POLL_S, self._poll_s)
         now_ms = self._context.clock()
@@ -346,8 +392,7 @@ class StreamThread:
         return wait_s
 
     def _process(self) -> None:
-        assert self._resources is not None
-        tasks, tracer = self._resources.tasks, self._context.instrumentation
+        tasks, tracer = self.tasks, self._context.instrumentation
         running = list(tasks.running.values())
         began = time.perf_counter()
         processed = 0
@@ -359,7 +404,7 @@ class StreamThread:
                 if tracer is None:
                     taken = task.process(now_ms, self._turn_records)
                 else:
-                    with tracer.process_batch(self.name, task.task_id, self._turn_records):
+                    with tracer.process_batch(self._name, task.task_id, self._turn_records):
                         taken = task.process(now_ms, self._turn_records)
                 if taken:
                     self._adapt(taken, time.perf_counter() - turn_began)
@@ -367,13 +412,13 @@ class StreamThread:
                     going_on.append(task)
                     task.punctuate_stream_time()
             running = going_on
-            if time.perf_counter() - began >= self._round_s or self._stop.is_set():
+            if time.perf_counter() - began >= self._round_s or self._thread.stop_requested.is_set():
                 break
             if self._context.paused.is_set() or any(task.commit_requested for task in tasks.running.values()):
                 break
         self._busy = processed > 0
         tasks.records_total += processed
-        consumer = self._resources.consumer
+        consumer = self.resources.consumer
         if consumer.paused:
             consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._resume_at[tp]])
 
@@ -382,47 +427,47 @@ class StreamThread:
         self._turn_records = max(1, min(_MAX_TURN_RECORDS, fitting, 2 * self._turn_records))
 
     def _punctuate(self) -> None:
-        assert self._resources is not None
         now_ms = self._context.clock()
-        for task in self._resources.tasks.running.values():
+        for task in self.tasks.running.values():
             task.punctuate_wall_clock(now_ms)
 
     def _next_commit(self) -> float:
         """Return when it is time for the next commit (monotonic seconds)."""
-        assert self._resources is not None
-        if not self._resources.member.rebalancing:
+        if not self.resources.member.rebalancing:
             return self._last_commit + self._commit_every_s
         # The group may be between generations for as long as a dead member's session lasts, and nothing has been taken from this
         # one yet. Rarely, though: a commit that meets the very moment of the next generation is refused.
         return self._last_commit + max(self._commit_every_s, self._commit_rebalancing_every_s)
 
     def _commit(self) -> None:
-        assert self._resources is not None
         self._last_commit = time.monotonic()
         try:
-            self._resources.tasks.commit()
-            self.progress.committed()
+            self.tasks.commit()
+            self._progress.committed()
         except RebalanceInProgressError as error:
-            _log.info("%s: %s", self.name, error)
+            _log.info("%s: %s", self._name, error)
 
-    def _close(self, *, clean: bool) -> None:
-        if self._resources is None:
-            return
-        resources = self._resources
-        if math.isinf(self.progress.gives_up_s):  # it ends by itself
-            self.progress.give_up_in(CLOSE_WAIT_S)
+    def close(self, *, clean: bool) -> None:
+        """Close the tasks and then the clients, whatever fails on the way.
+
+        Args:
+            clean: whether to commit first.
+        """
+        resources, tasks = self.resources, self.tasks
+        if math.isinf(self._progress.gives_up_s):  # it ends by itself
+            self._progress.give_up_in(CLOSE_WAIT_S)
         try:
-            resources.tasks.close(clean=clean)
+            tasks.close(clean=clean)
         except Exception as error:  # the thread ends in any case; what is not committed is done again by its successor
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
-                self.name,
+                self._name,
                 error,
             )
             _log.debug("Closing failed", exc_info=True)
         steps: tuple[tuple[str, Callable[[], object]], ...] = (
             ("state updater", resources.updater.shutdown),
-            ("group member", lambda: resources.member.close(leave_group=self.leave_group)),
+            ("group member", lambda: resources.member.close(leave_group=self._thread.leave_group)),
             ("consumer", resources.consumer.close),
             ("producer", resources.producer.close),
         )
@@ -430,21 +475,8 @@ class StreamThread:
             try:
                 step()
             except Exception:  # what follows must be closed all the same
-                _log.warning("%s could not close its %s", self.name, what, exc_info=True)
-        self._context.directory.disown_all(self.name)
-
-    def _set_state(self, new: ThreadState) -> None:
-        with self._state_lock:
-            old = self.state
-            if old is new and new is not ThreadState.PARTITIONS_ASSIGNED:
-                return
-            if new not in THREAD_TRANSITIONS[old]:
-                _log.debug("%s stays %s (not %s)", self.name, old.value, new.value)
-                return
-            self.state = new
-        if old is not new:
-            _log.info("%s: %s → %s", self.name, old.value, new.value)
-            self._on_state(self, new, old)
+                _log.warning("%s could not close its %s", self._name, what, exc_info=True)
+        self._context.directory.disown_all(self._name)
 
 
 def _mean_bytes(records: Sequence[ConsumedRecord]) -> float:

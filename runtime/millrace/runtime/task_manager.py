@@ -27,11 +27,11 @@ from millrace.assignment import LATEST_OFFSET, UNKNOWN_OFFSET_SUM
 from millrace.engine.task import StreamTask
 from millrace.engine.task_state import TaskState
 from millrace.errors import RebalanceInProgressError, StreamsError, TaskCorruptedError
-from millrace.kafka.membership import CommittedOffsets
+from millrace.kafka.membership.offsets import CommittedOffsets
 from millrace.records import ConsumedRecord, OffsetAndMetadata, TaskId, TopicPartition
+from millrace.runtime.background import BackgroundQueries
 from millrace.runtime.committer import Committer
-from millrace.runtime.inquiry import Inquiry
-from millrace.runtime.task_resources import TaskResources
+from millrace.runtime.resources import ThreadResources
 
 __all__ = ["TaskManager"]
 
@@ -42,7 +42,7 @@ _UPDATER_ANSWER_S = 300.0
 class TaskManager:
     """Creates, runs, commits and closes the tasks of one thread; used by that thread only."""
 
-    def __init__(self, resources: TaskResources) -> None:
+    def __init__(self, resources: ThreadResources) -> None:
         self._resources = resources
         self._thread = resources.thread
         self._committer = Committer(resources)
@@ -54,8 +54,8 @@ class TaskManager:
         """Pending tasks whose committed offsets were asked for."""
         self._restored: set[TaskId] = set()
         """Tasks among `restoring` that the state updater has given back."""
-        self._starts: Inquiry[TopicPartition, Mapping[TopicPartition, int]] = Inquiry(
-            resources.starting_offsets.resolve, resources.config.task_timeout_ms / 1000
+        self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
+            resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
         """Asks where to begin input partitions that have no committed offset."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
@@ -80,7 +80,7 @@ class TaskManager:
 
     def offset_sums(self) -> dict[TaskId, int]:
         """Return what state is here for the assignor: of running tasks, and of those that only have a directory."""
-        directory = self._resources.directory
+        directory = self._resources.context.directory
         sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
         sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
         sums.update({task_id: LATEST_OFFSET for task_id, task in self.running.items() if task.changelogs})
@@ -111,7 +111,7 @@ class TaskManager:
 
     def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks dirty, and under exactly-once all that run: their records were in the same transaction."""
-        gone = {*task_ids, *(self.running if self._resources.config.exactly_once else ())}
+        gone = {*task_ids, *(self.running if self._resources.context.config.exactly_once else ())}
         try:
             self._close(gone, dirty=True)
         finally:
@@ -163,14 +163,14 @@ class TaskManager:
 
     def _open_pending(self) -> None:
         """Open the tasks whose directories are free and whose committed offsets are known; hand them to the updater."""
-        directory = self._resources.directory
+        directory = self._resources.context.directory
         free = {
             task_id: inputs
             for task_id, inputs in self.pending.items()
             if task_id not in self._asked and directory.own_task(task_id, self._thread) is not None
         }
         if free:
-            answer = self._resources.offsets.ask_committed(frozenset().union(*free.values()))
+            answer = self._resources.member.ask_committed(frozenset().union(*free.values()))
             self._asked.update(dict.fromkeys(free, answer))
         for task_id in list(self.pending.keys() & self._asked.keys()):
             committed = self._asked[task_id].of(self.pending[task_id])
@@ -200,7 +200,7 @@ class TaskManager:
         _log.info("%s opened task %s", self._thread, task_id)
 
     def _open(self, task_id: TaskId, inputs: frozenset[TopicPartition]) -> StreamTask:
-        directory = self._resources.directory
+        directory = self._resources.context.directory
         for attempt in range(2):
             task = self._new_task(task_id, inputs)
             try:
@@ -226,15 +226,17 @@ class TaskManager:
         resources = self._resources
         return StreamTask(
             task_id,
-            resources.topology.subtopology(task_id.subtopology),
-            resources.config,
+            resources.context.topology.subtopology(task_id.subtopology),
+            resources.context.config,
             resources.collector,
-            state_dir=resources.directory.task_path(task_id),
+            state_dir=resources.context.directory.task_path(task_id),
             cache=resources.cache,
-            clock=resources.clock,
+            clock=resources.context.clock,
             input_partitions=inputs,
-            global_stores=resources.global_stores,
-            trace_record=None if resources.instrumentation is None else resources.instrumentation.record,
+            global_stores=resources.context.global_stores,
+            trace_record=None
+            if resources.context.instrumentation is None
+            else resources.context.instrumentation.record,
         )
 
     def _check_updater(self) -> None:
@@ -323,7 +325,7 @@ class TaskManager:
     def _wipe(self, task_ids: Collection[TaskId]) -> None:
         """Close tasks dirty and delete their state."""
         self._close(task_ids, dirty=True)
-        directory = self._resources.directory
+        directory = self._resources.context.directory
         for task_id in task_ids:
             if directory.own_task(task_id, self._thread) is not None:
                 try:
@@ -383,7 +385,7 @@ class TaskManager:
                 _log.warning("%s could not close task %s: %s", self._thread, task_id, error)
                 failure = failure or error
             finally:
-                self._resources.directory.disown_task(task_id, self._thread)
+                self._resources.context.directory.disown_task(task_id, self._thread)
         if failure is not None:
             raise failure
 

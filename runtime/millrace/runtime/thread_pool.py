@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable
 
 from millrace.errors import StreamsTimeoutError
+from millrace.runtime.activity import Totals
 from millrace.runtime.states import ThreadState
 from millrace.runtime.stream_thread import StreamThread
 
@@ -28,7 +29,7 @@ class ThreadPool:
         lock: the client's, which is held whenever a thread tells its state.
         cache_max_bytes: what the threads share.
         new_thread: makes a thread, given its number.
-        on_gone: told of a thread that has ended and is not in the pool any more.
+        on_gone: given the counters of a thread that has ended and left the pool.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class ThreadPool:
         lock: threading.RLock,
         cache_max_bytes: int,
         new_thread: Callable[[int], StreamThread],
-        on_gone: Callable[[StreamThread], None],
+        on_gone: Callable[[Totals], None],
     ) -> None:
         self._lock = lock
         self._cache_max_bytes = cache_max_bytes
@@ -66,6 +67,11 @@ class ThreadPool:
             new = [self._make(number) for number in range(1, count + 1)]
         for thread in new:
             thread.start()
+
+    def shutdown(self, *, leave_group: bool | None, broker_wait_s: float) -> None:
+        """Ask every thread to end; see `StreamThread.shutdown`."""
+        for thread in self.threads:
+            thread.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
 
     def add(self) -> StreamThread:
         """Start one more thread."""
@@ -110,7 +116,7 @@ class ThreadPool:
             if thread in self._to_remove:
                 self._to_remove.discard(thread)
                 del self._threads[thread.number]
-                self._on_gone(thread)
+                self._on_gone(thread.totals)
                 self._share_cache()
             elif thread in self._to_replace and replace:
                 self._to_replace.discard(thread)
@@ -122,7 +128,7 @@ class ThreadPool:
         thread.joined = replaced is not None and replaced.joined
         self._threads[number] = thread
         if replaced is not None:
-            self._on_gone(replaced)
+            self._on_gone(replaced.totals)
         return thread
 
     def _share_cache(self) -> None:

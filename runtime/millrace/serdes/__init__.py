@@ -13,7 +13,7 @@ from millrace.records import Windowed
 from millrace.serdes import resolve as _resolve
 from millrace.serdes.base import Serde
 from millrace.serdes.change import ChangeSerde
-from millrace.serdes.json import JsonSerde
+from millrace.serdes.json import JsonSerde, PydanticSerde
 from millrace.serdes.list import FIXED_SIZES, ListSerde
 from millrace.serdes.primitives import (
     BooleanSerde,
@@ -29,7 +29,6 @@ from millrace.serdes.primitives import (
     UUIDSerde,
     VoidSerde,
 )
-from millrace.serdes.pydantic import PydanticSerde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 

@@ -5,13 +5,12 @@ Java's class names are taken too, so that an application's configuration can be 
 
 from __future__ import annotations
 
-import importlib
-import inspect
 from collections.abc import Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import construct, java_name, load
 from millrace.serdes.base import Serde
 from millrace.serdes.json import JsonSerde
 from millrace.serdes.list import ListSerde
@@ -64,11 +63,6 @@ SHORT_NAMES: Final[Mapping[str, Serde[Any]]] = {
 }
 """Names in any case, with or without `_` (`byte_array`)."""
 
-_JAVA_PREFIXES: Final = (
-    "org.apache.kafka.common.serialization.Serdes$",
-    "org.apache.kafka.streams.kstream.WindowedSerdes$",
-    "org.apache.kafka.common.serialization.",
-)
 _SUFFIXES: Final = ("Serde", "Deserializer", "Serializer")
 _WINDOWED_INNER: Final = (
     "windowed.inner.class.serde",
@@ -97,16 +91,12 @@ def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
     >>> resolve("long"), resolve("org.apache.kafka.common.serialization.Serdes$StringSerde")
     (LongSerde(), StringSerde())
     """
-    found = _find(value, key)
-    if isinstance(found, type) and issubclass(found, Serde):
-        return _construct(found, key)
-    if isinstance(found, Serde):
-        return found
-    if callable(found) and not isinstance(found, type):
-        made = _construct(found, key)
-        if isinstance(made, Serde):
-            return made
-    raise ConfigError(_message(key, value, "a serde is needed, that is an object with serialize and deserialize"))
+    setting = key or "serde"
+    found = _find(value, setting)
+    made = construct(found, setting) if callable(found) and not isinstance(found, Serde) else found
+    if not isinstance(made, Serde):
+        raise ConfigError(f"{setting}: {value!r} is not a serde: a serde is needed, with serialize and deserialize")
+    return made
 
 
 def default_key_serde(config: StreamsConfig) -> Serde[Any] | None:
@@ -163,49 +153,16 @@ def _list_type(value: object, key: str) -> type[list[Any] | tuple[Any, ...]]:
         return tuple
     if value in (None, list, "list") or (isinstance(value, str) and value.startswith("java.util.")):
         return list
-    raise ConfigError(_message(key, value, "use list or tuple"))
+    raise ConfigError(f"{key}: {value!r} is not a list type: use list or tuple")
 
 
-def _find(value: object, key: str | None) -> object:
+def _find(value: object, setting: str) -> object:
     if not isinstance(value, str):
         return value
-    name = value.strip()
-    for prefix in _JAVA_PREFIXES:
-        name = name.removeprefix(prefix)
+    name = java_name(value.strip())
     if name in _NEEDS_INNER:
         return _NEEDS_INNER[name]
-    if ":" in name:
-        return _import(name, key)
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     short = SHORT_NAMES.get(name.replace("_", "").lower())
-    if short is None:
-        raise ConfigError(
-            _message(key, value, f"use module:attribute, Java's class name, or one of {', '.join(SHORT_NAMES)}")
-        )
-    return short
-
-
-def _import(path: str, key: str | None) -> object:
-    module, _, attributes = path.partition(":")
-    try:
-        found: object = importlib.import_module(module)
-        for attribute in attributes.split("."):
-            found = getattr(found, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(_message(key, path, f"it cannot be imported: {error}")) from error
-    return found
-
-
-def _construct(factory: Any, key: str | None) -> Serde[Any]:
-    try:
-        inspect.signature(factory).bind()
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            _message(key, factory, f"it needs arguments ({error}); give an instance or module:instance")
-        ) from error
-    return cast("Serde[Any]", factory())
-
-
-def _message(key: str | None, value: object, what: str) -> str:
-    return f"{f'{key}: ' if key else ''}no serde in {value!r}: {what}"
+    return load(value, setting, SHORT_NAMES) if short is None else short

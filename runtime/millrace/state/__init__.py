@@ -5,8 +5,7 @@ from millrace.state.builders import StoreBuilderBase
 from millrace.state.cache import RecordCache
 from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
 from millrace.state.rocksdb_options import RocksDBConfigSetter, RocksDBOptions
-from millrace.state.session import SessionStore
-from millrace.state.session_with_headers import AggregationWithHeaders, SessionStoreWithHeaders
+from millrace.state.session import AggregationWithHeaders, SessionStore, SessionStoreWithHeaders
 from millrace.state.stores import Stores
 from millrace.state.versioned import (
     PUT_RETURN_CODE_NOT_PUT,

@@ -235,8 +235,13 @@ The old value is None unless asked for.
 """
 
 
+@runtime_checkable
 class CachedStateStore(Protocol):
     """A store that may sit behind the record cache."""
+
+    @property
+    def cached(self) -> bool:
+        """Whether writes are held back by the record cache; known after `init`."""
 
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
         """Have flushed updates forwarded; return False when the store is not cached and the node must forward itself."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Self
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Generic, Self, TypeVar
 
 from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
@@ -12,14 +13,13 @@ from millrace.state.key_value import (
     KeyValueStore,
     TimestampedKeyValueStore,
     TimestampedKeyValueStoreWithHeaders,
-    TypedKeyValueStore,
 )
-from millrace.state.session import SessionStore, TypedSessionStore
-from millrace.state.session_with_headers import SessionStoreWithHeaders
+from millrace.state.session import SessionStore, SessionStoreWithHeaders
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
-    PersistentVersionedSupplier,
     SessionBytesStoreSupplier,
+    StoreSupplier,
+    VersionedBytesStoreSupplier,
     WindowBytesStoreSupplier,
 )
 from millrace.state.value_formats import HEADERS, PLAIN, SESSION_HEADERS, TIMESTAMPED, ValueFormat
@@ -28,7 +28,6 @@ from millrace.state.window import (
     JoinWindowStore,
     TimestampedWindowStore,
     TimestampedWindowStoreWithHeaders,
-    TypedWindowStore,
     WindowStore,
 )
 
@@ -94,122 +93,75 @@ class StoreBuilderBase:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class KeyValueStoreBuilder(StoreBuilderBase):
-    """Builds key-value stores of one of the three value types."""
+S = TypeVar("S", bound=StoreSupplier)
 
-    kind = "key-value"
-
-    def __init__(
-        self,
-        supplier: KeyValueBytesStoreSupplier,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        *,
-        store_type: type[TypedKeyValueStore[Any, Any]] = KeyValueStore,
-    ) -> None:
-        super().__init__(supplier.name)
-        self.supplier = supplier
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self._store_type = store_type
-
-    @property
-    def persistent(self) -> bool:
-        """Tell whether the store survives a restart."""
-        return self.supplier.persistent
-
-    @property
-    def value_format(self) -> str:
-        """Return the name of the value layout, as `StoreBuilder` describes it."""
-        return self._format().name
-
-    def _format(self) -> ValueFormat:
-        return self.supplier.value_format or _NATURAL_FORMAT[self._store_type]
-
-    def build(self) -> StateStore:
-        """Return a new store: typed → record cache → change log → physical."""
-        return self._store_type(
-            self.supplier.get(),
-            self._format(),
-            self.key_serde,
-            self.value_serde,
-            caching=self.caching_enabled,
-            logging=self.logging_enabled,
-        )
-
-
-_NATURAL_FORMAT: dict[type[TypedKeyValueStore[Any, Any]], ValueFormat] = {
+_FORMATS: dict[Callable[..., StateStore], ValueFormat] = {
     KeyValueStore: PLAIN,
     TimestampedKeyValueStore: TIMESTAMPED,
     TimestampedKeyValueStoreWithHeaders: HEADERS,
-}
-
-
-class WindowStoreBuilder(StoreBuilderBase):
-    """Builds window stores; one that retains duplicates is never cached."""
-
-    kind = "window"
-
-    def __init__(
-        self,
-        supplier: WindowBytesStoreSupplier,
-        key_serde: Serde[Any] | None,
-        value_serde: Serde[Any] | None,
-        *,
-        store_type: type[TypedWindowStore[Any, Any]] = WindowStore,
-    ) -> None:
-        super().__init__(supplier.name)
-        self.supplier = supplier
-        self.key_serde = key_serde
-        self.value_serde = value_serde
-        self.retention_ms = supplier.retention_ms
-        self.window_size_ms = supplier.window_size_ms
-        self.retain_duplicates = supplier.retain_duplicates
-        self._store_type = store_type
-        if self.retain_duplicates and store_type is WindowStore:
-            self.log_config = {"cleanup.policy": "delete"}
-
-    def with_caching_enabled(self) -> Self:
-        """Hold writes back in the record cache; without effect where duplicates are retained."""
-        self.caching_enabled = not self.retain_duplicates
-        return self
-
-    @property
-    def persistent(self) -> bool:
-        """Tell whether the store survives a restart."""
-        return self.supplier.persistent
-
-    @property
-    def value_format(self) -> str:
-        """Return the name of the value layout, as `StoreBuilder` describes it."""
-        return self._format().name
-
-    def _format(self) -> ValueFormat:
-        return self.supplier.value_format or _NATURAL_WINDOW_FORMAT[self._store_type]
-
-    def build(self) -> StateStore:
-        """Return a new store: typed → record cache → change log → physical."""
-        return self._store_type(
-            self.supplier.get(),
-            self._format(),
-            self.key_serde,
-            self.value_serde,
-            window_size_ms=self.window_size_ms,
-            retain_duplicates=self.retain_duplicates,
-            caching=self.caching_enabled,
-            logging=self.logging_enabled,
-        )
-
-
-_NATURAL_WINDOW_FORMAT: dict[type[TypedWindowStore[Any, Any]], ValueFormat] = {
     WindowStore: PLAIN,
     JoinWindowStore: PLAIN,
     TimestampedWindowStore: TIMESTAMPED,
     TimestampedWindowStoreWithHeaders: HEADERS,
+    SessionStore: PLAIN,
+    SessionStoreWithHeaders: SESSION_HEADERS,
 }
+"""The format in which each type of store keeps its values, where the supplier leaves the choice to the builder."""
 
 
-class SessionStoreBuilder(StoreBuilderBase):
+class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
+    """Builds a store of any type in its layers: typed → record cache → change log → bytes.
+
+    Args:
+        supplier: makes the bytes store at the bottom.
+        key_serde: None takes the configured default, as for values.
+        value_serde: of what `put` takes.
+        store_type: makes the store at the top.
+    """
+
+    def __init__(
+        self,
+        supplier: S,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        store_type: Callable[..., StateStore],
+    ) -> None:
+        super().__init__(supplier.name)
+        self.supplier = supplier
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self._store_type = store_type
+        self._format = supplier.value_format or _FORMATS[store_type]
+
+    @property
+    def persistent(self) -> bool:
+        """Tell whether the store survives a restart."""
+        return self.supplier.persistent
+
+    @property
+    def value_format(self) -> str:
+        """Return the name of the value layout, as `StoreBuilder` describes it."""
+        return self._format.name
+
+    def build(self) -> StateStore:
+        """Return a new store."""
+        return self._store_type(
+            self.supplier.get(),
+            self._format,
+            self.key_serde,
+            self.value_serde,
+            caching=self.caching_enabled,
+            logging=self.logging_enabled,
+        )
+
+
+class KeyValueStoreBuilder(LayeredStoreBuilder[KeyValueBytesStoreSupplier]):
+    """Builds key-value stores of one of the three value types."""
+
+    kind = "key-value"
+
+
+class SessionStoreBuilder(LayeredStoreBuilder[SessionBytesStoreSupplier]):
     """Builds session stores."""
 
     kind = "session"
@@ -219,45 +171,37 @@ class SessionStoreBuilder(StoreBuilderBase):
         supplier: SessionBytesStoreSupplier,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
-        *,
-        store_type: type[TypedSessionStore[Any, Any]] = SessionStore,
+        store_type: Callable[..., StateStore],
     ) -> None:
-        super().__init__(supplier.name)
-        self.supplier = supplier
-        self.key_serde = key_serde
-        self.value_serde = value_serde
+        super().__init__(supplier, key_serde, value_serde, store_type)
         self.retention_ms = supplier.retention_ms
-        self._store_type = store_type
-
-    @property
-    def persistent(self) -> bool:
-        """Tell whether the store survives a restart."""
-        return self.supplier.persistent
-
-    @property
-    def value_format(self) -> str:
-        """Return the name of the value layout, as `StoreBuilder` describes it."""
-        return self._format().name
-
-    def _format(self) -> ValueFormat:
-        return self.supplier.value_format or _NATURAL_SESSION_FORMAT[self._store_type]
-
-    def build(self) -> StateStore:
-        """Return a new store: typed → record cache → change log → physical."""
-        return self._store_type(
-            self.supplier.get(),
-            self._format(),
-            self.key_serde,
-            self.value_serde,
-            caching=self.caching_enabled,
-            logging=self.logging_enabled,
-        )
 
 
-_NATURAL_SESSION_FORMAT: dict[type[TypedSessionStore[Any, Any]], ValueFormat] = {
-    SessionStore: PLAIN,
-    SessionStoreWithHeaders: SESSION_HEADERS,
-}
+class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
+    """Builds window stores; one that retains duplicates is never cached."""
+
+    kind = "window"
+
+    def __init__(
+        self,
+        supplier: WindowBytesStoreSupplier,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        store_type: Callable[..., StateStore],
+    ) -> None:
+        options = {"window_size_ms": supplier.window_size_ms, "retain_duplicates": supplier.retain_duplicates}
+        super().__init__(supplier, key_serde, value_serde, store_type)
+        self._store_type = partial(store_type, **options)
+        self.retention_ms = supplier.retention_ms
+        self.window_size_ms = supplier.window_size_ms
+        self.retain_duplicates = supplier.retain_duplicates
+        if self.retain_duplicates and store_type is WindowStore:
+            self.log_config = {"cleanup.policy": "delete"}
+
+    def with_caching_enabled(self) -> Self:
+        """Hold writes back in the record cache; without effect where duplicates are retained."""
+        self.caching_enabled = not self.retain_duplicates
+        return self
 
 
 class VersionedKeyValueStoreBuilder(StoreBuilderBase):
@@ -267,7 +211,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
     value_format = "plain"
 
     def __init__(
-        self, supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        self, supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> None:
         super().__init__(supplier.name)
         self.supplier = supplier
@@ -289,7 +233,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
         return self.supplier.persistent
 
     def build(self) -> StateStore:
-        """Return a new store: typed → change log → physical."""
+        """Return a new store: typed → change log → bytes."""
         return VersionedKeyValueStore[Any, Any](
             self.supplier.get(), self.key_serde, self.value_serde, logging=self.logging_enabled
         )

@@ -10,8 +10,14 @@ from typing import Any
 
 from millrace.records import Headers, TopicPartition
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.physical import PhysicalKeyValueStore, PhysicalStore
-from millrace.state.positions import Position, decode_position, encode_position, merge_position
+from millrace.state.bytes_store import (
+    BytesStore,
+    KeyValueBytesStore,
+    Position,
+    decode_position,
+    encode_position,
+    merge_position,
+)
 from millrace.state.value_formats import ValueFormat
 
 CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
@@ -40,7 +46,7 @@ def change_sender(context: StoreContext, store_name: str, position: Position, *,
     return send_with_position
 
 
-def compile_write(physical: PhysicalKeyValueStore, log: LogChange | None, context: StoreContext) -> Write:
+def compile_write(physical: KeyValueBytesStore, log: LogChange | None, context: StoreContext) -> Write:
     """Return the write path below the record cache: physical store, position, changelog."""
     put, position, record = physical.put, physical.position, context.record
 
@@ -66,7 +72,7 @@ def compile_write(physical: PhysicalKeyValueStore, log: LogChange | None, contex
     return write
 
 
-def note_position(physical: PhysicalStore, headers: Headers) -> None:
+def note_position(physical: BytesStore, headers: Headers) -> None:
     """Take over the position that a changelog record carries, if it does (see `CONSISTENCY_FLAG`)."""
     if headers and _VERSION_HEADER in headers:
         vector = headers.last("c")
@@ -75,7 +81,7 @@ def note_position(physical: PhysicalStore, headers: Headers) -> None:
 
 
 def disk_rows(
-    records: Iterable[ChangelogRecord], value_format: ValueFormat, physical: PhysicalStore
+    records: Iterable[ChangelogRecord], value_format: ValueFormat, physical: BytesStore
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Turn changelog records back into rows: the timestamp returns from the record into the value (formats §1)."""
     to_disk = value_format.to_disk

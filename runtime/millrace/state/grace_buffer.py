@@ -22,8 +22,8 @@ from millrace.state.keys import (
     decode_time_ordered_window_key,
     encode_time_ordered_window_key,
 )
+from millrace.state.layered_store import changelog_topic, store_serdes
 from millrace.state.segments import SegmentedDatabase
-from millrace.state.serde_binding import changelog_topic, store_serdes
 from millrace.state.value_formats import PLAIN, pack_long
 
 _NO_TIME = pack_long(0)

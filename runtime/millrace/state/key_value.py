@@ -19,12 +19,12 @@ from typing import Any, Generic, TypeVar, cast
 from millrace.records import NO_HEADERS, KeyValue, ValueAndTimestamp
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, DirectAccess, LogChange, StoreContext, ValueTimestampHeaders
-from millrace.state.base import LayeredStore
+from millrace.state.bytes_store import KeyValueBytesStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import Write, compile_write, disk_rows, restored_offsets
+from millrace.state.layered_store import LayeredStore
 from millrace.state.memory import LruKeyValueStore
 from millrace.state.ordered_map import prefix_upper_bound
-from millrace.state.physical import PhysicalKeyValueStore
 from millrace.state.values import HeaderValues, PlainValues, TimestampedValues, Values
 
 K = TypeVar("K")
@@ -32,7 +32,7 @@ V = TypeVar("V")
 S = TypeVar("S")
 
 
-class TypedKeyValueStore(Values, LayeredStore[PhysicalKeyValueStore], Generic[K, S]):
+class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]):
     """What all key-value stores do; S is what `put` takes and `get` returns."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:

@@ -32,8 +32,6 @@ _LONG_BYTE = Struct(">qb")
 
 pack_window_suffix = _WINDOW_SUFFIX.pack
 unpack_long_from = _LONG.unpack_from
-WINDOW_SUFFIX_SIZE = 12
-SESSION_SUFFIX_SIZE = 16
 
 
 class WindowKey(NamedTuple):
@@ -126,26 +124,6 @@ def decode_join_side_key(data: bytes) -> tuple[int, bool, bytes]:
     """Return (timestamp ms, whether it is the left side, key)."""
     timestamp, left = _LONG_BYTE.unpack_from(data)
     return timestamp, bool(left), data[9:]
-
-
-def encode_combined_key(foreign_key: bytes, primary_key: bytes) -> bytes:
-    """Return length(4) ‖ foreign key ‖ primary key.
-
-    >>> encode_combined_key(b"p", b"a").hex()
-    '000000017061'
-    """
-    return _INT.pack(len(foreign_key)) + foreign_key + primary_key
-
-
-def decode_combined_key(data: bytes) -> tuple[bytes, bytes]:
-    """Return (foreign key, primary key)."""
-    end = 4 + _INT.unpack_from(data)[0]
-    return data[4:end], data[end:]
-
-
-def combined_key_prefix(foreign_key: bytes) -> bytes:
-    """Return the prefix of all subscriptions to a foreign key."""
-    return _INT.pack(len(foreign_key)) + foreign_key
 
 
 def upper_range(key: bytes, max_suffix: bytes) -> bytes:

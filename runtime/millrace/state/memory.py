@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
+from millrace.state.bytes_store import Position, Rows
 from millrace.state.ordered_map import OrderedMap
-from millrace.state.physical import Rows
-from millrace.state.positions import Position
 
 
 class MemoryStore:

@@ -26,9 +26,8 @@ from rocksdict import Rdict, WriteBatch
 from millrace.errors import LockError, ProcessorStateError, StateDirectoryError, TaskCorruptedError
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
+from millrace.state.bytes_store import Position, Rows, decode_position, encode_position
 from millrace.state.ordered_map import OrderedMap
-from millrace.state.physical import Rows
-from millrace.state.positions import Position, decode_position, encode_position
 from millrace.state.rocksdb_options import (
     OFFSETS_FAMILY,
     RocksDBOptions,

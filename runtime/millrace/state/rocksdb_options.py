@@ -1,18 +1,23 @@
 """How RocksDB is opened: Kafka Streams' options (formats §9), and one memory budget for all stores of a process.
 
-Java gives every store its own 50 MiB block cache and up to 48 MiB of write buffers, so memory grows with the number of tasks
-and every larger deployment writes the same config setter to bound it. Here the bound is the default: one block cache, as large
-as `memory_budget` says, which also pays for the write buffers. `rocksdb.config.setter` may change all of it per store.
+Java gives every store its own 50 MiB block cache and up to 48 MiB of write buffers, so memory grows with the number of tasks,
+and every larger deployment writes the same config setter to bound it. Here memory is bounded by default: one block cache of
+`rocksdb_budget` bytes, to which the write buffers are charged too. `rocksdb.config.setter` may change all of it per store.
+
+The budget is a number of bytes, or a fraction of the memory that the process may use. In a container that is the limit of its
+control group (version 1 or 2), which Kubernetes sets from `resources.limits.memory`. Processes outside containers may be
+limited too, and every parent group has a limit of its own, so the smallest one counts.
 """
 
 from __future__ import annotations
 
-import importlib
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Final, Protocol, runtime_checkable
 
 from rocksdict import (
     BlockBasedOptions,
@@ -27,7 +32,7 @@ from rocksdict import (
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.state.memory_budget import rocksdb_budget
+from millrace.loading import load_instance
 
 BLOCK_SIZE = 4096
 WRITE_BUFFER_BYTES = 16 * 1024 * 1024
@@ -73,20 +78,14 @@ def config_setter(config: StreamsConfig) -> RocksDBConfigSetter | None:
     Raises:
         ConfigError: it cannot be imported or is not a setter.
     """
-    value: Any = config.rocksdb_config_setter
+    value = config.rocksdb_config_setter
     if value is None:
         return None
-    if isinstance(value, str):
-        module, _, name = value.replace(":", ".").rpartition(".")
-        try:
-            value = getattr(importlib.import_module(module), name)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"rocksdb.config.setter={value!r} cannot be imported ({error}); give module:Class"
-            ) from None
-    setter = value() if isinstance(value, type) else value
+    setter = load_instance(value, "rocksdb.config.setter")
     if not isinstance(setter, RocksDBConfigSetter):
-        raise ConfigError(f"rocksdb.config.setter={value!r} has no set_config and close; see RocksDBConfigSetter")
+        raise ConfigError(
+            f"rocksdb.config.setter: {value!r} is not a RocksDBConfigSetter, which has the methods set_config and close"
+        )
     return setter
 
 
@@ -132,4 +131,73 @@ def without_wal() -> WriteOptions:
     return options
 
 
-StoreOptions = Callable[[str], RocksDBOptions]
+_log = logging.getLogger(__name__)
+_UNLIMITED: Final = 1 << 60
+"""Version 1 writes no limit as the largest number of pages there is."""
+
+
+def rocksdb_budget(config: StreamsConfig, root: Path = Path("/")) -> int:
+    """Return how many bytes block cache and write buffers of a process may take together.
+
+    `rocksdb.memory.max.bytes` goes before `rocksdb.memory.fraction`, and its default applies where no limit is set.
+
+    Args:
+        config: the application's.
+        root: of the file system that the control groups are looked for in.
+    """
+    if config.rocksdb_memory_fraction is None or "rocksdb_memory_max_bytes" in config.model_fields_set:
+        return config.rocksdb_memory_max_bytes
+    return _fraction(config.rocksdb_memory_fraction, config.rocksdb_memory_max_bytes, root)
+
+
+@cache
+def _fraction(fraction: float, default: int, root: Path) -> int:
+    limit = memory_limit(root)
+    if limit is None:
+        _log.warning(
+            "rocksdb.memory.fraction=%s has no effect: the memory of this process is not limited. RocksDB takes %d bytes",
+            fraction,
+            default,
+        )
+        return default
+    budget = max(1, int(limit * fraction))
+    _log.info("RocksDB takes %d bytes of memory: %s of the limit of %d", budget, fraction, limit)
+    return budget
+
+
+def memory_limit(root: Path = Path("/")) -> int | None:
+    """Return the memory limit of this process's control groups in bytes, None if there is none."""
+    limits = [limit for file in _limit_files(root) if (limit := _read(file)) is not None]
+    return min(limits, default=None)
+
+
+def _limit_files(root: Path) -> Iterator[Path]:
+    mounted = root / "sys" / "fs" / "cgroup"
+    for controllers, path in _groups(root):
+        if "memory" in controllers.split(","):
+            folder, name = mounted / "memory", "memory.limit_in_bytes"
+        elif not controllers:
+            folder, name = mounted, "memory.max"
+        else:
+            continue
+        # A container may see its own group as the root while the path is that of the host: then only the root is there.
+        group = Path(path.lstrip("/"))
+        yield from (folder / part / name for part in (group, *group.parents))
+
+
+def _groups(root: Path) -> Iterator[tuple[str, str]]:
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        yield controllers, path
+
+
+def _read(file: Path) -> int | None:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdecimal() and int(text) < _UNLIMITED else None

@@ -21,9 +21,8 @@ from sortedcontainers import SortedDict
 
 from millrace.records import TopicPartition
 from millrace.state.api import StoreContext
+from millrace.state.bytes_store import Position, Rows
 from millrace.state.keys import MAX_LONG
-from millrace.state.physical import Rows
-from millrace.state.positions import Position
 from millrace.state.rocksdb import RocksDatabase
 from millrace.state.value_formats import ValueFormat
 

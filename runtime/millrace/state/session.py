@@ -7,18 +7,18 @@ Window(start, end))`. Merging sessions is the caller's work: find those that a r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from millrace.records import NO_HEADERS, KeyValue, Window, Windowed
+from millrace.records import NO_HEADERS, Headers, KeyValue, Window, Windowed
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
 from millrace.state.keys import MAX_LONG, SessionKey, decode_session_key, encode_session_key
-from millrace.state.session_physical import PhysicalSessionStore, SessionRows
+from millrace.state.layered_store import LayeredStore
+from millrace.state.session_bytes_store import SessionBytesStore, SessionRows
 from millrace.state.value_formats import SESSION_HEADERS
-from millrace.state.values import Parts, PlainValues, Values
+from millrace.state.values import Parts, PlainValues, Values, value_size
 
 K = TypeVar("K")
 A = TypeVar("A")
@@ -26,7 +26,7 @@ A = TypeVar("A")
 _CACHE_SEGMENT_BYTES = 8
 
 
-class TypedSessionStore(Values, LayeredStore[PhysicalSessionStore], Generic[K, A]):
+class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     """What all session stores do; A is what `put` takes and `fetch` returns."""
 
     kind = "session"
@@ -234,3 +234,41 @@ class TypedSessionStore(Values, LayeredStore[PhysicalSessionStore], Generic[K, A
 
 class SessionStore(PlainValues, TypedSessionStore[K, A]):
     """A session store of aggregates A."""
+
+
+class AggregationWithHeaders(NamedTuple, Generic[A]):
+    """A session's aggregate and its headers.
+
+    >>> AggregationWithHeaders(7, Headers([("trace", b"1")])).headers.last("trace")
+    b'1'
+    """
+
+    aggregation: A
+    headers: Headers = NO_HEADERS
+
+
+class HeaderAggregates(Values):
+    """`AggregationWithHeaders`; changelog records have the timestamp of the record being processed."""
+
+    def _split(self, value: Any) -> Parts:
+        return self._value_bytes(self._topic, value[0]), self._record.timestamp, value[1]
+
+    def _join(self, parts: Parts) -> Any:
+        return AggregationWithHeaders(self._value_of(self._topic, parts[0]), parts[2])
+
+    def _bare(self, value: Any) -> Any:
+        return value[0]
+
+    def _size(self, value: Any) -> int:
+        return value_size(value[0]) + 1
+
+    def _tombstone_headers(self) -> Headers:
+        return self._record.headers
+
+
+class SessionStoreWithHeaders(HeaderAggregates, TypedSessionStore[K, AggregationWithHeaders[A]]):
+    """A session store of aggregates with headers."""
+
+    def put(self, session: Windowed[K], aggregate: AggregationWithHeaders[A] | None) -> None:
+        """Set a session's aggregate; None, or an aggregate that is None, deletes it."""
+        super().put(session, None if aggregate is None or aggregate[0] is None else aggregate)

@@ -11,9 +11,10 @@ from millrace.state.builders import (
     VersionedKeyValueStoreBuilder,
     WindowStoreBuilder,
 )
-from millrace.state.key_value import TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
-from millrace.state.session_physical import RocksTimeOrderedSessionStore
-from millrace.state.session_with_headers import SessionStoreWithHeaders
+from millrace.state.key_value import KeyValueStore, TimestampedKeyValueStore, TimestampedKeyValueStoreWithHeaders
+from millrace.state.memory import LruKeyValueStore
+from millrace.state.session import SessionStore, SessionStoreWithHeaders
+from millrace.state.session_bytes_store import RocksTimeOrderedSessionStore
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
     MemoryKeyValueSupplier,
@@ -24,8 +25,8 @@ from millrace.state.suppliers import (
     PersistentVersionedSupplier,
     PersistentWindowSupplier,
     SessionBytesStoreSupplier,
+    VersionedBytesStoreSupplier,
     WindowBytesStoreSupplier,
-    lru_supplier,
 )
 from millrace.state.value_formats import (
     HEADERS,
@@ -36,8 +37,13 @@ from millrace.state.value_formats import (
     TIME_ORDERED_TIMESTAMPED,
     TIMESTAMPED,
 )
-from millrace.state.window import JoinWindowStore, TimestampedWindowStore, TimestampedWindowStoreWithHeaders
-from millrace.state.window_physical import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
+from millrace.state.window import (
+    JoinWindowStore,
+    TimestampedWindowStore,
+    TimestampedWindowStoreWithHeaders,
+    WindowStore,
+)
+from millrace.state.window_bytes_store import RocksIndexedWindowStore, RocksTimeOrderedWindowStore
 
 
 class Stores:
@@ -72,7 +78,7 @@ class Stores:
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> MemoryKeyValueSupplier:
         """Return a supplier of a store in memory that keeps only the `max_cache_size` keys used last."""
-        return lru_supplier(name, max_cache_size)
+        return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_cache_size))
 
     @staticmethod
     def persistent_window_store(
@@ -172,67 +178,67 @@ class Stores:
         supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of plain key-value stores; a serde of None stands for the configured default."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde)
+        return KeyValueStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of timestamped stores; on a plain supplier the timestamps are not kept on disk (-1)."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedKeyValueStore)
+        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStore)
 
     @staticmethod
     def timestamped_key_value_store_with_headers_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> KeyValueStoreBuilder:
         """Return a builder of stores whose values have timestamp and headers; the disk keeps what its format can."""
-        return KeyValueStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedKeyValueStoreWithHeaders)
+        return KeyValueStoreBuilder(supplier, key_serde, value_serde, TimestampedKeyValueStoreWithHeaders)
 
     @staticmethod
     def window_store_builder(
         supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> WindowStoreBuilder:
         """Return a builder of plain window stores."""
-        return WindowStoreBuilder(supplier, key_serde, value_serde)
+        return WindowStoreBuilder(supplier, key_serde, value_serde, WindowStore)
 
     @staticmethod
     def join_window_store_builder(
         supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> WindowStoreBuilder:
         """Return a builder of the stores of stream-stream joins: plain values, logged with their record's headers (4.3)."""
-        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=JoinWindowStore)
+        return WindowStoreBuilder(supplier, key_serde, value_serde, JoinWindowStore)
 
     @staticmethod
     def timestamped_window_store_builder(
         supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> WindowStoreBuilder:
         """Return a builder of timestamped window stores."""
-        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedWindowStore)
+        return WindowStoreBuilder(supplier, key_serde, value_serde, TimestampedWindowStore)
 
     @staticmethod
     def timestamped_window_store_with_headers_builder(
         supplier: WindowBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> WindowStoreBuilder:
         """Return a builder of window stores whose values have timestamp and headers."""
-        return WindowStoreBuilder(supplier, key_serde, value_serde, store_type=TimestampedWindowStoreWithHeaders)
+        return WindowStoreBuilder(supplier, key_serde, value_serde, TimestampedWindowStoreWithHeaders)
 
     @staticmethod
     def session_store_builder(
         supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> SessionStoreBuilder:
         """Return a builder of session stores."""
-        return SessionStoreBuilder(supplier, key_serde, value_serde)
+        return SessionStoreBuilder(supplier, key_serde, value_serde, SessionStore)
 
     @staticmethod
     def session_store_with_headers_builder(
         supplier: SessionBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> SessionStoreBuilder:
         """Return a builder of session stores whose aggregates have headers; the disk keeps what its format can (KIP-1271)."""
-        return SessionStoreBuilder(supplier, key_serde, value_serde, store_type=SessionStoreWithHeaders)
+        return SessionStoreBuilder(supplier, key_serde, value_serde, SessionStoreWithHeaders)
 
     @staticmethod
     def versioned_key_value_store_builder(
-        supplier: PersistentVersionedSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
+        supplier: VersionedBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> VersionedKeyValueStoreBuilder:
         """Return a builder of versioned stores."""
         return VersionedKeyValueStoreBuilder(supplier, key_serde, value_serde)

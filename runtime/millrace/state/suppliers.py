@@ -1,39 +1,39 @@
-"""Store suppliers: which physical store a builder puts below its layers.
+"""Store suppliers: which bytes store a builder puts at the bottom of its layers.
 
-To bring a store of your own, implement one of the supplier protocols here and the physical store it makes.
+To bring a store of your own, implement one of the supplier protocols here and the bytes store it makes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from millrace.errors import ConfigError
-from millrace.state.memory import LruKeyValueStore, MemoryKeyValueStore
-from millrace.state.physical import PhysicalKeyValueStore
+from millrace.state.bytes_store import BytesStore, KeyValueBytesStore
+from millrace.state.memory import MemoryKeyValueStore
 from millrace.state.rocksdb import RocksKeyValueStore
 from millrace.state.segments import default_segment_interval_ms
-from millrace.state.session_physical import (
+from millrace.state.session_bytes_store import (
     MemorySessionStore,
-    PhysicalSessionStore,
     RocksSessionStore,
     RocksTimeOrderedSessionStore,
+    SessionBytesStore,
 )
 from millrace.state.value_formats import PLAIN, ValueFormat
-from millrace.state.versioned_physical import RocksVersionedStore
-from millrace.state.versioned_physical import default_segment_interval_ms as default_versioned_interval_ms
-from millrace.state.window_physical import (
+from millrace.state.versioned_bytes_store import RocksVersionedStore
+from millrace.state.versioned_bytes_store import default_segment_interval_ms as default_versioned_interval_ms
+from millrace.state.window_bytes_store import (
     MemoryWindowStore,
-    PhysicalWindowStore,
     RocksIndexedWindowStore,
     RocksTimeOrderedWindowStore,
     RocksWindowStore,
+    WindowBytesStore,
 )
 
 
-class KeyValueBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a key-value store; implement it to bring a store of your own."""
+class StoreSupplier(Protocol):
+    """What the suppliers of all kinds of stores tell about them."""
 
     @property
     def name(self) -> str:
@@ -47,56 +47,19 @@ class KeyValueBytesStoreSupplier(Protocol):
     def value_format(self) -> ValueFormat | None:
         """The layout on disk; None lets the builder choose (stores in memory keep whatever layout they are given)."""
 
-    def get(self) -> PhysicalKeyValueStore:
+    def get(self) -> BytesStore:
         """Return a new store."""
 
 
-@dataclass(frozen=True, slots=True)
-class PersistentKeyValueSupplier:
-    """RocksDB, in one value format."""
+class KeyValueBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a key-value store; implement it to bring a store of your own."""
 
-    name: str
-    value_format: ValueFormat = PLAIN
-    persistent: bool = True
-
-    def get(self) -> PhysicalKeyValueStore:
+    def get(self) -> KeyValueBytesStore:
         """Return a new store."""
-        return RocksKeyValueStore(self.name, self.value_format)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryKeyValueSupplier:
-    """Memory, in whatever value format the builder asks for."""
-
-    name: str
-    factory: Callable[[str], PhysicalKeyValueStore] = MemoryKeyValueStore
-    value_format: ValueFormat | None = None
-    persistent: bool = False
-
-    def get(self) -> PhysicalKeyValueStore:
-        """Return a new store."""
-        return self.factory(self.name)
-
-
-def lru_supplier(name: str, max_entries: int) -> MemoryKeyValueSupplier:
-    """Return a supplier of a store that keeps only the `max_entries` keys used last."""
-    return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_entries))
-
-
-class WindowBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a window store (times in ms)."""
-
-    @property
-    def name(self) -> str:
-        """The store's name."""
-
-    @property
-    def persistent(self) -> bool:
-        """Whether the store survives a restart."""
-
-    @property
-    def value_format(self) -> ValueFormat | None:
-        """The layout on disk; None lets the builder choose."""
+class WindowBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a window store (times in ms)."""
 
     @property
     def retention_ms(self) -> int:
@@ -110,12 +73,51 @@ class WindowBytesStoreSupplier(Protocol):
     def retain_duplicates(self) -> bool:
         """Whether every put of a key and time is kept."""
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
 
 
-class SessionBytesStoreSupplier(Protocol):
-    """Makes the physical layer of a session store (times in ms)."""
+class SessionBytesStoreSupplier(StoreSupplier, Protocol):
+    """Makes the bytes store below a session store (times in ms)."""
+
+    @property
+    def retention_ms(self) -> int:
+        """How long sessions are kept, by stream time."""
+
+    def get(self) -> SessionBytesStore:
+        """Return a new store."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistentKeyValueSupplier:
+    """RocksDB, in one value format."""
+
+    name: str
+    value_format: ValueFormat = PLAIN
+    persistent: bool = True
+
+    def get(self) -> KeyValueBytesStore:
+        """Return a new store."""
+        return RocksKeyValueStore(self.name, self.value_format)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryKeyValueSupplier:
+    """Memory, in whatever value format the builder asks for."""
+
+    name: str
+    factory: Callable[[str], KeyValueBytesStore] = MemoryKeyValueStore
+    value_format: ValueFormat | None = None
+    persistent: bool = False
+
+    def get(self) -> KeyValueBytesStore:
+        """Return a new store."""
+        return self.factory(self.name)
+
+
+@runtime_checkable
+class VersionedBytesStoreSupplier(Protocol):
+    """Makes the bytes store below a versioned store."""
 
     @property
     def name(self) -> str:
@@ -126,14 +128,10 @@ class SessionBytesStoreSupplier(Protocol):
         """Whether the store survives a restart."""
 
     @property
-    def value_format(self) -> ValueFormat | None:
-        """The layout on disk; None lets the builder choose."""
+    def history_retention_ms(self) -> int:
+        """How long old versions are kept, by stream time."""
 
-    @property
-    def retention_ms(self) -> int:
-        """How long sessions are kept, by stream time."""
-
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> RocksVersionedStore:
         """Return a new store."""
 
 
@@ -157,7 +155,7 @@ class PersistentWindowSupplier:
     def __post_init__(self) -> None:
         check_window(self.name, self.retention_ms, self.window_size_ms)
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
         return self.layout(self.name, self.value_format, self.retention_ms, interval)
@@ -177,7 +175,7 @@ class MemoryWindowSupplier:
     def __post_init__(self) -> None:
         check_window(self.name, self.retention_ms, self.window_size_ms)
 
-    def get(self) -> PhysicalWindowStore:
+    def get(self) -> WindowBytesStore:
         """Return a new store."""
         return MemoryWindowStore(self.name, self.retention_ms, retain_duplicates=self.retain_duplicates)
 
@@ -193,7 +191,7 @@ class PersistentSessionSupplier:
     segment_interval_ms: int | None = None
     persistent: bool = True
 
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
         interval = self.segment_interval_ms or default_segment_interval_ms(self.retention_ms)
         return self.layout(self.name, self.value_format, self.retention_ms, interval)
@@ -208,7 +206,7 @@ class MemorySessionSupplier:
     value_format: ValueFormat | None = None
     persistent: bool = False
 
-    def get(self) -> PhysicalSessionStore:
+    def get(self) -> SessionBytesStore:
         """Return a new store."""
         return MemorySessionStore(self.name, self.retention_ms)
 

@@ -11,11 +11,11 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 from millrace.records import NO_HEADERS
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, LogChange, StoreContext
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry
 from millrace.state.change_log import note_position, restored_offsets
+from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import PLAIN
-from millrace.state.versioned_physical import NOT_PUT, VALID_TO_UNDEFINED, FoundVersion, RocksVersionedStore
+from millrace.state.versioned_bytes_store import NOT_PUT, VALID_TO_UNDEFINED, FoundVersion, RocksVersionedStore
 
 K = TypeVar("K")
 V = TypeVar("V")

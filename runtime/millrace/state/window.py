@@ -13,7 +13,6 @@ from typing import Any, Generic, TypeVar, overload
 from millrace.records import Headers, KeyValue, ValueAndTimestamp, Window, Windowed, new_tuple
 from millrace.serdes.base import Serde
 from millrace.state.api import ChangelogRecord, DirectWindowAccess, LogChange, StoreContext, ValueTimestampHeaders
-from millrace.state.base import LayeredStore
 from millrace.state.cache import CacheEntry, StoreCache
 from millrace.state.change_log import disk_rows, restored_offsets
 from millrace.state.key_value import merge_cached
@@ -25,6 +24,7 @@ from millrace.state.keys import (
     pack_window_suffix,
     unpack_long_from,
 )
+from millrace.state.layered_store import LayeredStore
 from millrace.state.value_formats import ValueFormat
 from millrace.state.values import (
     HeaderValues,
@@ -33,7 +33,7 @@ from millrace.state.values import (
     TimestampedValues,
     Values,
 )
-from millrace.state.window_physical import PhysicalWindowStore, WindowRow
+from millrace.state.window_bytes_store import WindowBytesStore, WindowRow
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,14 +43,14 @@ _CACHE_SEGMENT_BYTES = 8
 """Java's cache keys start with a segment id."""
 
 
-class TypedWindowStore(Values, LayeredStore[PhysicalWindowStore], Generic[K, S]):
+class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     """What all window stores do; S is what `put` takes and `fetch` returns."""
 
     kind = "window"
 
     def __init__(
         self,
-        physical: PhysicalWindowStore,
+        physical: WindowBytesStore,
         value_format: ValueFormat,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,

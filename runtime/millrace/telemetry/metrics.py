@@ -1,35 +1,142 @@
-"""Registers Kafka Streams' metrics as observable instruments: exporters ask for them on their schedule.
+"""Which of Kafka Streams' metrics are exported, under which names, and what they are read from.
 
-Callbacks run in the exporter's thread and only read. A task may end between being listed and being read; it is then left out.
+Names follow KIP-714, which gives a client metric one name outside of Java: `org.apache.kafka.`, its group without `-metrics`,
+its own name, all with dots; tags with underscores. So `process-total` of `stream-thread-metrics` is
+`org.apache.kafka.stream.thread.process.total` with the attribute `thread_id`, and dashboards made for Java's push work here.
+
+Only what a reader cannot derive is exported: the back end computes rates and averages from totals.
+The runtime keeps plain numbers. They are read by observable instruments, in the exporter's thread, when it asks for them and
+never while a record is processed. A task may end between being listed and being read; it is then left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from millrace.engine.task import StreamTask
-from millrace.engine.task_state import IllegalTaskStateError
-from millrace.runtime.states import State
-from millrace.runtime.stream_thread import StreamThread
-from millrace.telemetry.metric_table import (
-    CLIENT_METRICS,
+from millrace.engine.task_metrics import (
     NODE_GROUP,
     NODE_METRICS,
     TASK_METRICS,
-    THREAD_METRICS,
-    Client,
-    Kind,
     Level,
     Metric,
+    MetricKind,
     exported_name,
 )
+from millrace.engine.task_state import IllegalTaskStateError
+from millrace.runtime.states import State, ThreadState
+from millrace.runtime.stream_thread import StreamThread
 
-__all__ = ["observe"]
+__all__ = ["CLIENT_METRICS", "THREAD_METRICS", "Level", "mapping_rows", "observe"]
 
-S = TypeVar("S")
+_CLIENT: Final = "stream-metrics"
+_THREAD: Final = "stream-thread-metrics"
+_UPDATER: Final = "stream-state-updater-metrics"
+_COUNTER, _GAUGE = MetricKind.COUNTER, MetricKind.GAUGE
+_INFO = Level.INFO
+_STATES: Final = {state: number for number, state in enumerate(State)}
+_THREAD_STATES: Final = {state: number for number, state in enumerate(ThreadState)}
+Client = tuple[State, tuple[StreamThread, ...]]
+"""What the metrics of a client are read from: its state and its threads."""
+
+
+def _alive(threads: Iterable[StreamThread]) -> int:
+    return sum(thread.state not in (ThreadState.CREATED, ThreadState.DEAD) for thread in threads)
+
+
+CLIENT_METRICS: Final[tuple[Metric[Client], ...]] = (
+    Metric(
+        _CLIENT,
+        "client-state",
+        _GAUGE,
+        _INFO,
+        "1",
+        "The client's state as a number: " + ", ".join(f"{number} {state.value}" for state, number in _STATES.items()),
+        lambda client: _STATES[client[0]],
+    ),
+    Metric(
+        _CLIENT, "alive-stream-threads", _GAUGE, _INFO, "{thread}", "Stream threads that run", lambda c: _alive(c[1])
+    ),
+    Metric(
+        _CLIENT,
+        "failed-stream-threads",
+        _GAUGE,
+        _INFO,
+        "{thread}",
+        "Stream threads that ended with an exception",
+        lambda client: sum(thread.error is not None for thread in client[1]),
+    ),
+)
+
+THREAD_METRICS: Final[tuple[Metric[StreamThread], ...]] = (
+    Metric(
+        _THREAD,
+        "thread-state",
+        _GAUGE,
+        _INFO,
+        "1",
+        "The thread's state as a number: "
+        + ", ".join(f"{number} {state.value}" for state, number in _THREAD_STATES.items()),
+        lambda thread: _THREAD_STATES[thread.state],
+    ),
+    Metric(
+        _THREAD, "poll-total", _COUNTER, _INFO, "{call}", "Rounds of the thread", lambda thread: thread.rounds_total
+    ),
+    Metric(
+        _THREAD,
+        "process-total",
+        _COUNTER,
+        _INFO,
+        "{record}",
+        "Records processed",
+        lambda thread: None if thread.tasks is None else thread.tasks.records_total,
+    ),
+    Metric(
+        _THREAD,
+        "commit-total",
+        _COUNTER,
+        _INFO,
+        "{commit}",
+        "Commits of one task or more",
+        lambda thread: None if thread.tasks is None else thread.tasks.commits_total,
+    ),
+    Metric(
+        _UPDATER,
+        "active-restoring-tasks",
+        _GAUGE,
+        _INFO,
+        "{task}",
+        "Tasks whose state is being restored",
+        lambda thread: None if thread.tasks is None else len(thread.tasks.restoring),
+    ),
+    Metric(
+        _UPDATER,
+        "restore-records-total",
+        _COUNTER,
+        _INFO,
+        "{record}",
+        "Changelog records applied",
+        lambda thread: None if thread.resources is None else thread.resources.updater.restored_total,
+    ),
+)
+
+
+def mapping_rows() -> list[tuple[str, str, str, str, str]]:
+    """Return group, name, exported name, kind and level of every metric, for the documentation."""
+    metrics: tuple[Metric[Any], ...] = (*CLIENT_METRICS, *THREAD_METRICS, *TASK_METRICS)
+    rows = [
+        (metric.group, metric.name, metric.exported_name, metric.kind.value, metric.level.name) for metric in metrics
+    ]
+    rows += [
+        (NODE_GROUP, f"{sensor}-total", exported_name(NODE_GROUP, f"{sensor}-total"), "counter", "DEBUG")
+        for sensor in NODE_METRICS
+    ]
+    return rows
+
+
 Attributes = dict[str, str]
 Listed = Iterable[tuple[Any, Attributes]]
 
@@ -83,7 +190,9 @@ def _tasks(thread: StreamThread) -> list[StreamTask]:
 def _register(meter: Meter, metrics: Sequence[Metric[Any]], listed: Callable[[], Listed], level: Level) -> None:
     for metric in metrics:
         if metric.level.value <= level.value:
-            create = meter.create_observable_counter if metric.kind is Kind.COUNTER else meter.create_observable_gauge
+            create = (
+                meter.create_observable_counter if metric.kind is MetricKind.COUNTER else meter.create_observable_gauge
+            )
             create(metric.exported_name, [_callback(metric.read, listed)], metric.unit, metric.description)
 
 

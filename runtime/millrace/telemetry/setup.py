@@ -8,8 +8,9 @@
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
 
-The setting `telemetry.otlp.headers.file` adds headers out of a file, such as an API key, which is no matter for variables, and
-`health.metrics` lets Prometheus fetch the metrics, beside the exporters or alone.
+The setting `telemetry.otlp.headers.file` adds headers from a file, such as an API key, which must not stand in a variable and
+may change while the process runs: the file is read before every request, of which there are a few a minute. With
+`health.metrics` Prometheus can fetch the metrics, alongside other exporters or alone.
 
 Samplers, propagators, batch sizes and time-outs have their variables too, which the SDK reads itself. It differs from the
 SDK's own start-up in one point: with no variable set, nothing is exported, instead of everything to a collector on this host.
@@ -19,11 +20,15 @@ Invariant: with nothing to export the result is None and the stream threads run 
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote
 
 from opentelemetry import metrics, trace
 from opentelemetry.metrics import MeterProvider
@@ -33,24 +38,22 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, OTELR
 from opentelemetry.sdk.trace import TracerProvider as SdkTracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import TracerProvider
+from requests import PreparedRequest, Session
+from requests.auth import AuthBase
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.runtime.health_server import Page
+from millrace.runtime.health import Page
 from millrace.runtime.kafka_streams import KafkaStreams
-from millrace.telemetry.headers import read_headers, session_with_headers
-from millrace.telemetry.metric_table import Level
-from millrace.telemetry.metrics import observe
+from millrace.telemetry.metrics import Level, observe
 from millrace.telemetry.tracing import Tracing
-
-if TYPE_CHECKING:
-    from millrace.telemetry.prometheus import PrometheusPage
 
 __all__ = ["INSTRUMENTATION_NAME", "Telemetry", "configure"]
 
 INSTRUMENTATION_NAME: Final = "millrace"
 
 _PROTOCOLS: Final = {"http/protobuf": "otlp_proto_http", "grpc": "otlp_proto_grpc"}
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
                 made.add_span_processor(BatchSpanProcessor(exporter))
             owned.append(made)
             tracer_provider = made
-    page = _metrics_page(config)
+    page = PrometheusPage() if config.health_metrics else None
     meter_provider = _existing_meter_provider()
     if meter_provider is None:
         names = _exporter_names("metrics", variables)
@@ -144,14 +147,6 @@ def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -
         else Tracing(tracer_provider.get_tracer(INSTRUMENTATION_NAME), config.application_id)
     )
     return Telemetry(tracing, tracer_provider, meter_provider, tuple(owned), page)
-
-
-def _metrics_page(config: StreamsConfig) -> PrometheusPage | None:
-    if not config.health_metrics:
-        return None
-    from millrace.telemetry.prometheus import PrometheusPage  # noqa: PLC0415 (not loaded where nobody asks for it)
-
-    return PrometheusPage()
 
 
 def _existing_tracer_provider() -> TracerProvider | None:
@@ -221,3 +216,78 @@ def _load(signal: str, name: str, variables: Mapping[str, str]) -> Any:
 
 def _reader(exporter: Any) -> MetricReader:
     return exporter if isinstance(exporter, MetricReader) else PeriodicExportingMetricReader(exporter)
+
+
+def read_headers(file: Path) -> Mapping[str, str]:
+    """Return the headers in a file: `name=value`, separated by commas or lines; values are URL-encoded.
+
+    Raises:
+        ConfigError: it cannot be read, or something in it is no header; shows no value.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
+        raise ConfigError(f"telemetry.otlp.headers.file={file} cannot be read: {why}. Is the secret mounted?") from None
+    headers = {}
+    for number, part in enumerate(filter(None, map(str.strip, text.replace("\n", ",").split(","))), 1):
+        name, equals, value = map(str.strip, part.partition("="))
+        if not equals or not name or any(character.isspace() for character in name):
+            raise ConfigError(
+                f"telemetry.otlp.headers.file={file}: entry {number} is no header: write name=value,name=value, with values "
+                "URL-encoded (its text is not shown)"
+            )
+        headers[unquote(name).lower()] = unquote(value)
+    return headers
+
+
+class _FileHeaders(AuthBase):
+    """Adds the headers that a file has at the moment; those it had last while it cannot be read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._last = read_headers(file)
+
+    def __call__(self, request: PreparedRequest) -> PreparedRequest:
+        try:
+            self._last = read_headers(self._file)
+        except ConfigError as error:
+            _log.warning("%s; headers are sent as they were", error)
+        request.headers.update(self._last)
+        return request
+
+
+def session_with_headers(file: Path) -> Session:
+    """Return an HTTP session whose requests have the headers that a file has at the time.
+
+    Raises:
+        ConfigError: it cannot be read now.
+    """
+    session = Session()
+    session.auth = _FileHeaders(file)
+    return session
+
+
+class PrometheusPage:
+    """Gives the metrics in Prometheus' format, for the page `/metrics` of an instance.
+
+    OpenTelemetry's own exporter names and types the metrics, and asks for their values only when the page is asked for. It has a
+    registry of its own here, so that what other libraries of the process count is not on the page. `reader` has to become
+    part of a meter provider.
+    """
+
+    def __init__(self) -> None:
+        # Not loaded unless somebody asks for the page.
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
+        from prometheus_client import CollectorRegistry  # noqa: PLC0415
+        from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
+
+        registry = CollectorRegistry()
+        self.reader = PrometheusMetricReader(registry=registry)
+        self._lock = threading.Lock()
+        self._page: Callable[[], Page] = lambda: Page(CONTENT_TYPE_LATEST, generate_latest(registry))
+
+    def __call__(self) -> Page:
+        """Return the metrics as they are now; call it in any thread."""
+        with self._lock:  # the exporter hands values from one of its methods to another
+            return self._page()

@@ -10,27 +10,89 @@
 | `commit <application>` | CLIENT | one commit: caches, deliveries, offsets, stores |
 
 A record's trace goes on where its producer left it, so that a sampler that follows its parent keeps or drops a record's whole
-way through many applications. A record without context belongs to the trace of its round.
+way through many applications. A record without context belongs to the trace of its round. Trace context travels in record
+headers, in the format of the propagators that `OTEL_PROPAGATORS` names (W3C trace context unless set).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Final, Self
 
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach, get_current
+from opentelemetry.propagators.textmap import Getter, Setter
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from opentelemetry.util.types import AttributeValue
 
 from millrace.records import Headers, TaskId
-from millrace.telemetry import attributes as names
-from millrace.telemetry.propagation import extract_context, inject_context
 
 __all__ = ["FetchSpan", "Tracing"]
+
+# Attributes of spans. Those that begin with `messaging.` are OpenTelemetry's semantic conventions for messaging, whose own
+# constants live in a private module; a test compares these with them.
+SYSTEM: Final = "messaging.system"
+OPERATION_NAME: Final = "messaging.operation.name"
+OPERATION_TYPE: Final = "messaging.operation.type"
+DESTINATION_NAME: Final = "messaging.destination.name"
+DESTINATION_PARTITION_ID: Final = "messaging.destination.partition.id"
+KAFKA_OFFSET: Final = "messaging.kafka.offset"
+CONSUMER_GROUP_NAME: Final = "messaging.consumer.group.name"
+BATCH_MESSAGE_COUNT: Final = "messaging.batch.message_count"
+CLIENT_ID: Final = "messaging.client.id"
+
+TASK_ID: Final = "kafka.streams.task.id"
+TASK_IDS: Final = "kafka.streams.task.ids"
+THREAD_ID: Final = "kafka.streams.thread.id"
+EXACTLY_ONCE: Final = "kafka.streams.exactly_once"
+"""Whether a commit was a transaction."""
+
+
+class _HeadersGetter(Getter[Headers]):
+    def get(self, carrier: Headers, key: str) -> list[str] | None:
+        values = [value.decode("utf-8", "replace") for value in carrier.all(key) if value is not None]
+        # A record that passed through several traced programs may have gathered several; the last is the newest.
+        return values[-1:] or None
+
+    def keys(self, carrier: Headers) -> list[str]:
+        return [name for name, _ in carrier]
+
+
+class _PairsSetter(Setter[dict[str, str]]):
+    def set(self, carrier: dict[str, str], key: str, value: str) -> None:
+        carrier[key] = value
+
+
+_getter = _HeadersGetter()
+_setter = _PairsSetter()
+
+
+def extract_context(headers: Headers) -> Context:
+    """Return the context that the producer of a record put into its headers; empty if there is none."""
+    return propagate.extract(headers, context=Context(), getter=_getter)
+
+
+def inject_context(headers: Headers, context: Context) -> Headers:
+    """Return headers that carry a context, in place of one they may have brought along from the input record.
+
+    Headers are returned as they are when there is nothing to put in.
+    """
+    added: dict[str, str] = {}
+    propagate.inject(added, context=context, setter=_setter)
+    if not added:
+        return headers
+    return Headers((*_without(headers, propagate.get_global_textmap().fields), *_encoded(added)))
+
+
+def _without(headers: Headers, fields: set[str]) -> Iterable[tuple[str, bytes | None]]:
+    return (pair for pair in headers if pair[0] not in fields)
+
+
+def _encoded(added: dict[str, str]) -> Iterable[tuple[str, bytes]]:
+    return ((name, value.encode()) for name, value in added.items())
 
 
 class FetchSpan:
@@ -56,7 +118,7 @@ class FetchSpan:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         if not self.records and error is None:
             return
-        self._attributes[names.BATCH_MESSAGE_COUNT] = self.records
+        self._attributes[BATCH_MESSAGE_COUNT] = self.records
         span = self._tracer.start_span(
             self._name, Context(), SpanKind.CLIENT, self._attributes, start_time=self._start_ns
         )
@@ -91,7 +153,7 @@ class _Round:
         _round.reset(self._token)
         if self.span is None:
             return
-        self.span.set_attribute(names.BATCH_MESSAGE_COUNT, self.records)
+        self.span.set_attribute(BATCH_MESSAGE_COUNT, self.records)
         if error is not None:
             _record_failure(self.span, error)
         self.span.end()
@@ -120,7 +182,7 @@ class Tracing:
     def process_batch(self, thread: str, task_id: TaskId, max_records: int) -> AbstractContextManager[object]:  # noqa: ARG002 (part of the protocol)
         """Bracket a round of one task; a round without records leaves no span."""
         attributes = self._attributes("process", "process", thread, "consumer")
-        attributes[names.TASK_ID] = str(task_id)
+        attributes[TASK_ID] = str(task_id)
         return _Round(self._tracer, f"process {task_id}", attributes)
 
     @contextmanager
@@ -138,14 +200,14 @@ class Tracing:
         elif round_span is not None:
             context = trace.set_span_in_context(round_span, context)
         attributes: dict[str, AttributeValue] = {
-            names.SYSTEM: "kafka",
-            names.OPERATION_NAME: "process",
-            names.OPERATION_TYPE: "process",
-            names.DESTINATION_NAME: topic,
-            names.DESTINATION_PARTITION_ID: str(partition),
-            names.KAFKA_OFFSET: offset,
-            names.CONSUMER_GROUP_NAME: self._application_id,
-            names.TASK_ID: str(task_id),
+            SYSTEM: "kafka",
+            OPERATION_NAME: "process",
+            OPERATION_TYPE: "process",
+            DESTINATION_NAME: topic,
+            DESTINATION_PARTITION_ID: str(partition),
+            KAFKA_OFFSET: offset,
+            CONSUMER_GROUP_NAME: self._application_id,
+            TASK_ID: str(task_id),
         }
         span = self._tracer.start_span(f"process {topic}", context, SpanKind.CONSUMER, attributes, links)
         token = attach(trace.set_span_in_context(span, context))
@@ -162,10 +224,10 @@ class Tracing:
         """Return the headers to send, with the context of a span of the sending in them."""
         context = get_current()
         attributes: dict[str, AttributeValue] = {
-            names.SYSTEM: "kafka",
-            names.OPERATION_NAME: "send",
-            names.OPERATION_TYPE: "send",
-            names.DESTINATION_NAME: topic,
+            SYSTEM: "kafka",
+            OPERATION_NAME: "send",
+            OPERATION_TYPE: "send",
+            DESTINATION_NAME: topic,
         }
         span = self._tracer.start_span(f"send {topic}", context, SpanKind.PRODUCER, attributes)
         try:
@@ -186,20 +248,20 @@ class Tracing:
     ) -> AbstractContextManager[object]:
         """Bracket one commit of these tasks."""
         attributes = self._attributes("commit", "settle", thread, "consumer")
-        attributes[names.TASK_IDS] = [str(task_id) for task_id in sorted(task_ids)]
-        attributes[names.EXACTLY_ONCE] = exactly_once
+        attributes[TASK_IDS] = [str(task_id) for task_id in sorted(task_ids)]
+        attributes[EXACTLY_ONCE] = exactly_once
         return self._tracer.start_as_current_span(
             f"commit {self._application_id}", kind=SpanKind.CLIENT, attributes=attributes
         )
 
     def _attributes(self, operation: str, kind: str, thread: str, client: str) -> dict[str, AttributeValue]:
         return {
-            names.SYSTEM: "kafka",
-            names.OPERATION_NAME: operation,
-            names.OPERATION_TYPE: kind,
-            names.CONSUMER_GROUP_NAME: self._application_id,
-            names.CLIENT_ID: f"{thread}-{client}",
-            names.THREAD_ID: thread,
+            SYSTEM: "kafka",
+            OPERATION_NAME: operation,
+            OPERATION_TYPE: kind,
+            CONSUMER_GROUP_NAME: self._application_id,
+            CLIENT_ID: f"{thread}-{client}",
+            THREAD_ID: thread,
         }
 
 

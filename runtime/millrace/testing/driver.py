@@ -26,12 +26,14 @@ from millrace.serdes.base import Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector, ProducedRecord
-from millrace.testing.merge import merge_subtopologies
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
+from millrace.topology.java_order import hash_ordered
+from millrace.topology.model import BuiltTopology, ProcessorNode, Subtopology
 from millrace.topology.topology import Topology
 
 K = TypeVar("K")
 V = TypeVar("V")
+T = TypeVar("T")
 
 _PARTITION = 0
 _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
@@ -103,7 +105,7 @@ class TopologyTestDriver:
             self._global.initialize()
             global_stores = self._global.stores
         self._collector = CapturingCollector()
-        subtopology = merge_subtopologies(built)
+        subtopology = _merge_subtopologies(built)
         self._patterns = subtopology.source_patterns
         self._input_topics = set(subtopology.source_topics)
         cache_bytes = self.config.statestore_cache_max_bytes
@@ -443,3 +445,38 @@ class TopologyTestDriver:
         if self._task is None:
             raise TopologyError("This test driver is closed")
         return self._task
+
+
+def _merge_subtopologies(topology: BuiltTopology) -> Subtopology:
+    """Return a topology's sub-topologies as one, because the driver runs a whole topology as a single task.
+
+    Nodes are initialised, and stores flushed, in the order in which the nodes were added to the topology. A task in production
+    has that order within one sub-topology, this one across all of them, so a commit sends things in the order of Kafka Streams'
+    driver.
+    """
+    subtopologies = topology.subtopologies
+    known = {node.name: node for part in subtopologies for node in part.nodes}
+    nodes = tuple(known[name] for name in topology.node_names if name in known)
+    builders = {builder.name: builder for part in subtopologies for builder in part.store_builders}
+    stores = _distinct(name for node in nodes if isinstance(node, ProcessorNode) for name in hash_ordered(node.stores))
+    return Subtopology(
+        id=0,
+        nodes=nodes,
+        store_builders=tuple(builders[name] for name in stores),
+        source_topics=_distinct(topic for part in subtopologies for topic in part.source_topics),
+        source_patterns=_distinct(pattern for part in subtopologies for pattern in part.source_patterns),
+        sink_topics=_distinct(topic for part in subtopologies for topic in part.sink_topics),
+        repartition_topics=_union(part.repartition_topics for part in subtopologies),
+        changelog_topics=_union(part.changelog_topics for part in subtopologies),
+        changelog_configs=_union(part.changelog_configs for part in subtopologies),
+        copartition_groups=tuple(group for part in subtopologies for group in part.copartition_groups),
+        source_changelogs=frozenset().union(*(part.source_changelogs for part in subtopologies)),
+    )
+
+
+def _distinct(items: Iterable[T]) -> tuple[T, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _union(maps: Iterable[Mapping[str, T]]) -> dict[str, T]:
+    return {key: value for mapping in maps for key, value in mapping.items()}

@@ -1,7 +1,6 @@
-"""The physical graph of an application, its sub-topologies, and the plan of what they need."""
+"""The physical graph of an application and its sub-topologies."""
 
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.built import BuiltTopology, Subtopology
 from millrace.topology.description import (
     GlobalStoreDescription,
     ProcessorDescription,
@@ -10,11 +9,18 @@ from millrace.topology.description import (
     SubtopologyDescription,
     TopologyDescription,
 )
-from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.model import (
+    BuiltTopology,
+    Node,
+    ProcessorNode,
+    RepartitionTopic,
+    SinkNode,
+    SourceNode,
+    Subtopology,
+)
 from millrace.topology.offset_reset import AutoOffsetReset
-from millrace.topology.plan import TopologyPlan
+from millrace.topology.processor_wrapper import ProcessorWrapper
 from millrace.topology.topology import Topology
-from millrace.topology.wrapping import ProcessorWrapper
 
 __all__ = [
     "AutoOffsetReset",
@@ -34,5 +40,4 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "TopologyDescription",
-    "TopologyPlan",
 ]

@@ -15,16 +15,61 @@ from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
-from millrace.state.api import StoreBuilder
-from millrace.topology.built import BuiltTopology, Subtopology
-from millrace.topology.deferred import DeferredStore, resolved_serde, resolved_store
-from millrace.topology.describe import NodeGroup, describe
-from millrace.topology.description import TopologyDescription
-from millrace.topology.grouping import UnionFind
+from millrace.topology.description import NodeGroup, TopologyDescription, describe
 from millrace.topology.java_order import hash_ordered
-from millrace.topology.nodes import Node, ProcessorNode, RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.model import (
+    BuiltTopology,
+    DeclaredStore,
+    DeferredStore,
+    Node,
+    ProcessorNode,
+    RepartitionTopic,
+    SinkNode,
+    SourceNode,
+    Subtopology,
+    resolved_serde,
+    resolved_store,
+)
+from millrace.topology.processor_wrapper import ProcessorWrapper, configured_wrapper, wrapped
 from millrace.topology.topic_config import changelog_topic_config, repartition_topic_config
-from millrace.topology.wrapping import ProcessorWrapper, configured_wrapper, wrapped
+
+
+class UnionFind:
+    """Disjoint sets over names, with path halving."""
+
+    def __init__(self) -> None:
+        self._parent: dict[str, str] = {}
+
+    def copy(self) -> UnionFind:
+        """Return the same sets, to be united further on their own."""
+        result = UnionFind()
+        result._parent = dict(self._parent)
+        return result
+
+    def add(self, name: str) -> None:
+        """Start a set of one."""
+        self._parent.setdefault(name, name)
+
+    def root(self, name: str) -> str:
+        """Return the name that stands for the set."""
+        parent = self._parent
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    def unite(self, name: str, others: Iterable[str]) -> None:
+        """Join the sets of all these names."""
+        root = self.root(name)
+        for other in others:
+            self._parent[self.root(other)] = root
+
+    def groups(self, names: Iterable[str]) -> list[list[str]]:
+        """Return the sets in the order in which their first members appear in `names`."""
+        found: dict[str, list[str]] = {}
+        for name in names:
+            found.setdefault(self.root(name), []).append(name)
+        return list(found.values())
 
 
 class TopologyBuilder:
@@ -32,8 +77,8 @@ class TopologyBuilder:
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
-        self.stores: dict[str, StoreBuilder] = {}
-        self.global_stores: dict[str, StoreBuilder] = {}
+        self.stores: dict[str, DeclaredStore] = {}
+        self.global_stores: dict[str, DeclaredStore] = {}
         self._generated_names: dict[str, list[str]] = {}
         self._users: dict[str, list[str]] = {}
         self._source_changelogs: dict[str, str] = {}
@@ -88,7 +133,7 @@ class TopologyBuilder:
 
     # Stores.
 
-    def add_state_store(self, builder: StoreBuilder, processors: Sequence[str] = ()) -> None:
+    def add_state_store(self, builder: DeclaredStore, processors: Sequence[str] = ()) -> None:
         """Add a store, and connect it to processors; adding the very same builder again only connects.
 
         Raises:
@@ -141,7 +186,7 @@ class TopologyBuilder:
 
     def add_global_store(
         self,
-        builder: StoreBuilder,
+        builder: DeclaredStore,
         *,
         source: SourceNode,
         processor_name: str,
@@ -307,7 +352,7 @@ class TopologyBuilder:
             source_changelogs=frozenset(topics.values()),
         )
 
-    def _builders(self, nodes: Sequence[Node]) -> tuple[StoreBuilder, ...]:
+    def _builders(self, nodes: Sequence[Node]) -> tuple[DeclaredStore, ...]:
         names = (store for node in nodes if isinstance(node, ProcessorNode) for store in hash_ordered(node.stores))
         return tuple(self.stores[name] for name in dict.fromkeys(names))
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from millrace.config import StreamsConfig
 from millrace.state.api import StoreBuilder
-from millrace.topology.nodes import RepartitionTopic
+from millrace.topology.model import RepartitionTopic
 
 ONE_DAY_MS = 86_400_000
 LONG_MAX = 2**63 - 1
@@ -42,11 +42,6 @@ def changelog_topic_config(builder: StoreBuilder, config: StreamsConfig) -> dict
     elif retention_ms is not None and builder.kind == "versioned" and "min.compaction.lag.ms" not in own:
         result["min.compaction.lag.ms"] = str(min(retention_ms + ONE_DAY_MS, LONG_MAX))
     return result
-
-
-def source_changelog_config(config: StreamsConfig) -> dict[str, str]:
-    """Return what a source topic that serves as changelog would be created with; it never is, the user owns it."""
-    return {**_COMMON, "cleanup.policy": "compact", **_application_defaults(config)}
 
 
 def _cleanup_policy(builder: StoreBuilder) -> str:

@@ -17,9 +17,8 @@ from millrace.processor.api import (
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder, global_source
-from millrace.topology.built import BuiltTopology
 from millrace.topology.description import TopologyDescription
-from millrace.topology.nodes import SinkNode, SourceNode
+from millrace.topology.model import BuiltTopology, SinkNode, SourceNode
 from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
 
 

@@ -23,7 +23,7 @@ from millrace.state.api import StoreBuilder
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import SourceNode
+from millrace.topology.model import SourceNode
 
 SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 

@@ -18,7 +18,7 @@ from millrace.processor.handlers import LogAndContinueProcessingExceptionHandler
 from millrace.records import Headers
 from millrace.serdes import Serdes
 from millrace.state import Stores
-from millrace.state.outer_join import OuterJoinStoreBuilder
+from millrace.state.outer_join_store import OuterJoinStoreBuilder
 
 WINDOWS = JoinWindows.of_time_difference_and_grace(10, 5)
 AT_ONCE = {"__emit.interval.ms.kstreams.outer.join.spurious.results.fix__": 0}

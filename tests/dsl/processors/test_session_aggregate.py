@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.windows import SessionWindows
+from millrace.dsl.windows import EmitStrategy, SessionWindows
 from millrace.errors import FailedProcessingError
 from millrace.processor.handlers import LogAndContinueProcessingExceptionHandler
 from millrace.records import NO_HEADERS, Change, Window, Windowed

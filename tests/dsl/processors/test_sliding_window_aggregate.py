@@ -9,9 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windows import SlidingWindows
+from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.windows import EmitStrategy, SlidingWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes

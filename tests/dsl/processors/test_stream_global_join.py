@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from millrace.dsl.processors.stateless import pass_through
-from millrace.dsl.processors.stream_global_join import StreamGlobalTableJoin
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
 from millrace.errors import FailedProcessingError
 from millrace.serdes import Serdes
@@ -16,7 +16,7 @@ from millrace.state import Stores
 from millrace.testing import TopologyTestDriver
 from millrace.topology import Topology
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import SinkNode, SourceNode
+from millrace.topology.model import SinkNode, SourceNode
 
 SETTINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 

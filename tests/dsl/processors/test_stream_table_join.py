@@ -8,7 +8,7 @@ import pytest
 from tests.dsl.processors.support import Pipeline, Running, Sent
 
 from millrace.dsl.processors.stream_table_join import StreamTableJoin
-from millrace.dsl.processors.table_basics import TableSourceProcessor
+from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.errors import FailedProcessingError
 from millrace.records import Headers
 from millrace.serdes import Serdes

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 from tests.dsl.processors.support import Pipeline, Running, Sent
 
-from millrace.dsl.emit_strategy import EmitStrategy
-from millrace.dsl.options.suppressing import BufferConfig
+from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
 from millrace.dsl.processors.suppress import TableSuppress
-from millrace.dsl.processors.table_basics import TableSourceProcessor
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windows import TimeWindows
+from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.windows import EmitStrategy, TimeWindows
 from millrace.errors import FailedProcessingError
 from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowed
 from millrace.serdes import Serdes
 from millrace.serdes.windowed import TimeWindowedSerde
 from millrace.state import Stores
-from millrace.state.suppression import SuppressionBufferBuilder
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
 
 
 def table_pipeline(wait_ms: int, buffer: BufferConfig | None = None) -> Pipeline:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from tests.dsl.processors.support import Pipeline, Running, new_values
 
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import count_aggregator, count_initializer
-from millrace.dsl.processors.window_aggregate import windowed_aggregate
-from millrace.dsl.windows import TimeWindows, UnlimitedWindows
+from millrace.dsl.windowed_stream import windowed_aggregate
+from millrace.dsl.windows import EmitStrategy, TimeWindows, UnlimitedWindows
 from millrace.errors import FailedProcessingError, TopologyError
 from millrace.processor.handlers import LogAndContinueProcessingExceptionHandler
 from millrace.records import Change, Headers, ValueAndTimestamp, Window, Windowed

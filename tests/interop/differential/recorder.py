@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.java_programs import compile_java
+
 from millrace.dev.jars import Bundle, resolve
-from millrace.dev.java import compile_java, find_java, join_class_path
+from millrace.dev.java import find_java, join_class_path
 
 SOURCES = Path(__file__).parents[1] / "java" / "differential"
 _QUIET = '<Configuration status="off"><Loggers><Root level="off"/></Loggers></Configuration>\n'

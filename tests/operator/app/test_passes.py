@@ -9,7 +9,7 @@ import pytest
 from tests.operator.app.support import PassWorld
 
 from millrace.errors import AuthorizationError, StreamsTimeoutError
-from millrace.kafka.requests import pause
+from millrace.kafka.admin_requests import pause
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import Condition
 from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache

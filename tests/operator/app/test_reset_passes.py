@@ -7,7 +7,7 @@ import pytest
 from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
 
-from millrace.kafka import reset
+from millrace.plan import reset
 from millrace.records import TopicPartition
 from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.app.passes import STALE_SECONDS
@@ -32,7 +32,7 @@ class Kafka:
 
     def observe_for_reset(self, desired, question):
         self.meanwhile()
-        return reset.Observed(
+        return reset.ObservedApplication(
             topics={"in": 1, "app-c-repartition": 1, "app-c-changelog": 1},
             groups=frozenset({"app"}),
             committed={INPUT: 5},

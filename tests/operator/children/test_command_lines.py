@@ -10,11 +10,11 @@ from typer.main import get_command
 
 from millrace.cli.app import app
 from millrace.cli.application import application, setting
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.client_settings import ClientSettings
 from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
-from millrace.topology.plan import TopologyPlan
+from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import MANIFEST_KEY, revision_config_map
 from millrace_operator.children.plan_job import plan_job
@@ -121,7 +121,7 @@ def test_members_are_named_as_the_operator_knows_them(tmp_path):
     _, name, *arguments = line
     given = get_command(app).commands[name].make_context(name, arguments).params
     made = application(None, given["file"], settings=given["config"], replica=2, secrets_dir=tmp_path)
-    member = ClientSettings(made.config(), "process", resolve_references=False).membership(3)
+    member = ClientSettings(made.config, "process", resolve_references=False).membership(3)
     assert member.instance_id == "orders-2.1b4e28ba-3"
     assert consumer_group.is_member_of("orders", of.uid, member.client_id, None)
     assert consumer_group.is_member_of("orders", of.uid, "", member.instance_id)

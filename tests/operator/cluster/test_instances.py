@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from millrace.runtime.status import LagStatus, RestorationStatus, StreamsStatus, TaskCounts, TaskStatus
+from millrace.runtime.status import InputLag, RestoreProgress, StreamsStatus, TaskCounts, TaskStatus
 from millrace_operator.cluster.instances import InstanceStatusClient, instance
 
 
@@ -206,8 +206,8 @@ def test_answer_of_todays_runtime_is_understood():
             error="boom",
             topology_hash="abc",
             task_counts=TaskCounts(active=3, standby=1, warmup=2, restoring=1),
-            restoration=RestorationStatus(remaining_records=7, eta_seconds=1.5),
-            lag=LagStatus(total=9),
+            restoration=RestoreProgress(remaining_records=7, eta_seconds=1.5),
+            lag=InputLag(total=9),
             credentials_stale=True,
         )
     )

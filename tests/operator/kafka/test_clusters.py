@@ -13,9 +13,9 @@ from tests.operator.kafka.support import count_plan, patient_clusters, streams_a
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
 from millrace.kafka.admin import delete_topics, topic_configs
-from millrace.kafka.clients import ClientSettings
+from millrace.kafka.admin_requests import give_up_when
+from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
-from millrace.kafka.requests import give_up_when
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.kafka.actions import SetOffsets

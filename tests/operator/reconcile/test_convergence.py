@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedError, World, is_ready, plan
 
-from millrace.topology.plan_diff import diff_plans
+from millrace.plan.diff import diff_plans
 from millrace_operator import model
 from millrace_operator.children.naming import RETAINED_LABEL
 from millrace_operator.model import Key

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
-from millrace.topology.plan import (
+from millrace.plan.model import (
     PlannedChangelogTopic,
     PlannedStore,
     PlannedSubtopology,

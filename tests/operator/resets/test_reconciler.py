@@ -7,16 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.operator.resets.world import CHANGELOG, INPUT, OLD_CHANGELOG, REPARTITION, CrashError, World
 
-from millrace.kafka.reset import Member
 from millrace.manifest import StreamsResetSpec
 from millrace.manifest.streamsreset import AppReference
+from millrace.plan.reset import ActiveMember
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import Delete, DeleteTopics, SetFinalizer
 from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp
 from millrace_operator.resets.reconciler import PATIENCE_S, question_for, reconcile_reset, with_problem
 
-KILLED = Member("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
-FOREIGN = Member("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.2")
+KILLED = ActiveMember("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
+FOREIGN = ActiveMember("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.2")
 
 
 def world(**fields):

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.errors import ActiveGroupError
-from millrace.kafka import reset
 from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
+from millrace.plan import reset
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map, retained_config_map
@@ -143,7 +143,7 @@ class World:
         if self.problem is not None:
             return desired, replace(observed, problem=self.problem)
         assert question.target == self.spec.target()
-        brokers = reset.Observed(
+        brokers = reset.ObservedApplication(
             topics=dict(self.topics),
             groups=frozenset({"app"}),
             members=self.members,

@@ -11,10 +11,9 @@ from collections.abc import Iterable
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.graph.node import GraphNode, Root
+from millrace.dsl.graph.nodes import GraphNode, Root
 from millrace.dsl.graph.optimizer import optimize
 from millrace.dsl.graph.sources import merge_duplicate_sources
-from millrace.dsl.graph.versioned import mark_versioned_inputs
 from millrace.topology.builder import TopologyBuilder
 
 
@@ -41,8 +40,11 @@ class GraphBuilder:
     def compile(self, config: StreamsConfig | None) -> TopologyBuilder:
         """Write the graph into the topology; the optimiser runs only when the configuration asks for it."""
         merge_duplicate_sources(self.root)
-        optimize(self, config)
-        mark_versioned_inputs(self.root, self.nodes)
+        optimize(self.nodes, self.names, self.topology, config)
+        for node in self.nodes:
+            for parent in node.parents:
+                if parent.is_versioned:
+                    node.use_versioned_semantics(parent.name)
         queue: list[tuple[int, int, GraphNode]] = [(0, 0, self.root)]
         sequence = 0
         while queue:

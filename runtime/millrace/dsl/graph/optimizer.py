@@ -13,17 +13,15 @@ keep records with null keys (KIP-962).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
+from millrace.dsl.graph.names import Names
+from millrace.dsl.graph.nodes import GraphNode
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, Repartition
 from millrace.dsl.graph.sources import TableSource
-from millrace.dsl.graph.stream_joins import StreamStreamJoin, WindowedStore
 from millrace.errors import ConfigError
-
-if TYPE_CHECKING:
-    from millrace.dsl.graph.builder import GraphBuilder
+from millrace.topology.builder import TopologyBuilder
 
 REUSE_SOURCE_TOPICS = "reuse.ktable.source.topics"
 MERGE_REPARTITION_TOPICS = "merge.repartition.topics"
@@ -51,20 +49,27 @@ def rules_of(setting: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def optimize(graph: GraphBuilder, config: StreamsConfig | None) -> None:
-    """Apply the rules of a configuration."""
+def optimize(nodes: list[GraphNode], names: Names, topology: TopologyBuilder, config: StreamsConfig | None) -> None:
+    """Apply the rules of a configuration.
+
+    Args:
+        nodes: all nodes of the graph in the order they were added; changed in place.
+        names: counts the names of new nodes.
+        topology: where co-partitioned sources are noted.
+        config: the application's; None applies no rule.
+    """
     rules = frozenset[str]() if config is None else rules_of(config.topology_optimization)
     if REUSE_SOURCE_TOPICS in rules:
-        for node in graph.nodes:
+        for node in nodes:
             if isinstance(node, TableSource):
                 node.reuse_source_topic = True
     if MERGE_REPARTITION_TOPICS in rules:
-        _merge_repartition_topics(graph)
+        _merge_repartition_topics(nodes, names, topology)
     if SINGLE_STORE_SELF_JOIN in rules:
-        for node in graph.nodes:
+        for node in nodes:
             if isinstance(node, StreamStreamJoin) and len(node.parents) == 1:
                 _keep_one_store(node)
-    for node in graph.nodes:
+    for node in nodes:
         if isinstance(node, Repartition):
             node.keeps_null_keys = _feeds_relaxed_join(node)
 
@@ -72,13 +77,13 @@ def optimize(graph: GraphBuilder, config: StreamsConfig | None) -> None:
 # Merging repartition topics.
 
 
-def _merge_repartition_topics(graph: GraphBuilder) -> None:
-    for changer, repartitions in _repartitions_by_key_changer(graph).items():
+def _merge_repartition_topics(nodes: list[GraphNode], names: Names, topology: TopologyBuilder) -> None:
+    for changer, repartitions in _repartitions_by_key_changer(nodes).items():
         if not repartitions:
             continue
         first = repartitions[0]
         merged = Repartition(
-            graph.names,
+            names,
             first.topic.name.removesuffix(REPARTITION_SUFFIX) + REPARTITION_SUFFIX,
             key_serde=next((item.key_serde for item in repartitions if item.key_serde is not None), None),
             value_serde=next((item.value_serde for item in repartitions if item.value_serde is not None), None),
@@ -86,12 +91,15 @@ def _merge_repartition_topics(graph: GraphBuilder) -> None:
         )
         merged.build_priority = changer.build_priority
         for repartition in repartitions:
-            _replace(graph, changer, repartition, merged)
+            _replace(changer, repartition, merged)
+            if repartition in nodes:
+                nodes.remove(repartition)
+            topology.replace_copartitioned_source(repartition.name, merged.name)
         changer.add_child(merged)
-        graph.nodes.append(merged)
+        nodes.append(merged)
 
 
-def _replace(graph: GraphBuilder, changer: GraphNode, repartition: Repartition, merged: Repartition) -> None:
+def _replace(changer: GraphNode, repartition: Repartition, merged: Repartition) -> None:
     child = _find_upward(repartition, lambda node: changer in node.parents)
     assert child is not None, f"{repartition} is not below {changer}"
     merged.add_child(child)
@@ -103,29 +111,26 @@ def _replace(graph: GraphBuilder, changer: GraphNode, repartition: Repartition, 
     for parent in parents:
         parent.remove_child(repartition)
     repartition.clear_children()
-    if repartition in graph.nodes:
-        graph.nodes.remove(repartition)
-    graph.topology.replace_copartitioned_source(repartition.name, merged.name)
 
 
-def _repartitions_by_key_changer(graph: GraphBuilder) -> dict[GraphNode, list[Repartition]]:
+def _repartitions_by_key_changer(nodes: list[GraphNode]) -> dict[GraphNode, list[Repartition]]:
     found: dict[GraphNode, list[Repartition]] = {}
-    for node in graph.nodes:
+    for node in nodes:
         if node.key_changing:
             found[node] = []
         elif isinstance(node, Repartition) and node.mergeable:
             changer = _key_changer_of(node)
             if changer is not None:
                 found[changer].append(node)
-    return _moved_below_merges(graph, found)
+    return _moved_below_merges(nodes, found)
 
 
 def _moved_below_merges(
-    graph: GraphBuilder, found: dict[GraphNode, list[Repartition]]
+    nodes: list[GraphNode], found: dict[GraphNode, list[Repartition]]
 ) -> dict[GraphNode, list[Repartition]]:
     """Where streams with changed keys are merged first and repartitioned then, one topic behind the merge will do."""
     merged: dict[GraphNode, list[GraphNode]] = {}
-    for merge in (node for node in graph.nodes if node.is_merge and not node.key_changing):
+    for merge in (node for node in nodes if node.is_merge and not node.key_changing):
         merged[merge] = [
             changer
             for changer, repartitions in found.items()

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from millrace.dsl.graph.names import Names, is_generated_stream_name
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode
 from millrace.processor.api import StreamPartitioner
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.processor.timestamp_extractors import fail_on_invalid_timestamp
 from millrace.records import Headers
 from millrace.serdes.base import Serde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import RepartitionTopic, SinkNode, SourceNode
+from millrace.topology.model import RepartitionTopic, SinkNode, SourceNode
 
 REPARTITION_SUFFIX = "-repartition"
 FILTER = "KSTREAM-FILTER-"

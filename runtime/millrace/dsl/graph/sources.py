@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from millrace.dsl.graph.node import GraphNode
+from millrace.dsl.graph.nodes import GraphNode
 from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
-from millrace.state.api import StoreBuilder
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.nodes import SourceNode
+from millrace.topology.model import DeclaredStore, SourceNode
 
 
 class StreamSource(GraphNode):
@@ -73,7 +72,7 @@ class TableStep(GraphNode):
 
     factory: NodeFactory
 
-    def __init__(self, name: str, store: StoreBuilder, *, versioned: bool) -> None:
+    def __init__(self, name: str, store: DeclaredStore, *, versioned: bool) -> None:
         super().__init__(name)
         self.store = store
         self.materialized = False
@@ -100,7 +99,7 @@ class TableSource(GraphNode):
 
     factory: NodeFactory
 
-    def __init__(self, name: str, source: SourceNode, store: StoreBuilder, *, versioned: bool) -> None:
+    def __init__(self, name: str, source: SourceNode, store: DeclaredStore, *, versioned: bool) -> None:
         super().__init__(name)
         self.source = source
         self.store = store

@@ -10,14 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from millrace.dsl.emit_strategy import EmitStrategy
 from millrace.dsl.processors.aggregate import Aggregator, Initializer
-from millrace.dsl.processors.tables import View, forward_flushed
-from millrace.dsl.processors.user_code import UserCodeError, call_user
-from millrace.dsl.processors.window_close import FinalResult, FinalResults, Range
-from millrace.dsl.processors.window_views import session_view
-from millrace.dsl.windows import SessionWindows
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.dsl.processors.tables import View, forward_flushed, session_view
+from millrace.dsl.processors.window_aggregate import FinalResult, FinalResults, Range
+from millrace.dsl.windows import EmitStrategy, SessionWindows
+from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed
 
 Merger = Callable[[Any, Any, Any], Any]

@@ -1,19 +1,28 @@
 """Joins of two streams: each side keeps its records in a window store and looks up those of the other side.
 
 The timestamp of a result is the later one of the two records. Records without a key or a value are dropped, except that an outer
-side joins those without a key with None (KIP-962). What happens to records that find no partner is in `outer_join.py`.
+side joins those without a key with None (KIP-962).
+
+In left and outer joins, a record without a match may still find one until its window and the grace period have passed. Until
+then it waits in a store that both sides share. A match takes it out, and a record of either side that advances stream time
+sends on everything that has expired, joined with None; but it checks at most once per
+`__emit.interval.ms.kstreams.outer.join.spurious.results.fix__` of wall-clock time, because that costs a scan. The store is in
+order of timestamp, right before left, key. The two sides may wait for different times (asymmetric windows), so a scan goes on
+until it has met one record of each side that has not expired.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from millrace.dsl.processors.outer_join import OuterJoinSide, TimesOfTasks
+from millrace.config import OUTER_JOIN_INTERVAL
 from millrace.dsl.processors.stream_table_join import Joiner
 from millrace.dsl.windows import JoinWindows
-from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
-from millrace.records import UNKNOWN_TIMESTAMP, Headers
+from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, UserCodeError, call_user
+from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+from millrace.state.outer_join_store import JoinSideKey, LeftOrRightValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,3 +204,195 @@ class SelfJoin:
                 forward(key, with_itself, timestamp, headers)
 
         return process
+
+
+_DEFAULT_EMIT_INTERVAL_MS = 1000
+
+
+class JoinTimes:
+    """What the two sides know together, in one task."""
+
+    __slots__ = ("earliest_waiting", "next_look_ms", "stream_time")
+
+    def __init__(self) -> None:
+        self.stream_time = UNKNOWN_TIMESTAMP
+        self.earliest_waiting: int | None = None
+        """Timestamp from which on records may wait (ms); None = nobody has looked, or none was found."""
+        self.next_look_ms = 0
+
+
+class TimesOfTasks:
+    """The `JoinTimes` of every task in which a join runs, found by the store that both its sides share."""
+
+    def __init__(self) -> None:
+        self._by_store: WeakKeyDictionary[Any, JoinTimes] = WeakKeyDictionary()
+
+    def of(self, node: NodeContext, outer_store: Any) -> JoinTimes:
+        """Return the times of a node's task; they are forgotten when the node closes."""
+
+        def forget() -> None:
+            self._by_store.pop(outer_store, None)
+
+        node.on_close(forget)
+        return self._by_store.setdefault(outer_store, JoinTimes())
+
+
+class OuterJoinSide:
+    """One side of a left or outer join.
+
+    Args:
+        windows: which records belong together, seen from the left stream.
+        joiner: key, left value, right value → result.
+        other_store_name: the other side's window store.
+        outer_store_name: where records without a partner wait; shared by both sides.
+        times: shared by both sides.
+        is_left: whether this is the left side.
+        keeps_unmatched: whether records of this side without a partner give results.
+    """
+
+    def __init__(
+        self,
+        windows: JoinWindows,
+        joiner: Joiner,
+        other_store_name: str,
+        outer_store_name: str,
+        times: TimesOfTasks,
+        *,
+        is_left: bool,
+        keeps_unmatched: bool,
+    ) -> None:
+        self.windows = windows
+        self.joiner = joiner
+        self.other_store_name = other_store_name
+        self.outer_store_name = outer_store_name
+        self.times = times
+        self.is_left = is_left
+        self.keeps_unmatched = keeps_unmatched
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        process, fail = _OuterJoinTask(self, node).process, node.processing_failed
+
+        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                process(key, value, timestamp, headers)
+            except UserCodeError as failure:
+                fail(failure.error, key, value, timestamp, headers)
+
+        return process_record
+
+
+class _OuterJoinTask:
+    """One side in one task. While a record is processed, `_timestamp` and `_headers` are that record's."""
+
+    def __init__(self, side: OuterJoinSide, node: NodeContext) -> None:
+        windows = side.windows
+        self._node = node
+        self._forward = node.forward
+        self._joiner = side.joiner
+        self._is_left = side.is_left
+        self._keeps_unmatched = side.keeps_unmatched
+        self._left_waits = windows.after_ms + windows.grace_ms
+        self._right_waits = windows.before_ms + windows.grace_ms
+        before, after = windows.before_ms, windows.after_ms
+        self._before, self._after = (before, after) if side.is_left else (after, before)
+        self._waits = self._after + windows.grace_ms
+        self._fetch = node.state_store(side.other_store_name).fetch
+        self._waiting = node.state_store(side.outer_store_name)
+        self._times = side.times.of(node, self._waiting)
+        self._interval_ms: int = node.config.internal(OUTER_JOIN_INTERVAL, _DEFAULT_EMIT_INTERVAL_MS)
+        self._timestamp = UNKNOWN_TIMESTAMP
+        self._headers = NO_HEADERS
+
+    def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        """Join one record, and send on what has expired if it moves time on."""
+        times = self._times
+        times.stream_time = max(times.stream_time, timestamp)
+        if value is None or (key is None and not self._keeps_unmatched):
+            self._node.drop_record()
+            return
+        self._timestamp, self._headers = timestamp, headers
+        if key is None:
+            self._forward(None, self._joined(None, value, None), timestamp, headers)
+            return
+        if timestamp == times.stream_time:
+            self._send_expired()
+        until = max(0, timestamp + self._after)
+        matched = False
+        for other_time, other in self._fetch(key, max(0, timestamp - self._before), until):
+            matched = True
+            self._take(JoinSideKey(other_time, not self._is_left, key))
+            self._forward(key, self._joined(key, value, other), max(timestamp, other_time), headers)
+        if matched or not self._keeps_unmatched:
+            return
+        if until < times.stream_time:
+            self._forward(key, self._joined(key, value, None), timestamp, headers)
+            return
+        if times.earliest_waiting is None or timestamp < times.earliest_waiting:
+            times.earliest_waiting = timestamp
+        self._put(JoinSideKey(timestamp, self._is_left, key), LeftOrRightValue(self._is_left, value))
+
+    def _joined(self, key: Any, value: Any, other: Any) -> Any:
+        if self._is_left:
+            return call_user(self._joiner, key, value, other)
+        return call_user(self._joiner, key, other, value)
+
+    def _take(self, other: JoinSideKey[Any]) -> None:
+        """Stop the other record from waiting, if it does."""
+        self._own_context()
+        self._waiting.take(other)
+
+    def _put(self, own: JoinSideKey[Any], value: LeftOrRightValue[Any] | None) -> None:
+        self._own_context()
+        self._waiting.put(own, value)
+
+    def _own_context(self) -> None:
+        record = self._node.record
+        record.timestamp = self._timestamp
+        record.headers = self._headers
+
+    def _send_expired(self) -> None:
+        if not self._time_to_look():
+            return
+        forward, headers = self._forward, self._headers
+        sent: JoinSideKey[Any] | None = None
+        for entry, value in self._expired():
+            left, right = (value.value, None) if value.is_left else (None, value.value)
+            forward(entry.key, call_user(self._joiner, entry.key, left, right), entry.timestamp, headers)
+            if sent is not None and sent != entry:
+                self._put(sent, None)
+            sent = entry
+        if sent is not None:
+            self._put(sent, None)
+
+    def _time_to_look(self) -> bool:
+        times = self._times
+        earliest = times.earliest_waiting
+        if earliest is not None and earliest + self._waits >= times.stream_time:
+            return False
+        now = self._node.system_time()
+        if now < times.next_look_ms:
+            return False
+        times.next_look_ms = now + self._interval_ms
+        return True
+
+    def _expired(self) -> list[tuple[JoinSideKey[Any], LeftOrRightValue[Any]]]:
+        """Return the waiting records whose window has closed, and note from when on others wait."""
+        times = self._times
+        stream_time = times.stream_time
+        times.earliest_waiting = None
+        left_open = right_open = False
+        expired = []
+        for entry, value in self._waiting.all():
+            times.earliest_waiting = entry.timestamp
+            if left_open and right_open:
+                break
+            if entry.is_left:
+                if entry.timestamp + self._left_waits >= stream_time:
+                    left_open = True
+                    continue
+            elif entry.timestamp + self._right_waits >= stream_time:
+                right_open = True
+                continue
+            expired.append((entry, value))
+        return expired

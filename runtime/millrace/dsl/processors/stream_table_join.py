@@ -1,7 +1,9 @@
-"""Joins of a stream with a table: each record of the stream looks up the table's value as it is at that moment.
+"""Joins of a stream with a table: each record of the stream looks up the table's value at that moment.
 
 With a versioned table the look-up is as of the record's timestamp. With a grace period (KIP-923) a record first waits in a buffer
 until the stream time of this operator has passed it by that much; a record that is already so late is joined at once.
+
+Every instance holds all of a global table, so any key of it can be looked up.
 """
 
 from __future__ import annotations
@@ -9,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from millrace.dsl.processors.borrowed_context import forward_as
 from millrace.dsl.processors.tables import View
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.node import NodeContext, ProcessFn, forward_as
 from millrace.records import Headers, RecordContext
 
 Joiner = Callable[[Any, Any, Any], Any]
@@ -90,3 +91,50 @@ def _waiting(node: NodeContext, buffer_name: str, join: ProcessFn, *, left: bool
         forward_as(record, context, join, key, value)
 
     return process
+
+
+class StreamGlobalTableJoin:
+    """Joins records with a global table by a key made from the record.
+
+    Records without a value are dropped, and so are those whose mapped key is None; in a left join the latter are joined with
+    nothing (KIP-962).
+
+    Args:
+        view: of the global table.
+        key_mapper: key and value of a record (which may be None) → key in the table.
+        joiner: the record's key, its value, the table's value → result.
+        left: send records on that have no match.
+    """
+
+    def __init__(self, *, view: View, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:
+        self._view = view
+        self._key_mapper = key_mapper
+        self._joiner = joiner
+        self._left = left
+
+    def __call__(self, node: NodeContext) -> ProcessFn:
+        """Compile the node."""
+        key_mapper, joiner, left = self._key_mapper, self._joiner, self._left
+        forward, drop, fail = node.forward, node.drop_record, node.processing_failed
+        get = self._view.open(node).get
+
+        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+            try:
+                table_key = key_mapper(key, value)
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            if value is None or (table_key is None and not left):
+                drop()
+                return
+            found = None if table_key is None else get(table_key)
+            if found is None and not left:
+                return
+            try:
+                result = joiner(key, value, None if found is None else found[0])
+            except Exception as error:
+                fail(error, key, value, timestamp, headers)
+                return
+            forward(key, result, timestamp, headers)
+
+        return process

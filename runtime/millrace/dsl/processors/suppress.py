@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from millrace.dsl.options.suppressing import BufferConfig
-from millrace.dsl.processors.borrowed_context import forward_as
+from millrace.dsl.options.suppressed import BufferConfig
 from millrace.dsl.processors.tables import Found, TableProcessor, ValueGetter, View
 from millrace.errors import StreamsError
-from millrace.processor.node import NodeContext, ProcessFn
+from millrace.processor.node import NodeContext, ProcessFn, forward_as
 from millrace.records import UNKNOWN_TIMESTAMP, Headers, RecordContext
 
 _NO_LIMIT = 2**63 - 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from millrace.processor.node import NodeContext, ProcessFn
-from millrace.records import Headers
+from millrace.records import Headers, ValueAndTimestamp, Windowed
 from millrace.state.api import DirectAccess
 
 NOT_PUT = -(2**63)
@@ -228,3 +228,34 @@ def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
         return None if record is None else (record.value, record.timestamp)
 
     return get_as_of
+
+
+def window_view(store_name: str) -> View:
+    """Return the look-up of a table kept in a window store; its keys are `Windowed`."""
+
+    def open_view(node: NodeContext) -> ValueGetter:
+        fetch = node.state_store(store_name).fetch
+
+        def get(key: Windowed[Any]) -> Found:
+            found: Found = fetch(key.key, key.window.start)
+            return found
+
+        return ValueGetter(get)
+
+    return View((store_name,), open_view)
+
+
+def session_view(store_name: str) -> View:
+    """Return the look-up of a table kept in a session store; its keys are `Windowed`."""
+
+    def open_view(node: NodeContext) -> ValueGetter:
+        fetch_session = node.state_store(store_name).fetch_session
+
+        def get(key: Windowed[Any]) -> Found:
+            start, end = key.window
+            value = fetch_session(key.key, start, end)
+            return None if value is None else ValueAndTimestamp(value, end)
+
+        return ValueGetter(get)
+
+    return View((store_name,), open_view)

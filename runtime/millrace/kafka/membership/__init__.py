@@ -1,34 +1,4 @@
-"""Group membership: who of an application's stream threads works on which partitions."""
+"""Group membership: which stream thread of an application works on which partitions.
 
-from millrace.kafka.membership.api import (
-    Assigned,
-    GroupEvent,
-    LeaderAssignor,
-    Lost,
-    MemberAssignment,
-    MemberSubscription,
-    Revoked,
-    TopicSubscription,
-    UserDataProvider,
-)
-from millrace.kafka.membership.classic import GroupMember
-from millrace.kafka.membership.group_metadata import check_layout, encode_group_metadata
-from millrace.kafka.membership.offsets import CommittedOffsets
-from millrace.kafka.membership.standing import MemberState
-
-__all__ = [
-    "Assigned",
-    "CommittedOffsets",
-    "GroupEvent",
-    "GroupMember",
-    "LeaderAssignor",
-    "Lost",
-    "MemberAssignment",
-    "MemberState",
-    "MemberSubscription",
-    "Revoked",
-    "TopicSubscription",
-    "UserDataProvider",
-    "check_layout",
-    "encode_group_metadata",
-]
+`member` is the client. The values it exchanges with its stream thread are in `millrace.assignment.protocol`.
+"""

@@ -18,7 +18,7 @@ from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
 from millrace.errors import AuthorizationError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 
 log = logging.getLogger("millrace.kafka.membership")

@@ -14,10 +14,10 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
 
 from millrace.errors import AuthorizationError, FencedInstanceIdError
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
-from millrace.kafka.membership.standing import Standing
+from millrace.kafka.membership.state import SharedState
 
 log = logging.getLogger("millrace.kafka.membership")
 
@@ -30,7 +30,7 @@ class Heartbeats:
         connection: Connection,
         coordinator: Coordinator,
         settings: MembershipSettings,
-        member: Standing,
+        member: SharedState,
         leave_stuck: Callable[[], Awaitable[None]],
     ) -> None:
         """Describe the loop; `run` is the coroutine to start on the IO thread.

@@ -1,4 +1,4 @@
-"""How a member gets from outside into a generation, and into the next one: the state machine that `poll` drives.
+"""Joining a group by the classic protocol: the state machine that `poll` drives, and the requests it sends.
 
 State          what is in flight          next
 UNJOINED       nothing                    `advance` sends JoinGroup → JOINING
@@ -7,21 +7,22 @@ SYNCING        SyncGroup                  answer → STABLE with events; error �
 STABLE         heartbeats                 rejoin requested → JOINING; removed → UNJOINED with `Lost`
 CLOSED         nothing                    —
 
-`advance` runs on the stream thread, as do the callbacks, and never waits for the network.
+`advance` runs on the stream thread, as do the callbacks, and never waits for the network. The requests (protocol type `consumer`,
+protocol name `stream`) are coroutines of the member's IO thread; they change nothing of the member.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import kafka.errors as kafka_errors
+from kafka.protocol.consumer import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 
-from millrace.errors import StreamsError
-from millrace.kafka.clients import MembershipSettings
-from millrace.kafka.connection import Connection
-from millrace.kafka.membership.api import (
+from millrace.assignment.protocol import (
     Assigned,
     GroupEvent,
     LeaderAssignor,
@@ -30,16 +31,27 @@ from millrace.kafka.membership.api import (
     Revoked,
     UserDataProvider,
 )
+from millrace.errors import AuthorizationError, ConfigError, InconsistentGroupError, StreamsError
+from millrace.kafka.client_settings import MembershipSettings
+from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
 from millrace.kafka.membership.heartbeat import fenced
-from millrace.kafka.membership.payloads import decode_assignment, decode_subscription, encode_assignment
-from millrace.kafka.membership.requests import GroupRequests, refusal
-from millrace.kafka.membership.standing import MemberState, Standing
-from millrace.kafka.membership.watch import TopicWatch
+from millrace.kafka.membership.state import MemberState, SharedState
+from millrace.kafka.membership.topic_watch import TopicWatch
+from millrace.kafka.membership.wire import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 
 __all__ = ["Joining"]
 
 log = logging.getLogger("millrace.kafka.membership")
+
+_PROTOCOL_TYPE: Final = "consumer"
+_PROTOCOL_NAME: Final = "stream"
+_REASON_LENGTH: Final = 255
 
 
 class Joining:
@@ -47,7 +59,7 @@ class Joining:
 
     def __init__(
         self,
-        standing: Standing,
+        shared: SharedState,
         connection: Connection,
         coordinator: Coordinator,
         watch: TopicWatch,
@@ -57,7 +69,7 @@ class Joining:
         assign: LeaderAssignor,
     ) -> None:
         """Describe a member that is to join at the first `advance`."""
-        self._standing = standing
+        self._shared = shared
         self._connection = connection
         self._coordinator = coordinator
         self._watch = watch
@@ -75,7 +87,7 @@ class Joining:
 
     def wait_s(self, now_s: float) -> float | None:
         """Return how long to wait (from monotonic seconds) until joining is tried again; None if an answer comes first."""
-        if self._standing.step is None and self._standing.state is MemberState.UNJOINED:
+        if self._shared.step is None and self._shared.state is MemberState.UNJOINED:
             return max(0.001, self._retry_at_s - now_s)
         return None
 
@@ -85,21 +97,21 @@ class Joining:
         Raises:
             StreamsError: See `GroupMember.poll`.
         """
-        standing = self._standing
-        with standing.lock:
-            if standing.failure is not None:
-                raise standing.failure
-            if standing.lost:
-                lost, standing.owned, standing.lost = standing.owned, frozenset(), False
+        shared = self._shared
+        with shared.lock:
+            if shared.failure is not None:
+                raise shared.failure
+            if shared.lost:
+                lost, shared.owned, shared.lost = shared.owned, frozenset(), False
                 return [Lost(lost)]
-            step, state = standing.step, standing.state
+            step, state = shared.step, shared.state
             if step is not None and not step.is_done:
                 return []
-            standing.step = None
+            shared.step = None
         if state is MemberState.CLOSED:
             raise StreamsError(f"The member of group {self._settings.group_id} is closed")
         if step is None:
-            wanted = state is MemberState.UNJOINED or standing.rejoin_reason is not None
+            wanted = state is MemberState.UNJOINED or shared.rejoin_reason is not None
             if wanted and time.monotonic() >= self._retry_at_s:
                 self._join()
             return []
@@ -109,42 +121,42 @@ class Joining:
         return self._joined(step.value) if state is MemberState.JOINING else self._synced(step.value)
 
     def _start_step(self, state: MemberState, function: Any, *args: Any) -> None:
-        standing = self._standing
-        with standing.lock:
-            standing.state = state
-            standing.step = step = self._connection.start(function, *args)
-        step.add_both(lambda _: standing.changed.set())
+        shared = self._shared
+        with shared.lock:
+            shared.state = state
+            shared.step = step = self._connection.start(function, *args)
+        step.add_both(lambda _: shared.changed.set())
 
     def _join(self) -> None:
-        standing, user_data = self._standing, self._user_data()
-        with standing.lock:  # the answer to a heartbeat comes before, as a reason to join, or is passed over
-            if standing.lost or standing.failure is not None:
+        shared, user_data = self._shared, self._user_data()
+        with shared.lock:  # the answer to a heartbeat comes before, as a reason to join, or is passed over
+            if shared.lost or shared.failure is not None:
                 return  # of which `advance` tells first
-            reason, standing.rejoin_reason = standing.rejoin_reason, None
+            reason, shared.rejoin_reason = shared.rejoin_reason, None
             subscription = MemberSubscription(
                 topics=tuple(sorted(self._watch.topics)),
                 user_data=user_data,
-                owned=standing.owned,
-                generation=standing.generation,
+                owned=shared.owned,
+                generation=shared.generation,
                 rack_id=self._settings.rack_id,
             )
-            self._start_step(MemberState.JOINING, self._requests.join, standing.member_id, subscription, reason or "")
+            self._start_step(MemberState.JOINING, self._requests.join, shared.member_id, subscription, reason or "")
 
     def _joined(self, response: Any) -> list[GroupEvent]:
         if response.error_code:
             self._refused(response.error_code, response.member_id)
             return []
-        standing = self._standing
-        with standing.lock:
-            standing.generation, standing.member_id = response.generation_id, response.member_id
-            standing.leader_id = response.leader
-            standing.state = MemberState.SYNCING  # heartbeats keep the member while the leader thinks
+        shared = self._shared
+        with shared.lock:
+            shared.generation, shared.member_id = response.generation_id, response.member_id
+            shared.leader_id = response.leader
+            shared.state = MemberState.SYNCING  # heartbeats keep the member while the leader thinks
         assignments: dict[str, bytes] = {}
-        if standing.is_leader and not response.skip_assignment:
+        if shared.is_leader and not response.skip_assignment:
             assignments = self._assign_to(response)
-        with standing.lock:
-            if standing.state is MemberState.SYNCING:  # else removed from the group while assigning
-                identity = standing.generation, standing.member_id
+        with shared.lock:
+            if shared.state is MemberState.SYNCING:  # else removed from the group while assigning
+                identity = shared.generation, shared.member_id
                 self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments)
         return []
 
@@ -158,8 +170,8 @@ class Joining:
         try:
             given = self._assign(members)
         except BaseException:  # the next `poll`, if there is one, joins again
-            with self._standing.lock:
-                self._standing.state = MemberState.UNJOINED
+            with self._shared.lock:
+                self._shared.state = MemberState.UNJOINED
             raise
         return {member_id: encode_assignment(assignment) for member_id, assignment in given.items()}
 
@@ -169,13 +181,13 @@ class Joining:
             return []
         assignment = decode_assignment(response.assignment)
         now_owned = frozenset(assignment.partitions)
-        standing = self._standing
-        with standing.lock:
-            revoked, added = standing.owned - now_owned, now_owned - standing.owned
-            standing.owned = now_owned
-            standing.state = MemberState.STABLE
+        shared = self._shared
+        with shared.lock:
+            revoked, added = shared.owned - now_owned, now_owned - shared.owned
+            shared.owned = now_owned
+            shared.state = MemberState.STABLE
             self._backoff_ms = self._settings.retry_backoff_ms
-            generation = standing.generation
+            generation = shared.generation
         log.info(
             "Generation %d of group %s gives this member %d partitions: %d added, %d revoked",
             *(generation, self._settings.group_id, len(now_owned), len(added), len(revoked)),
@@ -183,25 +195,25 @@ class Joining:
         events: list[GroupEvent] = []
         if revoked:
             events.append(Revoked(revoked))
-            standing.request_rejoin(f"{len(revoked)} partitions were revoked and can go to other members now")
+            shared.request_rejoin(f"{len(revoked)} partitions were revoked and can go to other members now")
         events.append(Assigned(assignment.partitions, added, assignment.user_data, generation))
         return events
 
     def _refused(self, code: int, member_id: str) -> None:
         """Act on an error answer to JoinGroup or SyncGroup: go on, or raise."""
-        standing = self._standing
-        with standing.lock:
-            standing.state = MemberState.UNJOINED
+        shared = self._shared
+        with shared.lock:
+            shared.state = MemberState.UNJOINED
             if code == 79:  # MEMBER_ID_REQUIRED: the broker gave an id to join with
-                standing.member_id = member_id
+                shared.member_id = member_id
                 return
         final = refusal(code, self._settings)
         if final is not None:
             raise final
         if code in {22, 25}:
-            standing.reset("it was removed while the group rebalanced", keep_member_id=code == 22)
+            shared.reset("it was removed while the group rebalanced", keep_member_id=code == 22)
         elif code == 82:
-            standing.fail(fenced(self._settings))
+            shared.fail(fenced(self._settings))
             raise fenced(self._settings)
         elif code in NOT_HERE:
             self._retry_after(f"error {code}")
@@ -215,7 +227,121 @@ class Joining:
             raise StreamsError(f"Joining group {self._settings.group_id} failed: {problem}") from problem
         log.info("Joining group %s is repeated: %s", self._settings.group_id, problem)
         self._coordinator.forget(problem)
-        with self._standing.lock:
-            self._standing.state = MemberState.UNJOINED
+        with self._shared.lock:
+            self._shared.state = MemberState.UNJOINED
             self._retry_at_s = time.monotonic() + self._backoff_ms / 1000
             self._backoff_ms = min(self._backoff_ms * 2, self._settings.retry_backoff_max_ms)
+
+
+class GroupRequests:
+    """JoinGroup, SyncGroup and LeaveGroup of one member."""
+
+    def __init__(self, coordinator: Coordinator, watch: TopicWatch, settings: MembershipSettings) -> None:
+        """Use the member's coordinator and topics."""
+        self._coordinator = coordinator
+        self._watch = watch
+        self._settings = settings
+        # The broker answers when all members have joined or synced, for which they have the rebalance time-out.
+        self._timeout_ms = max(settings.request_timeout_ms, settings.max_poll_interval_ms + 5_000)
+
+    async def join(self, member_id: str, subscription: MemberSubscription, reason: str) -> Any:
+        """Send JoinGroup and return its answer; a leader's topics are watched from then on.
+
+        Args:
+            member_id: Empty for a member that is new.
+            subscription: Its topics are replaced if others match the patterns by now.
+            reason: For the broker's log.
+
+        Raises:
+            AuthorizationError: The principal may not use the group.
+            kafka.errors.KafkaError: The coordinator did not answer.
+        """
+        topics = self._watch.topics
+        await self._watch.refresh()
+        if self._watch.topics != topics or not subscription.topics:
+            subscription = replace(subscription, topics=tuple(sorted(self._watch.topics)))
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol
+        request = JoinGroupRequest(
+            group_id=self._settings.group_id,
+            session_timeout_ms=self._settings.session_timeout_ms,
+            rebalance_timeout_ms=self._settings.max_poll_interval_ms,
+            member_id=member_id,
+            group_instance_id=self._settings.instance_id,
+            protocol_type=_PROTOCOL_TYPE,
+            protocols=[protocol(name=_PROTOCOL_NAME, metadata=encode_subscription(subscription))],
+            reason=reason[:_REASON_LENGTH],
+            max_version=9,
+        )
+        response = await self._coordinator.send(request, self._timeout_ms)
+        if response.error_code == 0 and response.leader == response.member_id:
+            members = [decode_subscription(member.metadata) for member in response.members]
+            await self._watch.assigned(frozenset(topic for member in members for topic in member.topics))
+        else:
+            self._watch.follow()
+        return response
+
+    async def sync(self, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> Any:
+        """Send SyncGroup and return its answer; `assignments` by member id are the leader's, else empty.
+
+        Raises:
+            AuthorizationError: The principal may not use the group.
+            kafka.errors.KafkaError: The coordinator did not answer.
+        """
+        item = SyncGroupRequest.SyncGroupRequestAssignment
+        request = SyncGroupRequest(
+            group_id=self._settings.group_id,
+            generation_id=generation,
+            member_id=member_id,
+            group_instance_id=self._settings.instance_id,
+            protocol_type=_PROTOCOL_TYPE,
+            protocol_name=_PROTOCOL_NAME,
+            assignments=[item(member_id=member, assignment=data) for member, data in assignments.items()],
+            max_version=5,
+        )
+        return await self._coordinator.send(request, self._timeout_ms)
+
+    async def leave(self, member_id: str, reason: str, timeout_ms: int) -> None:
+        """Send LeaveGroup; a failure is only logged, as the session time-out does the same later.
+
+        Args:
+            member_id: Empty for a static member that was not told its id.
+            reason: For the broker's log.
+            timeout_ms: How long it may take.
+        """
+        request = LeaveGroupRequest(
+            group_id=self._settings.group_id,
+            member_id=member_id,
+            members=[
+                LeaveGroupRequest.MemberIdentity(
+                    member_id=member_id,
+                    group_instance_id=self._settings.instance_id,
+                    reason=reason[:_REASON_LENGTH],
+                )
+            ],
+        )
+        try:
+            await self._coordinator.send(request, timeout_ms, time.monotonic() + timeout_ms / 1000)
+        except kafka_errors.KafkaError as error:
+            log.info("Leaving group %s failed: %s", self._settings.group_id, error)
+
+
+def refusal(code: int, settings: MembershipSettings) -> StreamsError | None:
+    """Return what the application is told about an error answer to JoinGroup or SyncGroup; None if joining again may help."""
+    group = settings.group_id
+    if code == 23:
+        return InconsistentGroupError(
+            f"Group {group} has members that are not Kafka Streams applications, or uses another group.protocol: "
+            "use another application.id, or end those members"
+        )
+    if code == 26:
+        return ConfigError(
+            f"session.timeout.ms={settings.session_timeout_ms} is outside of what the broker allows "
+            "(group.min.session.timeout.ms to group.max.session.timeout.ms)"
+        )
+    if code == 30:
+        return AuthorizationError(f"The principal may not read group {group}: allow READ on that group")
+    if code in {24, 81}:
+        return ConfigError(
+            f"The broker does not let this member into group {group}: {kafka_errors.for_code(code).message}"
+        )
+    return None

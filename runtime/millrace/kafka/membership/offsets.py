@@ -18,7 +18,7 @@ from millrace.errors import (
     StreamsTimeoutError,
     TaskMigratedError,
 )
-from millrace.kafka.clients import MembershipSettings
+from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
 from millrace.kafka.membership.coordinator import NOT_HERE, Coordinator
 from millrace.records import OffsetAndMetadata, TopicPartition

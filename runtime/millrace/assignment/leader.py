@@ -1,0 +1,125 @@
+"""The group leader's part: provision, measure, assign, and tell every member when that is not possible.
+
+`GroupLeader` is the callable that `GroupMember` runs when its member leads. An error in it is told to all members by code, so
+that they end with it instead of waiting for tasks; the leader's own thread finds the error itself in `GroupLeader.error`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+from uuid import UUID
+
+from millrace.assignment.assignors import fallback_prior_assignor, select_assignor
+from millrace.assignment.group import GroupMembers, assign_group, error_assignments, read_group
+from millrace.assignment.model import AssignmentConfig, TaskAssignor, TaskTopology, task_topology
+from millrace.assignment.payloads import AssignorError
+from millrace.assignment.protocol import MemberAssignment, MemberSubscription
+from millrace.errors import MissingSourceTopicError, StreamsError, StreamsTimeoutError
+from millrace.plan.model import TopologyPlan
+from millrace.plan.partition_counts import PartitionCounts
+from millrace.records import TaskId, TopicPartition
+
+log = logging.getLogger("millrace.assignment")
+
+
+class ClusterAccess(Protocol):
+    """What the leader asks of the cluster; `millrace.kafka.internal_topics.LeaderCluster` is the real one."""
+
+    def provision(self) -> PartitionCounts:
+        """Create and check the internal topics; return all partition counts."""
+
+    def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the ends of changelog partitions."""
+
+    def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
+        """Return the group's committed offsets; partitions without one are left out."""
+
+
+class GroupLeader:
+    """Assigns the tasks of one application's group when its member is the leader.
+
+    The last error is kept in `error`: members learn of it only as a code.
+    """
+
+    def __init__(
+        self,
+        plan: TopologyPlan,
+        process_id: UUID,
+        cluster: ClusterAccess,
+        config: AssignmentConfig,
+        *,
+        assignor: TaskAssignor | None = None,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Describe the leader's part.
+
+        Args:
+            plan: What the application needs.
+            process_id: This process, which asks for probing rebalances.
+            cluster: Topics and offsets.
+            config: The settings that steer assignors.
+            assignor: From `select_assignor`; the default for `config.allow_warmups` when not given.
+            clock_ms: Milliseconds since the epoch.
+        """
+        self._plan = plan
+        self._process_id = process_id
+        self._cluster = cluster
+        self._config = config
+        self._assignor = assignor or select_assignor(None, allow_warmups=config.allow_warmups)
+        self._clock_ms = clock_ms
+        self.error: StreamsError | None = None
+
+    def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
+        """Assign to all members; an error is turned into an answer that ends them."""
+        self.error = None
+        group = read_group(members)
+        if group.shutdown_requested:
+            log.warning("A member has asked for the application to stop: all members are told")
+            return error_assignments(group, AssignorError.SHUTDOWN_REQUESTED)
+        try:
+            return self._assign(group)
+        except MissingSourceTopicError as error:
+            return self._refuse(group, AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, error)
+        except StreamsError as error:
+            return self._refuse(group, AssignorError.ASSIGNMENT_ERROR, error)
+
+    def _refuse(self, group: GroupMembers, code: AssignorError, error: StreamsError) -> dict[str, MemberAssignment]:
+        log.error("Tasks cannot be assigned: %s", error)
+        self.error = error
+        return error_assignments(group, code)
+
+    def _assign(self, group: GroupMembers) -> dict[str, MemberAssignment]:
+        topology = task_topology(self._plan, self._cluster.provision())
+        try:
+            end_offset_sums: Mapping[TaskId, int] | None = self._end_offset_sums(topology)
+            assignor = self._assignor
+        except StreamsTimeoutError as error:
+            log.warning("How far states are cannot be told (%s): tasks stay with their owners for now", error)
+            end_offset_sums, assignor = None, fallback_prior_assignor
+        return assign_group(
+            group,
+            topology,
+            end_offset_sums,
+            self._config,
+            assignor,
+            leader=self._process_id,
+            now_ms=self._clock_ms(),
+        )
+
+    def _end_offset_sums(self, topology: TaskTopology) -> dict[TaskId, int]:
+        logged = {tp for partitions in topology.changelogs.values() for tp in partitions}
+        from_source = {tp for partitions in topology.source_changelogs.values() for tp in partitions}
+        ends = {
+            **(self._cluster.end_offsets(logged) if logged else {}),
+            **(self._cluster.committed_offsets(from_source) if from_source else {}),
+        }
+        return {
+            task: sum(
+                ends.get(tp, 0)
+                for tp in topology.changelogs.get(task, frozenset()) | topology.source_changelogs.get(task, frozenset())
+            )
+            for task in topology.stateful
+        }

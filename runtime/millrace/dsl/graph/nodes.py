@@ -1,0 +1,219 @@
+"""The nodes of the logical graph, and how each is written into the physical topology.
+
+A logical node may become several physical ones (a repartition is a filter, a sink and a source). `name` is that of the
+physical node whose output is the step's output. The flags are what the optimiser looks at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from millrace.processor.api import StreamPartitioner, TopicNameExtractor
+from millrace.processor.node import NodeFactory
+from millrace.serdes.base import Serde
+from millrace.topology.builder import TopologyBuilder
+from millrace.topology.model import DeclaredStore, SinkNode, SourceNode
+
+
+class GraphNode:
+    """A node with ordered parents and children."""
+
+    key_changing = False
+    value_changing = False
+    is_merge = False
+    takes_null_keys = False
+    """Whether it is a join in which records with null keys take part (KIP-962)."""
+    window_grace_ms: int | None = None
+    """How long after its end the windows of its output can change; None where the parents decide that."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.build_priority = 0
+        self.written = False
+        self._parents: dict[GraphNode, None] = {}
+        self._children: dict[GraphNode, None] = {}
+
+    @property
+    def parents(self) -> tuple[GraphNode, ...]:
+        """Where its records come from, in the order they were connected."""
+        return tuple(self._parents)
+
+    @property
+    def children(self) -> tuple[GraphNode, ...]:
+        """Where its records go."""
+        return tuple(self._children)
+
+    @property
+    def parent_names(self) -> tuple[str, ...]:
+        """The physical names of its parents."""
+        return tuple(parent.name for parent in self._parents)
+
+    def add_child(self, child: GraphNode) -> None:
+        """Connect a child below this node."""
+        self._children[child] = None
+        child._parents[self] = None
+
+    def remove_child(self, child: GraphNode) -> None:
+        """Cut the edge to a child."""
+        self._children.pop(child, None)
+        child._parents.pop(self, None)
+
+    def clear_children(self) -> None:
+        """Cut the edges to all children."""
+        for child in self.children:
+            self.remove_child(child)
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Whether the records it sends on come from a versioned table; None when that depends on its parents."""
+        return None
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether the records it sends on come from a versioned table, its own or one upstream."""
+        if self.output_versioned is not None:
+            return self.output_versioned
+        return all(parent.is_versioned for parent in self._parents)
+
+    def longest_grace_ms(self) -> int | None:
+        """Return how long windows can change after their end, by the windowed aggregations upstream; None if there are none."""
+        if self.window_grace_ms is not None:
+            return self.window_grace_ms
+        return max((ms for node in self._parents if (ms := node.longest_grace_ms()) is not None), default=None)
+
+    def use_versioned_semantics(self, parent: str) -> None:
+        """Take out-of-order updates of the named parent for what they are; called when that parent is versioned."""
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the physical nodes."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name})"
+
+
+class Root(GraphNode):
+    """What all sources hang from."""
+
+    def __init__(self) -> None:
+        super().__init__("root")
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Sources read topics, not tables."""
+        return False
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Write nothing."""
+
+
+@runtime_checkable
+class VersionedSemantics(Protocol):
+    """The definition of an operator that treats out-of-order updates of a versioned table in a special way (KIP-914)."""
+
+    def use_versioned_semantics(self) -> None:
+        """Expect updates of a versioned table."""
+
+
+class ProcessorStep(GraphNode):
+    """One processor, the stores it brings and the names of those it uses besides."""
+
+    def __init__(
+        self,
+        name: str,
+        factory: NodeFactory,
+        *,
+        stores: Sequence[DeclaredStore] = (),
+        store_names: Sequence[str] = (),
+        key_changing: bool = False,
+        value_changing: bool = False,
+        is_merge: bool = False,
+    ) -> None:
+        super().__init__(name)
+        self.factory = factory
+        self.stores = tuple(stores)
+        self.store_names = tuple(store_names)
+        self.key_changing = key_changing
+        self.value_changing = value_changing
+        self.is_merge = is_merge
+        self.versioned_output: bool | None = None
+        """Whether its output is kept in a versioned store; None where it has no store of its own."""
+
+    @property
+    def output_versioned(self) -> bool | None:
+        """Whether its output is kept in a versioned store."""
+        return self.versioned_output
+
+    def use_versioned_semantics(self, parent: str) -> None:  # noqa: ARG002 (one input is all a processor has)
+        """Tell the definition of a table operator; others do not care."""
+        factory: object = self.factory
+        if isinstance(factory, VersionedSemantics):
+            factory.use_versioned_semantics()
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the processor, its own stores, and connect the others."""
+        topology.add_processor(self.name, self.factory, self.parent_names)
+        for store in self.stores:
+            topology.add_state_store(store, (self.name,))
+        if self.store_names:
+            topology.connect_processor_and_state_stores(self.name, self.store_names)
+
+
+class SinkStep(GraphNode):
+    """Writes to a topic."""
+
+    def __init__(
+        self,
+        name: str,
+        topic: str | TopicNameExtractor,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        partitioner: StreamPartitioner | None,
+    ) -> None:
+        super().__init__(name)
+        self.topic = topic
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+        self.partitioner = partitioner
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the sink."""
+        static = isinstance(self.topic, str)
+        topology.add_sink(
+            SinkNode(
+                self.name,
+                self.parent_names,
+                self.topic if isinstance(self.topic, str) else None,
+                None if static else self.topic,  # type: ignore[arg-type]
+                self.key_serde,
+                self.value_serde,
+                self.partitioner,
+            )
+        )
+
+
+class StoreStep(GraphNode):
+    """A store that operators refer to by name."""
+
+    def __init__(self, store: DeclaredStore) -> None:
+        super().__init__(store.name)
+        self.store = store
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add the store; adding the same builder twice is fine."""
+        topology.add_state_store(self.store)
+
+
+class GlobalStoreStep(GraphNode):
+    """A store that every instance fills with a whole topic."""
+
+    def __init__(self, store: DeclaredStore, source: SourceNode, processor_name: str, factory: NodeFactory) -> None:
+        super().__init__(processor_name)
+        self.store = store
+        self.source = source
+        self.factory = factory
+
+    def write(self, topology: TopologyBuilder) -> None:
+        """Add source, processor and store."""
+        topology.add_global_store(self.store, source=self.source, processor_name=self.name, factory=self.factory)

@@ -1,0 +1,59 @@
+"""`Consumed`: how an input topic is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from millrace.processor.api import TimestampExtractor
+from millrace.serdes.base import Serde
+from millrace.topology.offset_reset import AutoOffsetReset
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed(Generic[K, V]):
+    """How an input topic is read.
+
+    >>> from millrace.serdes import Serdes
+    >>> Consumed.with_(Serdes.string(), Serdes.long()).with_name("orders").name
+    'orders'
+    """
+
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: AutoOffsetReset | str | None = None
+    name: str | None = None
+
+    @classmethod
+    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Consumed[K, V]:
+        """Read with these serdes; None takes the application's default."""
+        return cls(key_serde, value_serde)
+
+    @classmethod
+    def as_(cls, name: str) -> Consumed[Any, Any]:
+        """Name the source."""
+        return cls(name=name)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Consumed[K, V]:
+        """Read keys with this serde."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Consumed[K, V]:
+        """Read values with this serde."""
+        return replace(self, value_serde=serde)
+
+    def with_timestamp_extractor(self, extractor: TimestampExtractor | None) -> Consumed[K, V]:
+        """Take the time of records from this function."""
+        return replace(self, timestamp_extractor=extractor)
+
+    def with_offset_reset_policy(self, reset: AutoOffsetReset | str | None) -> Consumed[K, V]:
+        """Begin here when the group has no committed offset."""
+        return replace(self, offset_reset=reset)
+
+    def with_name(self, name: str | None) -> Consumed[K, V]:
+        """Name the source."""
+        return replace(self, name=name)

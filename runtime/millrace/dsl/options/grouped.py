@@ -1,0 +1,94 @@
+"""`Grouped` and `Repartitioned`: how records go through a repartition topic, because of a grouping or on demand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from millrace.processor.api import StreamPartitioner
+from millrace.serdes.base import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped(Generic[K, V]):
+    """How the records of a group are repartitioned, where their key has changed."""
+
+    name: str | None = None
+    """The topic is `<application.id>-<name>-repartition`."""
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+
+    @classmethod
+    def as_(cls, name: str) -> Grouped[Any, Any]:
+        """Name the repartition topic."""
+        return cls(name=name)
+
+    @classmethod
+    def with_(
+        cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None, *, name: str | None = None
+    ) -> Grouped[K, V]:
+        """Use these serdes for the groups' keys and values."""
+        return cls(name, key_serde, value_serde)
+
+    def with_name(self, name: str | None) -> Grouped[K, V]:
+        """Name the repartition topic."""
+        return replace(self, name=name)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Grouped[K, V]:
+        """Use this serde for the groups' keys."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Grouped[K, V]:
+        """Use this serde for the groups' values."""
+        return replace(self, value_serde=serde)
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned(Generic[K, V]):
+    """How a stream goes through an internal topic on its way."""
+
+    name: str | None = None
+    """The topic is `<application.id>-<name>-repartition`."""
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    number_of_partitions: int | None = None
+    """None: as many as the largest input has."""
+    partitioner: StreamPartitioner | None = None
+
+    @classmethod
+    def as_(cls, name: str) -> Repartitioned[Any, Any]:
+        """Name the topic."""
+        return cls(name=name)
+
+    @classmethod
+    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Repartitioned[K, V]:
+        """Write and read with these serdes."""
+        return cls(key_serde=key_serde, value_serde=value_serde)
+
+    @classmethod
+    def stream_partitioner(cls, partitioner: StreamPartitioner) -> Repartitioned[Any, Any]:
+        """Choose partitions with this function."""
+        return cls(partitioner=partitioner)
+
+    def with_name(self, name: str | None) -> Repartitioned[K, V]:
+        """Name the topic."""
+        return replace(self, name=name)
+
+    def with_number_of_partitions(self, number: int) -> Repartitioned[K, V]:
+        """Demand that many partitions; inputs joined with it must have as many."""
+        return replace(self, number_of_partitions=number)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Repartitioned[K, V]:
+        """Write and read keys with this serde."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Repartitioned[K, V]:
+        """Write and read values with this serde."""
+        return replace(self, value_serde=serde)
+
+    def with_stream_partitioner(self, partitioner: StreamPartitioner | None) -> Repartitioned[K, V]:
+        """Choose partitions with this function."""
+        return replace(self, partitioner=partitioner)

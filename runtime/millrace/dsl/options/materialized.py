@@ -1,0 +1,96 @@
+"""`Materialized`: how a table is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from millrace.dsl.durations import Duration, to_millis
+from millrace.dsl.graph.names import checked_name
+from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
+from millrace.serdes.base import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Materialized(Generic[K, V]):
+    """How a table is kept: the name by which it can be queried, its store, serdes, cache and changelog.
+
+    >>> Materialized.as_("counts").with_caching_disabled().caching_enabled
+    False
+    """
+
+    store_name: str | None = None
+    supplier: Any = None
+    """A store supplier of `Stores`, which also brings the name."""
+    store_type: StoreType | None = None
+    """None takes `default.dsl.store`."""
+    dsl_store_suppliers: Any = None
+    """Makes the suppliers of all kinds of stores (KIP-954); None takes `dsl.store.suppliers.class`."""
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    logging_enabled: bool = True
+    caching_enabled: bool = True
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the changelog topic."""
+    retention_ms: int | None = None
+    """How long windows are kept; None: as long as late records can change them."""
+
+    def __post_init__(self) -> None:
+        if self.store_name is not None:
+            checked_name(self.store_name)
+
+    @classmethod
+    def as_(cls, name_or_supplier: Any) -> Materialized[Any, Any]:
+        """Name the store, or give a store supplier or a `StoreType`."""
+        if isinstance(name_or_supplier, str):
+            return cls(name_or_supplier)
+        if isinstance(name_or_supplier, StoreType):
+            return cls(store_type=name_or_supplier)
+        if isinstance(name_or_supplier, DslStoreSuppliers):
+            return cls(dsl_store_suppliers=name_or_supplier)
+        return cls(name_or_supplier.name, name_or_supplier)
+
+    @classmethod
+    def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Materialized[K, V]:
+        """Use these serdes, in a store that nobody queries by name."""
+        return cls(key_serde=key_serde, value_serde=value_serde)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Materialized[K, V]:
+        """Use this serde for keys."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Materialized[K, V]:
+        """Use this serde for values."""
+        return replace(self, value_serde=serde)
+
+    def with_logging_enabled(self, config: Mapping[str, str] | None = None) -> Materialized[K, V]:
+        """Log changes to a topic with these settings."""
+        return replace(self, logging_enabled=True, log_config=dict(config or {}))
+
+    def with_logging_disabled(self) -> Materialized[K, V]:
+        """Log no changes: the table is lost with its disk."""
+        return replace(self, logging_enabled=False, log_config={})
+
+    def with_caching_enabled(self) -> Materialized[K, V]:
+        """Let several updates of a key between commits become one downstream."""
+        return replace(self, caching_enabled=True)
+
+    def with_caching_disabled(self) -> Materialized[K, V]:
+        """Send every update downstream."""
+        return replace(self, caching_enabled=False)
+
+    def with_retention(self, retention: Duration) -> Materialized[K, V]:
+        """Keep windows this long after they start.
+
+        Raises:
+            TopologyError: it is negative.
+        """
+        return replace(self, retention_ms=to_millis(retention, "The retention of a store"))
+
+    def with_store_type(self, store_type: StoreType) -> Materialized[K, V]:
+        """Keep the table in this kind of store."""
+        return replace(self, store_type=store_type)

@@ -1,0 +1,93 @@
+"""`Produced` and `Printed`: where the records of a stream go, a topic or a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from millrace.processor.api import StreamPartitioner
+from millrace.serdes.base import Serde
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True)
+class Produced(Generic[K, V]):
+    """How an output topic is written."""
+
+    key_serde: Serde[K] | None = None
+    value_serde: Serde[V] | None = None
+    partitioner: StreamPartitioner | None = None
+    name: str | None = None
+
+    @classmethod
+    def with_(
+        cls,
+        key_serde: Serde[K] | None = None,
+        value_serde: Serde[V] | None = None,
+        partitioner: StreamPartitioner | None = None,
+    ) -> Produced[K, V]:
+        """Write with these serdes; None takes the stream's, or the application's default."""
+        return cls(key_serde, value_serde, partitioner)
+
+    @classmethod
+    def as_(cls, name: str) -> Produced[Any, Any]:
+        """Name the sink."""
+        return cls(name=name)
+
+    @classmethod
+    def stream_partitioner(cls, partitioner: StreamPartitioner) -> Produced[Any, Any]:
+        """Choose partitions with this function."""
+        return cls(partitioner=partitioner)
+
+    def with_key_serde(self, serde: Serde[K] | None) -> Produced[K, V]:
+        """Write keys with this serde."""
+        return replace(self, key_serde=serde)
+
+    def with_value_serde(self, serde: Serde[V] | None) -> Produced[K, V]:
+        """Write values with this serde."""
+        return replace(self, value_serde=serde)
+
+    def with_stream_partitioner(self, partitioner: StreamPartitioner | None) -> Produced[K, V]:
+        """Choose partitions with this function."""
+        return replace(self, partitioner=partitioner)
+
+    def with_name(self, name: str | None) -> Produced[K, V]:
+        """Name the sink."""
+        return replace(self, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed(Generic[K, V]):
+    """Where and how records are printed."""
+
+    path: Path | None = None
+    """None: standard output."""
+    label: str | None = None
+    mapper: Callable[[K, V], str] | None = None
+    name: str | None = None
+
+    @classmethod
+    def to_sys_out(cls) -> Printed[Any, Any]:
+        """Print to standard output."""
+        return cls()
+
+    @classmethod
+    def to_file(cls, path: str | Path) -> Printed[Any, Any]:
+        """Append to a file."""
+        return cls(Path(path))
+
+    def with_label(self, label: str) -> Printed[K, V]:
+        """Begin every line with `[label]: ` instead of the name of the node before."""
+        return replace(self, label=label)
+
+    def with_key_value_mapper(self, mapper: Callable[[K, V], str]) -> Printed[K, V]:
+        """Print what the function returns instead of key and value."""
+        return replace(self, mapper=mapper)
+
+    def with_name(self, name: str | None) -> Printed[K, V]:
+        """Name the node."""
+        return replace(self, name=name)

@@ -1,0 +1,190 @@
+"""From `Materialized` to the store of a table: names, implementations and defaults.
+
+A `TableStoreSpec` is what the graph carries. It knows its name at once, and becomes the builder of a real store only for a
+given configuration, which may choose the implementation (`dsl.store.suppliers.class`, `default.dsl.store`) and the value
+format (`dsl.store.format`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from millrace.config import StreamsConfig
+from millrace.dsl.graph.names import Names
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.store_suppliers import (
+    DslKeyValueParams,
+    DslSessionParams,
+    DslWindowParams,
+    StoreType,
+    dsl_suppliers,
+)
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+from millrace.state.builders import StoreBuilderBase
+from millrace.state.stores import Stores
+from millrace.state.suppliers import VersionedBytesStoreSupplier
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """What a window store is asked for."""
+
+    retention_ms: int
+    size_ms: int
+    emits_on_close: bool = False
+    is_sliding: bool = False
+    retain_duplicates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """What a session store is asked for."""
+
+    retention_ms: int
+    emits_on_close: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class TableStoreSpec:
+    """The store of a table before the configuration is known: a `DeferredStore`."""
+
+    name: str
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    supplier: Any = None
+    store_type: StoreType | None = None
+    suppliers: Any = None
+    windows: WindowSpec | SessionSpec | None = None
+    logging_enabled: bool = True
+    caching_enabled: bool = True
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    generated_name: bool = False
+
+    @property
+    def versioned(self) -> bool:
+        """Whether the store keeps the history of values."""
+        return isinstance(self.supplier, VersionedBytesStoreSupplier)
+
+    def for_config(self, config: StreamsConfig) -> StoreBuilder:
+        """Return the builder of the real store."""
+        supplier = self.supplier if self.supplier is not None else self._default_supplier(config)
+        builder = self._new_builder()(supplier, self.key_serde, self.value_serde)
+        if self.logging_enabled:
+            builder.with_logging_enabled(self.log_config)
+        else:
+            builder.with_logging_disabled()
+        if self._caches:
+            builder.with_caching_enabled()
+        if self.windows is not None:
+            # The changelog is kept for as long as the windows need, not for the supplier's retention.
+            builder.retention_ms = self.windows.retention_ms
+        return builder
+
+    def _new_builder(self) -> Callable[[Any, Serde[Any] | None, Serde[Any] | None], StoreBuilderBase]:
+        if isinstance(self.windows, SessionSpec):
+            return Stores.session_store_builder
+        if isinstance(self.windows, WindowSpec):
+            windows = self.windows
+            return (
+                Stores.join_window_store_builder
+                if windows.retain_duplicates
+                else Stores.timestamped_window_store_builder
+            )
+        return (
+            Stores.versioned_key_value_store_builder if self.versioned else Stores.timestamped_key_value_store_builder
+        )
+
+    @property
+    def _caches(self) -> bool:
+        """As in Java, only sliding windows and sessions go without a cache when they are emitted on close."""
+        windows = self.windows
+        if isinstance(windows, SessionSpec) and windows.emits_on_close:
+            return False
+        if isinstance(windows, WindowSpec) and (
+            windows.retain_duplicates or (windows.emits_on_close and windows.is_sliding)
+        ):
+            return False
+        return self.caching_enabled and not self.versioned
+
+    def _default_supplier(self, config: StreamsConfig) -> Any:
+        suppliers = dsl_suppliers(self.suppliers, self.store_type, config)
+        store_format = config.dsl_store_format
+        if isinstance(self.windows, WindowSpec):
+            windows = self.windows
+            return suppliers.window_store(
+                DslWindowParams(
+                    self.name,
+                    windows.retention_ms,
+                    windows.size_ms,
+                    windows.retain_duplicates,
+                    windows.emits_on_close,
+                    windows.is_sliding,
+                    store_format,
+                )
+            )
+        if isinstance(self.windows, SessionSpec):
+            return suppliers.session_store(
+                DslSessionParams(self.name, self.windows.retention_ms, self.windows.emits_on_close, store_format)
+            )
+        return suppliers.key_value_store(DslKeyValueParams(self.name, store_format))
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """A `Materialized` with its store name filled in, and whether the user gave that name (so that it can be queried)."""
+
+    option: Materialized[Any, Any]
+    store_name: str
+    queryable: bool
+
+    @property
+    def queryable_name(self) -> str | None:
+        """The store's name, if the user gave it."""
+        return self.store_name if self.queryable else None
+
+    def with_defaults(self, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None) -> TableOptions:
+        """Fill in serdes that were not given."""
+        option = self.option
+        return replace(
+            self,
+            option=replace(
+                option,
+                key_serde=option.key_serde if option.key_serde is not None else key_serde,
+                value_serde=option.value_serde if option.value_serde is not None else value_serde,
+            ),
+        )
+
+    def store(self, windows: WindowSpec | SessionSpec | None = None) -> TableStoreSpec:
+        """Return the store."""
+        option = self.option
+        return TableStoreSpec(
+            self.store_name,
+            option.key_serde,
+            option.value_serde,
+            option.supplier,
+            option.store_type,
+            option.dsl_store_suppliers,
+            windows,
+            option.logging_enabled,
+            option.caching_enabled,
+            option.log_config,
+            generated_name=not self.queryable,
+        )
+
+
+def table_options(
+    materialized: Materialized[Any, Any] | str | None, names: Names | None = None, prefix: str = ""
+) -> TableOptions:
+    """Return the options with a store name, generated from the prefix if none was given.
+
+    Without `names` nothing is generated: the table is stored only if the user named a store.
+    """
+    option: Materialized[Any, Any] = (
+        Materialized(materialized) if isinstance(materialized, str) else materialized or Materialized()
+    )
+    if option.store_name is not None:
+        return TableOptions(option, option.store_name, queryable=True)
+    return TableOptions(option, "" if names is None else names.store(prefix), queryable=False)

@@ -1,0 +1,150 @@
+"""What one member is in its group at the moment: its state, generation and id, and what it owns.
+
+Shared by the two threads that change it, under its lock. The stream thread makes all transitions but three, in `poll`; the IO
+thread, which sends requests and heartbeats, may only `request_rejoin`, `reset` the membership (the broker removed us) or `fail`.
+Whatever changes sets `changed`, for which a `poll` may wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from enum import Enum
+from typing import Final
+
+from kafka.future import Future
+
+from millrace.errors import StreamsError, TaskMigratedError
+from millrace.kafka.client_settings import MembershipSettings
+from millrace.records import TopicPartition
+
+__all__ = ["NO_GENERATION", "MemberState", "SharedState"]
+
+log = logging.getLogger("millrace.kafka.membership")
+
+NO_GENERATION: Final = -1
+
+
+class MemberState(Enum):
+    """Where a member is in its life."""
+
+    UNJOINED = "unjoined"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    STABLE = "stable"
+    CLOSED = "closed"
+
+
+class SharedState:
+    """The shared state of one member."""
+
+    def __init__(self, settings: MembershipSettings) -> None:
+        """Describe a member that has not joined yet."""
+        self._settings = settings
+        self.lock = threading.RLock()
+        self.changed = threading.Event()
+        self.state = MemberState.UNJOINED
+        self.generation = NO_GENERATION
+        self.member_id = ""
+        self.leader_id = ""
+        self.owned: frozenset[TopicPartition] = frozenset()
+        self.lost = False
+        """Whether what is `owned` may be another's already, of which the stream thread is yet to be told."""
+        self.failure: StreamsError | None = None
+        """What ended the membership."""
+        self.rejoin_reason: str | None = "the member starts"
+        self.step: Future | None = None
+        """The JoinGroup or SyncGroup in flight; None once nobody waits for its answer."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the member was closed."""
+        return self.state is MemberState.CLOSED
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member assigns for the group."""
+        return bool(self.member_id) and self.leader_id == self.member_id
+
+    def identity(self) -> tuple[int, str]:
+        """Return generation and member id.
+
+        Raises:
+            TaskMigratedError: The member is in no generation.
+        """
+        with self.lock:
+            if self.generation == NO_GENERATION or self.lost:
+                raise TaskMigratedError(
+                    f"This thread is not a member of group {self._settings.group_id} at the moment: its tasks may be "
+                    "others' now"
+                )
+            return self.generation, self.member_id
+
+    def beating_as(self) -> tuple[int, str] | None:
+        """Return generation and member id while heartbeats are due, None when not joined, or joining."""
+        with self.lock:
+            if self.state in {MemberState.STABLE, MemberState.SYNCING} and self.generation != NO_GENERATION:
+                return self.generation, self.member_id
+            return None
+
+    def leaving_as(self) -> str | None:
+        """Return the member id to leave with, None when the group has no such member.
+
+        A broker adds a static member before it tells its id, if only in the answer to a JoinGroup that others hold up: until
+        then the member leaves by its instance id alone, with an empty member id.
+        """
+        with self.lock:
+            if self.failure is not None:
+                return None
+            if self.member_id or self.state is not MemberState.JOINING or self.step is None:
+                return self.member_id or None
+            if self.step.is_done:
+                response = self.step.value
+                return None if response is None or response.error_code else response.member_id
+            return None if self._settings.instance_id is None else ""
+
+    def request_rejoin(self, reason: str) -> None:
+        """Join again at the next `poll`."""
+        with self.lock:
+            if self.rejoin_reason is None:
+                log.info("Member %s of group %s will rejoin: %s", self.member_id, self._settings.group_id, reason)
+                self.rejoin_reason = reason
+        self.changed.set()
+
+    def reset(self, reason: str, *, keep_member_id: bool) -> None:
+        """Forget the generation: the group has gone on, and what was owned may be another's."""
+        with self.lock:
+            log.warning(
+                "Member %s is no longer in generation %d of group %s: %s",
+                *(self.member_id, self.generation, self._settings.group_id, reason),
+            )
+            self.generation = NO_GENERATION
+            self.leader_id = ""
+            if not keep_member_id:
+                self.member_id = ""
+            self.lost = self.lost or bool(self.owned)
+            if self.state is MemberState.JOINING:
+                return  # what is in flight joins anew; forgetting it would leave a member behind that nobody is
+            self.rejoin_reason = self.rejoin_reason or reason
+            if self.state is not MemberState.CLOSED:
+                self.state = MemberState.UNJOINED
+                self.step = None
+        self.changed.set()
+
+    def fail(self, error: StreamsError) -> None:
+        """End the membership with an error, which every `poll` raises from now on."""
+        with self.lock:
+            self.failure = error
+            self.generation = NO_GENERATION
+            self.state = MemberState.UNJOINED
+            self.step = None
+        self.changed.set()
+
+    def left(self) -> None:
+        """Note that the member is out of the group, owning nothing."""
+        with self.lock:
+            self.generation, self.member_id, self.leader_id = NO_GENERATION, "", ""
+            self.owned, self.lost = frozenset(), False
+            if self.state is not MemberState.CLOSED:
+                self.state = MemberState.UNJOINED
+                self.step = None

@@ -1,0 +1,66 @@
+"""What every resource of Millrace has: its API version and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from millrace.manifest.fields import ResourceName
+from millrace.manifest.model import ManifestModel
+
+ApiVersion = Literal["streams.millrace.dev/v1alpha1"]
+API_VERSION: ApiVersion = "streams.millrace.dev/v1alpha1"
+GROUP, _, VERSION = API_VERSION.partition("/")
+
+_WRITTEN_BY_THE_SERVER = frozenset(
+    {
+        "creationTimestamp",
+        "deletionGracePeriodSeconds",
+        "deletionTimestamp",
+        "finalizers",
+        "generateName",
+        "managedFields",
+        "ownerReferences",
+        "resourceVersion",
+        "selfLink",
+    }
+)
+
+
+class ObjectMeta(ManifestModel):
+    """The resource's name and labels. Fields that only the API server writes are accepted and dropped."""
+
+    name: ResourceName
+    """The resource's name, unique in its namespace; pods and static members are named after it."""
+    namespace: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """The namespace."""
+    labels: dict[str, str] = Field(default_factory=dict)
+    """Labels."""
+    annotations: dict[str, str] = Field(default_factory=dict)
+    """Annotations."""
+    uid: str | None = None
+    """The id the API server gave to the resource."""
+    generation: int | None = None
+    """How many times the spec has been changed."""
+
+
+def _without_server_fields(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: item for key, item in value.items() if key not in _WRITTEN_BY_THE_SERVER}
+    return value
+
+
+class Resource(ManifestModel):
+    """A kind of the API group: `StreamsApp` or `StreamsReset`."""
+
+    plural: ClassVar[str]
+    """The resource's name in URLs and in its CRD."""
+
+    api_version: ApiVersion = API_VERSION
+    """The version of this schema."""
+    kind: str
+    """The kind of resource."""
+    metadata: Annotated[ObjectMeta, BeforeValidator(_without_server_fields)]
+    """The resource's name and labels."""

@@ -1,0 +1,388 @@
+"""What changed between two topology plans, and whether the state of the running application survives it.
+
+State is found again by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read
+by kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset; so does a change to what
+may decide partition counts that state was laid out by. A plan has no counts of its own, so a change that *may* alter them counts
+as one that does. Pure: nothing is asked of brokers or disks.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from millrace.plan.model import (
+    PlannedGlobalStore,
+    PlannedRepartitionTopic,
+    PlannedStore,
+    PlannedSubtopology,
+    TopologyPlan,
+    changelog_topics,
+    repartition_topics,
+)
+
+__all__ = ["PlanChange", "PlanDiff", "PlanVerdict", "diff_plans"]
+
+_NOTHING_DEPENDS_ON_OUTPUTS = "no state depends on output topics"
+
+
+class PlanVerdict(StrEnum):
+    """Whether an application may go on with the state it has."""
+
+    COMPATIBLE = "Compatible"
+    NEEDS_RESET = "NeedsReset"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """One change: of what, what it is, and what follows from it."""
+
+    resource: str
+    """Kind of the resource: `application`, `sub-topology`, `store`, `global store`, `repartition topic`, …"""
+    name: str
+    """The resource's name, the old one when it was renamed."""
+    change: str
+    why: str
+    needs_reset: bool
+    leaves_behind: bool = False
+    """Whether something is only left behind: nothing to lose where that was given up before."""
+
+    def __str__(self) -> str:
+        """Return it as a line for people."""
+        return f"{self.resource} {self.name} {self.change}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """The difference between two plans; those reasons that need a reset come first."""
+
+    application_id: str
+    old_hash: str
+    new_hash: str
+    reasons: tuple[PlanChange, ...]
+
+    @property
+    def verdict(self) -> PlanVerdict:
+        """`NEEDS_RESET` if any reason does."""
+        return PlanVerdict.NEEDS_RESET if any(item.needs_reset for item in self.reasons) else PlanVerdict.COMPATIBLE
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return the JSON with camelCase names."""
+        reasons = [
+            {
+                "resource": item.resource,
+                "name": item.name,
+                "change": item.change,
+                "why": item.why,
+                "needsReset": item.needs_reset,
+            }
+            for item in self.reasons
+        ]
+        content = {
+            "verdict": self.verdict.value,
+            "applicationId": self.application_id,
+            "oldHash": self.old_hash,
+            "newHash": self.new_hash,
+            "reasons": reasons,
+        }
+        return json.dumps(content, indent=indent, ensure_ascii=False)
+
+
+def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
+    """Compare the plan that runs with the one that is to replace it.
+
+    Args:
+        old: What state, topics and offsets on the cluster were made by.
+        new: What is to run.
+    """
+    if old.application_id != new.application_id:
+        why = (
+            f"state, internal topics and offsets belong to {old.application_id}; {new.application_id} would begin "
+            "with none of them"
+        )
+        reasons = [PlanChange("application", old.application_id, f"is now {new.application_id}", why, needs_reset=True)]
+    else:
+        reasons = [
+            *_moved_subtopologies(old, new),
+            *_store_changes(old, new),
+            *_repartition_topic_changes(old, new),
+            *_changelog_config_changes(old, new),
+            *_inputs_and_outputs(old, new),
+            *_dead_letters(old, new),
+            *_global_store_changes(old, new),
+        ]
+    reasons.sort(key=lambda item: not item.needs_reset)
+    return PlanDiff(new.application_id, old.hash, new.hash, tuple(reasons))
+
+
+# Sub-topologies are matched by what they hold: stores and inputs.
+
+
+def _contents(item: PlannedSubtopology) -> set[tuple[str, str]]:
+    return {
+        *(("store", store.name) for store in item.stores),
+        *(("topic", topic) for topic in item.source_topics),
+        *(("pattern", pattern) for pattern in item.source_patterns),
+    }
+
+
+def _homes(plan: TopologyPlan) -> dict[tuple[str, str], int]:
+    return {thing: item.id for item in plan.subtopologies for thing in _contents(item)}
+
+
+def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    before, after = _homes(old), _homes(new)
+    moves = Counter((home, after[thing]) for thing, home in before.items() if after.get(thing, home) != home)
+    for start, end in sorted(moves):
+        things = sorted(thing for thing, home in before.items() if home == start and after.get(thing) == end)
+        shown = ", ".join(f"{kind} {name}" for kind, name in things)
+        why = (
+            f"with {shown}. Tasks {start}_* become {end}_*, but state directories and the running group know the old ids. "
+            "New operators are numbered in the order in which they are added: add them last, or keep the order"
+        )
+        yield PlanChange("sub-topology", str(start), f"is now {end}", why, needs_reset=True)
+
+
+# Stores
+
+
+def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    """Yield the changes to stores that tasks own; global stores are compared apart."""
+    before, after = _stores_of(old), _stores_of(new)
+    renamed = _renamed(old, new, before.keys() - after.keys(), after.keys() - before.keys())
+    for name in sorted(before.keys() - after.keys()):
+        if name in renamed:
+            why = (
+                f"its state stays in the old changelog, and {renamed[name]} begins empty. Give the store a fixed name "
+                f"(Materialized.as_({name!r}))"
+            )
+            yield PlanChange(
+                "store", name, f"was renamed to {renamed[name]}", why, needs_reset=True, leaves_behind=True
+            )
+        else:
+            why = (
+                "its changelog topic and its files are left behind, and come back, out of date, when it is added again"
+            )
+            yield PlanChange("store", name, "was removed", why, needs_reset=True, leaves_behind=True)
+    for name in sorted(after.keys() - before.keys() - set(renamed.values())):
+        why = "it begins with what its changelog holds, which is nothing if the topic is new"
+        yield PlanChange("store", name, "was added", why, needs_reset=False)
+    for name in sorted(before.keys() & after.keys()):
+        yield from _changes_of_store(before[name], after[name])
+
+
+def _stores_of(plan: TopologyPlan) -> dict[str, PlannedStore]:
+    return {store.name: store for item in plan.subtopologies for store in item.stores}
+
+
+def _renamed(old: TopologyPlan, new: TopologyPlan, gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
+    """Return old name → new name where one sub-topology lost and gained just one store of a kind and format."""
+
+    def single(plan: TopologyPlan, names: Iterable[str]) -> dict[tuple[int, str, str], str]:
+        wanted = set(names)
+        found = [
+            ((item.id, store.kind, store.value_format), store.name)
+            for item in plan.subtopologies
+            for store in item.stores
+            if store.name in wanted
+        ]
+        counts = Counter(place for place, _ in found)
+        return {place: name for place, name in found if counts[place] == 1}
+
+    before, after = single(old, gone), single(new, come)
+    return {before[place]: after[place] for place in before.keys() & after.keys()}
+
+
+def _changes_of_store(old: PlannedStore, new: PlannedStore) -> Iterator[PlanChange]:
+    name = old.name
+    if old.kind != new.kind:
+        why = "the keys and values on disk and in its changelog would be misread"
+        yield PlanChange("store", name, f"was {old.kind} and is {new.kind}", why, needs_reset=True)
+    if old.value_format != new.value_format:
+        why = "the values on disk and in its changelog would be misread"
+        change = f"had the value format {old.value_format} and has {new.value_format}"
+        yield PlanChange("store", name, change, why, needs_reset=True)
+    if (old.changelog_topic, old.changelog_is_source) != (new.changelog_topic, new.changelog_is_source):
+        why = "its state would be restored from a topic that was not written by it, or could not be restored at all"
+        change = f"was backed by {_backing(old)} and is by {_backing(new)}"
+        yield PlanChange("store", name, change, why, needs_reset=True)
+    if old.persistent != new.persistent:
+        where = "on disk" if new.persistent else "in memory"
+        why = "it is restored from its changelog" if new.changelog_topic else "it begins empty, as it is not logged"
+        yield PlanChange("store", name, f"is now kept {where}", why, needs_reset=new.changelog_topic is None)
+
+
+def _backing(store: PlannedStore) -> str:
+    if store.changelog_topic is None:
+        return "no topic"
+    return f"{'the input topic' if store.changelog_is_source else 'the changelog'} {store.changelog_topic}"
+
+
+# Internal topics
+
+
+def _repartition_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    before, after = repartition_topics(old), repartition_topics(new)
+    gone, come = sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys())
+    renamed = {gone[0]: come[0]} if len(gone) == len(come) == 1 else {}
+    for name in gone:
+        why = "records in it that are not yet processed would be lost, and its offsets do not apply to another topic"
+        change = f"was renamed to {renamed[name]}" if name in renamed else "was removed"
+        yield PlanChange("repartition topic", name, change, why, needs_reset=True, leaves_behind=True)
+    for name in come:
+        if name not in renamed.values():
+            yield PlanChange("repartition topic", name, "was added", "it is created, empty", needs_reset=False)
+    for name in sorted(before.keys() & after.keys()):
+        was, now = before[name], after[name]
+        if (was.partitions, was.enforced) != (now.partitions, now.enforced):
+            why = "keys would go to other partitions, so to other tasks than those that have their state"
+            change = f"had {_count(was)} and has {_count(now)}"
+            yield PlanChange("repartition topic", name, change, why, needs_reset=True)
+        yield from _config_change("repartition topic", name, was.config, now.config)
+
+
+def _count(topic: PlannedRepartitionTopic) -> str:
+    if topic.partitions is None:
+        return f"as many partitions as its writers' inputs{' (enforced)' if topic.enforced else ''}"
+    return f"{topic.partitions} partitions{' (enforced)' if topic.enforced else ''}"
+
+
+def _changelog_config_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    before, after = changelog_topics(old), changelog_topics(new)
+    for name in sorted(before.keys() & after.keys()):
+        yield from _config_change("changelog topic", name, before[name].config, after[name].config)
+
+
+def _config_change(resource: str, name: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[PlanChange]:
+    keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
+    if keys:
+        why = "a topic that exists keeps its settings until they are altered (kafka-configs --alter)"
+        change = "is configured otherwise (" + ", ".join(f"{k}: {old.get(k)} → {new.get(k)}" for k in keys) + ")"
+        yield PlanChange(resource, name, change, why, needs_reset=False)
+
+
+def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    before: dict[str, PlannedGlobalStore] = {store.name: store for store in old.global_stores}
+    after: dict[str, PlannedGlobalStore] = {store.name: store for store in new.global_stores}
+    for name in sorted(before.keys() - after.keys()):
+        yield PlanChange("global store", name, "was removed", "its topic is the user's, and stays", needs_reset=False)
+    for name in sorted(after.keys() - before.keys()):
+        yield PlanChange("global store", name, "was added", "every instance fills it from its topic", needs_reset=False)
+    for name in sorted(before.keys() & after.keys()):
+        was, now = before[name], after[name]
+        for what, a, b in (
+            ("topic", was.topic, now.topic),
+            ("kind", was.kind, now.kind),
+            ("value format", was.value_format, now.value_format),
+        ):
+            if a != b:
+                why = "the instances' files hold the old one's records, and would be taken for its own"
+                yield PlanChange("global store", name, f"had the {what} {a} and has {b}", why, needs_reset=True)
+        if was.persistent != now.persistent:
+            where = "on disk" if now.persistent else "in memory"
+            yield PlanChange(
+                "global store", name, f"is now kept {where}", "it is filled from its topic", needs_reset=False
+            )
+
+
+# The user's topics
+
+
+def _inputs_and_outputs(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    internal = frozenset(repartition_topics(old).keys() | repartition_topics(new).keys())
+    before, after = _read_topics(old, internal), _read_topics(new, internal)
+    kept = _layout(old, internal) & _layout(new, internal)
+    for item in old.subtopologies:
+        gone = [thing for thing in before[item.id] if not _contains(after, thing)]
+        yield from _inputs(item, gone, "is no longer read", "state keeps what came from it", kept, internal)
+    for item in new.subtopologies:
+        come = [thing for thing in after[item.id] if not _contains(before, thing)]
+        consequence = "a larger one would not fit the topics that exist"
+        yield from _inputs(item, come, "is newly read", consequence, kept, internal)
+    pairs_before, pairs_after = _by_id(old), _by_id(new)
+    for number in sorted(pairs_before.keys() | pairs_after.keys()):
+        was, now = pairs_before.get(number), pairs_after.get(number)
+        yield from _outputs(number, was, now, internal)
+        if was and now:
+            yield from _copartitioning(was, now)
+
+
+def _by_id(plan: TopologyPlan) -> dict[int, PlannedSubtopology]:
+    return {item.id: item for item in plan.subtopologies}
+
+
+def _read_topics(plan: TopologyPlan, internal: frozenset[str]) -> dict[int, list[tuple[str, str]]]:
+    return {
+        item.id: sorted(thing for thing in _contents(item) if thing[0] != "store" and thing[1] not in internal)
+        for item in plan.subtopologies
+    }
+
+
+def _contains(things: Mapping[int, list[tuple[str, str]]], wanted: tuple[str, str]) -> bool:
+    return any(wanted in owned for owned in things.values())
+
+
+def _layout(plan: TopologyPlan, internal: frozenset[str]) -> set[str]:
+    """Return the stores and repartition topics, whose partitions follow from the inputs."""
+    return {name for item in plan.subtopologies for name in _laid_out(item, internal)}
+
+
+def _laid_out(item: PlannedSubtopology, internal: frozenset[str]) -> set[str]:
+    return {f"store {store.name}" for store in item.stores} | {f"topic {n}" for n in internal & set(item.sink_topics)}
+
+
+def _inputs(
+    item: PlannedSubtopology,
+    things: Iterable[tuple[str, str]],
+    change: str,
+    consequence: str,
+    kept: set[str],
+    internal: frozenset[str],
+) -> Iterator[PlanChange]:
+    """Yield reasons for inputs that came or went; those that another sub-topology has taken over are told as a move."""
+    stateful = not kept.isdisjoint(_laid_out(item, internal))
+    follows = "tasks, changelog and repartition topics are as many as the partitions of the largest input; "
+    why = follows + consequence if stateful else "nothing that is kept depends on how many partitions it has"
+    for kind, name in things:
+        yield PlanChange(f"source {kind}", name, f"{change} by sub-topology {item.id}", why, needs_reset=stateful)
+
+
+def _copartitioning(old: PlannedSubtopology, new: PlannedSubtopology) -> Iterator[PlanChange]:
+    if set(map(frozenset, old.copartition_groups)) == set(map(frozenset, new.copartition_groups)):
+        return
+    shared = {topic.name for topic in old.repartition_topics} & {topic.name for topic in new.repartition_topics}
+    agreed = sorted(name for name in shared if _partners(old, name) != _partners(new, name))
+    why = (
+        f"{', '.join(agreed)} may have to get another number of partitions, to agree with its partners"
+        if agreed
+        else "no topic that exists is affected; equal partition counts are checked when the application starts"
+    )
+    change = "has other topics that must be co-partitioned"
+    yield PlanChange("sub-topology", str(new.id), change, why, needs_reset=bool(agreed))
+
+
+def _partners(item: PlannedSubtopology, topic: str) -> frozenset[str]:
+    return frozenset(name for group in item.copartition_groups if topic in group for name in group)
+
+
+def _dead_letters(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]:
+    was, now = old.dead_letter_topic, new.dead_letter_topic
+    if was == now:
+        return
+    for name, change in ((was, "is no longer written"), (now, "is newly written")):
+        if name is not None:
+            yield PlanChange("dead-letter topic", name, change, _NOTHING_DEPENDS_ON_OUTPUTS, needs_reset=False)
+
+
+def _outputs(
+    number: int, old: PlannedSubtopology | None, new: PlannedSubtopology | None, internal: frozenset[str]
+) -> Iterator[PlanChange]:
+    was = set(old.sink_topics if old else ()) - internal
+    now = set(new.sink_topics if new else ()) - internal
+    for names, change in ((was - now, "is no longer written"), (now - was, "is newly written")):
+        for name in sorted(names):
+            done = f"{change} by sub-topology {number}"
+            yield PlanChange("sink topic", name, done, _NOTHING_DEPENDS_ON_OUTPUTS, needs_reset=False)

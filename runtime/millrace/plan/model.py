@@ -1,0 +1,134 @@
+"""The topology plan: all that a cluster, the operator or a reviewer must know of a topology, as JSON.
+
+Provisioning, `millrace plan`, `millrace dev` and the operator work from this alone; none of them imports user code. The
+hash covers what decides whether running state still fits: ids, topics, stores and their formats; neither topic configuration
+nor where dead letters go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic.alias_generators import to_camel
+
+
+class _PlanModel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+
+class PlannedStore(_PlanModel):
+    """A state store and the topic that backs it."""
+
+    name: str
+    kind: str
+    value_format: str
+    persistent: bool
+    changelog_topic: str | None = None
+    changelog_is_source: bool = False
+    """The store is restored from an input topic, which is the user's and is never created, changed or deleted."""
+
+
+class PlannedRepartitionTopic(_PlanModel):
+    """A repartition topic; without a count it gets the largest of the topics its writers read."""
+
+    name: str
+    partitions: int | None = None
+    enforced: bool = False
+    config: Mapping[str, str] = Field(default_factory=dict)
+
+
+class PlannedChangelogTopic(_PlanModel):
+    """A changelog topic to be created, with as many partitions as the sub-topology has tasks."""
+
+    name: str
+    config: Mapping[str, str] = Field(default_factory=dict)
+
+
+class PlannedSubtopology(_PlanModel):
+    """What the tasks of one sub-topology read, write and keep."""
+
+    id: int
+    source_topics: tuple[str, ...] = ()
+    source_patterns: tuple[str, ...] = ()
+    sink_topics: tuple[str, ...] = ()
+    stores: tuple[PlannedStore, ...] = ()
+    repartition_topics: tuple[PlannedRepartitionTopic, ...] = ()
+    changelog_topics: tuple[PlannedChangelogTopic, ...] = ()
+    copartition_groups: tuple[tuple[str, ...], ...] = ()
+
+
+class PlannedGlobalStore(_PlanModel):
+    """A store that every instance fills with the whole of one topic."""
+
+    name: str
+    topic: str
+    kind: str
+    value_format: str
+    persistent: bool
+
+
+class TopologyPlan(_PlanModel):
+    """The plan of one application."""
+
+    version: int = 1
+    application_id: str
+    hash: str
+    """SHA-256, hexadecimal, over the canonical JSON of what compatibility of state depends on."""
+    subtopologies: tuple[PlannedSubtopology, ...] = ()
+    global_stores: tuple[PlannedGlobalStore, ...] = ()
+    dead_letter_topic: str | None = None
+    """An output topic of the user's that every sub-topology may write (`errors.dead.letter.queue.topic.name`)."""
+
+    @model_serializer(mode="wrap")
+    def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave the dead-letter topic out if there is none: plans without it read as they did before it was known."""
+        absent = {"deadLetterTopic", "dead_letter_topic"} if self.dead_letter_topic is None else set()
+        return {name: value for name, value in serialize(self).items() if name not in absent}
+
+    def to_json(self, *, indent: int | None = None) -> str:
+        """Return the JSON with camelCase names."""
+        return self.model_dump_json(by_alias=True, indent=indent)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> TopologyPlan:
+        """Read a plan that `to_json` wrote."""
+        return cls.model_validate_json(text)
+
+
+def repartition_topics(plan: TopologyPlan) -> dict[str, PlannedRepartitionTopic]:
+    """Return the plan's repartition topics by name."""
+    return {topic.name: topic for item in plan.subtopologies for topic in item.repartition_topics}
+
+
+def changelog_topics(plan: TopologyPlan) -> dict[str, PlannedChangelogTopic]:
+    """Return the plan's changelog topics by name, without input topics that serve as one."""
+    return {topic.name: topic for item in plan.subtopologies for topic in item.changelog_topics}
+
+
+def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
+    """Return the named topics that the plan reads and the user owns, with those of global stores."""
+    named = {topic for item in plan.subtopologies for topic in item.source_topics}
+    return frozenset((named | {store.topic for store in plan.global_stores}) - repartition_topics(plan).keys())
+
+
+def plan_hash(
+    application_id: str, subtopologies: tuple[PlannedSubtopology, ...], stores: tuple[PlannedGlobalStore, ...]
+) -> str:
+    """Return the hash of a plan's ids, topics, stores and formats."""
+    content: dict[str, Any] = {
+        "applicationId": application_id,
+        "subtopologies": [_without_config(item.model_dump(mode="json", by_alias=True)) for item in subtopologies],
+        "globalStores": [item.model_dump(mode="json", by_alias=True) for item in stores],
+    }
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _without_config(subtopology: dict[str, Any]) -> dict[str, Any]:
+    for topic in (*subtopology["repartitionTopics"], *subtopology["changelogTopics"]):
+        topic.pop("config")
+    return subtopology

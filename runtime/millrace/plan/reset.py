@@ -1,0 +1,229 @@
+"""What has to be done to run an application from scratch, worked out from what is observed; nothing is asked or done here.
+
+Offsets are set before anything is deleted, because that is what the brokers themselves refuse while the group has members: an
+application that starts between the look and the deed loses nothing. A reset that failed half-way is completed by another.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from millrace.errors import ActiveGroupError
+from millrace.plan.model import TopologyPlan, changelog_topics, repartition_topics
+from millrace.records import TopicPartition
+
+__all__ = [
+    "ActiveMember",
+    "ObservedApplication",
+    "OffsetTarget",
+    "ResetActions",
+    "Start",
+    "input_topics",
+    "internal_topics",
+    "looks_internal",
+    "plan_reset",
+]
+
+_INTERNAL_NAME = re.compile(
+    r".*-(?:changelog|repartition|subscription-registration-topic|subscription-response-topic"
+    r"|KTABLE-FK-JOIN-SUBSCRIPTION-(?:REGISTRATION|RESPONSE)-\d+-topic)",
+    re.DOTALL,
+)
+
+
+class Start(Enum):
+    """What the offsets of input topics are set to."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSET = "offset"
+    TIMESTAMP_MS = "datetime"
+    SHIFT = "shift"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetTarget:
+    """Where an application is to begin; `value` is an offset, milliseconds since the epoch, or a number of records."""
+
+    start: Start = Start.EARLIEST
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveMember:
+    """An active member of a group."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+
+    def __str__(self) -> str:
+        """Return its client id with its host, and its instance id if it is static."""
+        static = f", static {self.instance_id}" if self.instance_id else ""
+        return f"{self.client_id} ({self.host.removeprefix('/')}{static})"
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedApplication:
+    """What a cluster has of an application."""
+
+    topics: Mapping[str, int]
+    """Partitions of every topic that can be seen."""
+    groups: frozenset[str] = frozenset()
+    """Names of the groups of the cluster."""
+    members: tuple[ActiveMember, ...] = ()
+    committed: Mapping[TopicPartition, int] | None = None
+    """Offsets the application's group has committed."""
+    earliest: Mapping[TopicPartition, int] | None = None
+    latest: Mapping[TopicPartition, int] | None = None
+    """First and next offsets of the input topics' partitions."""
+    at_time: Mapping[TopicPartition, int] | None = None
+    """Offsets of the first records not older than the target's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResetActions:
+    """What a reset does, in this order."""
+
+    application_id: str
+    remove_members: tuple[ActiveMember, ...]
+    delete_topics: tuple[str, ...]
+    set_offsets: Mapping[TopicPartition, int]
+    notes: tuple[str, ...] = ()
+    """What is left alone and may surprise."""
+
+
+def looks_internal(topic: str, application_id: str) -> bool:
+    """Return whether a topic is named like an internal topic of an application.
+
+    >>> looks_internal("app-counts-changelog", "app"), looks_internal("app-orders", "app")
+    (True, False)
+    """
+    return topic.startswith(f"{application_id}-") and _INTERNAL_NAME.fullmatch(topic) is not None
+
+
+def internal_topics(application_id: str, observed: ObservedApplication, plan: TopologyPlan | None) -> tuple[str, ...]:
+    """Return the internal topics that exist: those of the plan, or without a plan those that are named so.
+
+    An application `shop` would by its name also own `shop-eu-counts-changelog`; it is left out when there is a group `shop-eu`.
+    """
+    if plan is not None:
+        return tuple(sorted(_internal(plan) & observed.topics.keys()))
+    named = _named_like_internal(application_id, observed)
+    return tuple(topic for topic in named if _other_owner(topic, application_id, observed.groups) is None)
+
+
+def input_topics(
+    application_id: str, observed: ObservedApplication, plan: TopologyPlan | None, named: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the topics that exist and whose offsets are reset.
+
+    Those named and those the plan reads; without a plan, those the group has committed offsets of. Topics of global stores
+    have no offsets in the group.
+    """
+    wanted = set(named)
+    if plan is not None:
+        patterns = [re.compile(pattern) for item in plan.subtopologies for pattern in item.source_patterns]
+        matched = {name for name in observed.topics if any(pattern.fullmatch(name) for pattern in patterns)}
+        wanted |= (matched | {name for item in plan.subtopologies for name in item.source_topics}) - _internal(plan)
+    else:
+        committed = {partition.topic for partition in observed.committed or {}}
+        wanted |= {topic for topic in committed if not looks_internal(topic, application_id)}
+    return tuple(sorted(wanted & observed.topics.keys()))
+
+
+def _internal(plan: TopologyPlan) -> set[str]:
+    return repartition_topics(plan).keys() | changelog_topics(plan).keys()
+
+
+def plan_reset(
+    application_id: str,
+    observed: ObservedApplication,
+    plan: TopologyPlan | None = None,
+    *,
+    target: OffsetTarget | None = None,
+    inputs: Collection[str] = (),
+    force: bool = False,
+) -> ResetActions:
+    """Work out what a reset does.
+
+    Args:
+        application_id: Whose state is thrown away.
+        observed: What the cluster has; with the offsets of all `input_topics`.
+        plan: What the application needs, if that is known.
+        target: Where it is to begin; at the earliest records if not given.
+        inputs: Input topics besides those of the plan.
+        force: Whether members that are still in the group are removed from it.
+
+    Raises:
+        ActiveGroupError: The group has members, and `force` is False.
+    """
+    if observed.members and not force:
+        raise ActiveGroupError(
+            f"Application {application_id} still runs: {_listed(observed.members)}. Stop it first; members that were killed "
+            "leave when their session.timeout.ms has passed, or at once with --force (force: true in a StreamsReset)"
+        )
+    topics = input_topics(application_id, observed, plan, inputs)
+    offsets = _offsets(topics, observed, target or OffsetTarget())
+    internal = internal_topics(application_id, observed, plan)
+    notes = tuple(_notes(application_id, observed, plan, internal, sorted(set(inputs) - observed.topics.keys())))
+    return ResetActions(application_id, observed.members, internal, offsets, notes)
+
+
+def _offsets(topics: Iterable[str], observed: ObservedApplication, target: OffsetTarget) -> dict[TopicPartition, int]:
+    earliest, latest = observed.earliest or {}, observed.latest or {}
+    result = {}
+    for partition in (TopicPartition(topic, n) for topic in topics for n in range(observed.topics[topic])):
+        first, end = earliest[partition], latest[partition]
+        match target.start:
+            case Start.EARLIEST:
+                wanted = first
+            case Start.LATEST:
+                wanted = end
+            case Start.OFFSET:
+                wanted = target.value
+            case Start.TIMESTAMP_MS:
+                wanted = (observed.at_time or {})[partition]
+            case Start.SHIFT:
+                wanted = (observed.committed or {}).get(partition, first) + target.value
+        result[partition] = min(max(wanted, first), end)
+    return result
+
+
+def _named_like_internal(application_id: str, observed: ObservedApplication) -> tuple[str, ...]:
+    return tuple(sorted(topic for topic in observed.topics if looks_internal(topic, application_id)))
+
+
+def _other_owner(topic: str, application_id: str, groups: Iterable[str]) -> str | None:
+    """Return the group whose name is a longer beginning of the topic's."""
+    longer = [group for group in groups if len(group) > len(application_id) and topic.startswith(f"{group}-")]
+    return max(longer, key=len, default=None)
+
+
+def _notes(
+    application_id: str,
+    observed: ObservedApplication,
+    plan: TopologyPlan | None,
+    internal: Collection[str],
+    missing: Collection[str],
+) -> Iterable[str]:
+    if missing:
+        yield f"Topics that do not exist: {', '.join(missing)}"
+    for topic in _named_like_internal(application_id, observed):
+        if topic in internal:
+            continue
+        owner = _other_owner(topic, application_id, observed.groups)
+        if owner is not None:
+            yield f"Not deleted: {topic}, as it is application {owner}'s"
+        elif plan is not None:
+            yield f"Not deleted: {topic}, which this topology does not have, but an older one may have had"
+
+
+def _listed(members: Collection[ActiveMember]) -> str:
+    shown = sorted(map(str, members))
+    more = f" and {len(shown) - 5} more" if len(shown) > 5 else ""
+    return f"its group has {len(shown)} active member{'s' if len(shown) > 1 else ''}, {', '.join(shown[:5])}{more}"

@@ -1,0 +1,162 @@
+"""Asking brokers about tasks without waiting for the answer, so that a partition nobody can reach holds up its own task only.
+
+What is asked about many tasks at once is answered in one go. If that takes long, one of them may be the reason: from then on each
+is asked about by itself.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable, Collection, Hashable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from millrace.errors import StreamsError, StreamsTimeoutError
+
+__all__ = ["BackgroundQueries", "Startup", "in_background"]
+
+_TOGETHER_S: Final = 2.0
+"""How long items are asked about in one go."""
+
+_Item = TypeVar("_Item", bound=Hashable)
+_Answer = TypeVar("_Answer")
+
+
+def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
+    """Make a call in a daemon thread of its own, and return the future of what it returns or raises."""
+    outcome: Future[_Answer] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(call())
+        except BaseException as error:  # raised where it is waited for
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Question(Generic[_Answer]):
+    answer: Future[_Answer]
+    deadline: float
+
+
+class BackgroundQueries(Generic[_Item, _Answer]):
+    """Questions that are under way; used by one thread only.
+
+    Args:
+        ask: asks about some items and waits, at most for the seconds given; called in a thread of its own.
+        timeout_s: how long to go on asking about an item.
+
+    >>> lengths = BackgroundQueries(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
+    >>> lengths.add(["one", "three"])
+    >>> while len(answers := lengths.take()) < 2: pass
+    >>> [future.result()[word] for word, future in answers]
+    [3, 5]
+    """
+
+    def __init__(self, ask: Callable[[list[_Item], float], _Answer], timeout_s: float) -> None:
+        self._ask = ask
+        self._timeout_s = timeout_s
+        self._questions: dict[_Item, _Question[_Answer]] = {}
+
+    def __contains__(self, item: _Item) -> bool:
+        return item in self._questions
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def add(self, items: Collection[_Item]) -> None:
+        """Ask about items."""
+        deadline = time.monotonic() + self._timeout_s
+        together = len(items) > 1
+        self._start(list(items), min(_TOGETHER_S, self._timeout_s) if together else self._timeout_s, deadline)
+
+    def discard(self, item: _Item) -> None:
+        """Forget what was asked about an item, if anything was."""
+        self._questions.pop(item, None)
+
+    def take(self) -> list[tuple[_Item, Future[_Answer]]]:
+        """Return the items whose answer has come, or has failed to come in time, since the last call."""
+        taken = []
+        for item, question in list(self._questions.items()):
+            if not question.answer.done():
+                continue
+            del self._questions[item]
+            left_s = question.deadline - time.monotonic()
+            if isinstance(question.answer.exception(), StreamsTimeoutError) and left_s > 0:
+                self._start([item], left_s, question.deadline)
+            else:
+                taken.append((item, question.answer))
+        return taken
+
+    def _start(self, items: list[_Item], timeout_s: float, deadline: float) -> None:
+        name = f"{threading.current_thread().name}-inquiry"
+        answer = in_background(name, lambda: self._ask(items, timeout_s))
+        question: _Question[_Answer] = _Question(answer, deadline)
+        self._questions.update(dict.fromkeys(items, question))
+
+
+class Startup:
+    """The start of a client, which waits for brokers, and which a `close` in another thread ends."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._over = threading.Event()
+        self._over.set()
+        self._closed: Future[None] = Future()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the thread that starts the client."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no thread starts the client at present."""
+        return self._over.is_set()
+
+    def begin(self) -> None:
+        """Begin, in the calling thread.
+
+        Raises:
+            StreamsError: another thread has begun.
+        """
+        if self._thread is not None:
+            raise StreamsError("Cannot start while another thread starts it")
+        self._thread = threading.current_thread()
+        self._over.clear()
+
+    def end(self) -> None:
+        """Note that it has succeeded or failed."""
+        self._thread = None
+        self._over.set()
+
+    def close(self) -> None:
+        """End the wait of `call`."""
+        self._closed.set_result(None)
+
+    def wait(self) -> None:
+        """Wait until it is over."""
+        self._over.wait()
+
+    def call(self, function: Callable[[], _Answer]) -> _Answer:
+        """Call a function that waits for brokers; `close` ends the wait, and the result is discarded.
+
+        Raises:
+            StreamsError: the client was closed.
+        """
+        outcome = in_background("millrace-start", function)
+        either: tuple[Future[Any], ...] = (outcome, self._closed)
+        concurrent.futures.wait(either, return_when=concurrent.futures.FIRST_COMPLETED)
+        self.require_not_closed()
+        return outcome.result()
+
+    def require_not_closed(self) -> None:
+        """Raise StreamsError if the client was closed."""
+        if self._closed.done():
+            raise StreamsError("The application was closed while it was starting")

@@ -1,0 +1,115 @@
+"""What a stream thread works with: what it shares with the client's other threads, and the clients it opens for itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.engine.error_handling import resolve_handler
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_consumer
+from millrace.processor.handlers import DefaultProductionExceptionHandler
+from millrace.runtime.activity import LoopProgress
+from millrace.runtime.input_consumer import InputConsumer
+from millrace.runtime.instrumentation import Instrumentation
+from millrace.runtime.membership import GroupMembership, TaskOffsetSums
+from millrace.runtime.producer import StreamsProducer
+from millrace.runtime.record_collector import KafkaRecordCollector
+from millrace.runtime.restoration import RestoreListener
+from millrace.runtime.starting_offsets import StartingOffsets
+from millrace.runtime.state_directory import StateDirectory
+from millrace.runtime.state_updater import StateUpdater
+from millrace.state.cache import RecordCache
+from millrace.topology.model import BuiltTopology
+
+__all__ = ["ThreadContext", "ThreadResources", "open_resources"]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadContext:
+    """What the threads of a client share."""
+
+    topology: BuiltTopology
+    config: StreamsConfig
+    settings: ClientSettings
+    directory: StateDirectory
+    admin: AdminClient
+    new_membership: Callable[[int, TaskOffsetSums, LoopProgress], GroupMembership]
+    """Joins a thread, given its number, to the group."""
+    on_shutdown_requested: Callable[[], None]
+    """Called, in a thread, when a member has asked for the whole application to stop."""
+    cache_max_bytes: Callable[[], int]
+    """Gives a thread's share of `statestore.cache.max.bytes`, at present."""
+    on_joined: Callable[[int], None] = lambda _generation: None
+    """Called, in a thread, with the generation of each assignment."""
+    instrumentation: Instrumentation | None = None
+    restore_listener: RestoreListener | None = None
+    global_stores: Mapping[str, Any] = field(default_factory=dict)
+    clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+    paused: threading.Event = field(default_factory=threading.Event)
+    """Set while tasks are neither processed nor restored (KIP-834)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadResources:
+    """What one thread has for itself."""
+
+    thread: str
+    """Its name."""
+    context: ThreadContext
+    consumer: InputConsumer
+    starting_offsets: StartingOffsets
+    producer: StreamsProducer
+    collector: KafkaRecordCollector
+    updater: StateUpdater
+    member: GroupMembership
+    cache: RecordCache | None
+
+
+def open_resources(
+    number: int, context: ThreadContext, progress: LoopProgress, offset_sums: TaskOffsetSums
+) -> ThreadResources:
+    """Open a thread's clients; nothing is joined or restored yet.
+
+    Args:
+        number: the thread's, from 1.
+        context: what it shares with the client's other threads.
+        progress: of the thread's loop, told of waits for a broker.
+        offset_sums: what state is here; called each time the member joins.
+
+    Raises:
+        ConfigError: a client does not take its settings.
+    """
+    config, settings, admin = context.config, context.settings, context.admin
+    timeout_s = config.task_timeout_ms / 1000
+    starting = StartingOffsets(context.topology, admin, settings.auto_offset_reset(), timeout_s)
+    consumer = InputConsumer(
+        open_consumer(settings.main_consumer(number)),
+        lambda partition: starting.reset(starting.policy(partition.topic), [partition])[partition],
+    )
+    handler = resolve_handler(
+        config.production_exception_handler or config.default_production_exception_handler,
+        DefaultProductionExceptionHandler,
+        "production.exception.handler",
+        config,
+    )
+    producer = StreamsProducer(lambda: settings.producer(number), config.task_timeout_ms, progress)
+    collector = KafkaRecordCollector(producer, admin, config, handler, context.instrumentation)
+    updater = StateUpdater(
+        settings.thread_name(number).replace("StreamThread", "StateUpdater"),
+        lambda: open_consumer(settings.restore_consumer(number)),
+        admin,
+        config,
+        context.restore_listener,
+        context.paused,
+    )
+    cache = RecordCache(context.cache_max_bytes()) if config.statestore_cache_max_bytes > 0 else None
+    member = context.new_membership(number, offset_sums, progress)
+    thread = settings.thread_name(number)
+    return ThreadResources(thread, context, consumer, starting, producer, collector, updater, member, cache)

@@ -1,0 +1,155 @@
+"""The lowest layer of every store: bytes to bytes, in memory or in RocksDB.
+
+A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
+readable at once, and that what it keeps after a crash is the state of some `commit`.
+
+A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedBytesStore`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from functools import wraps
+from struct import pack, unpack_from
+from typing import Any, Protocol, TypeVar
+
+from millrace.records import TopicPartition
+from millrace.state.api import StoreContext
+
+Rows = Iterator[tuple[bytes, bytes]]
+
+T = TypeVar("T")
+
+
+class BytesStore(Protocol):
+    """What every kind of store needs of its lowest layer."""
+
+    name: str
+    persistent: bool
+    position: Position
+    """Input offsets applied so far; the layer above keeps it up, `commit` stores it."""
+
+    def open(self, context: StoreContext) -> None:
+        """Open or create the store below the task's directory."""
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put waiting writes on disk in one batch with their changelog offsets."""
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the changelog offset that the disk reaches, or None."""
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by writes that wait for `commit`."""
+
+    def is_open(self) -> bool:
+        """Tell whether the store is usable."""
+
+    def close(self) -> None:
+        """Release everything; waiting writes are gone."""
+
+
+class KeyValueBytesStore(BytesStore, Protocol):
+    """Keys to values, both bytes."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value, or None."""
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Write one row; None deletes it."""
+
+    def scan(
+        self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
+    ) -> Rows:
+        """Iterate the rows between the bounds (None = open) in byte order, as they were when the scan began."""
+
+    def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
+        """Put restored rows straight down, together with the offsets they reach."""
+
+    def approximate_num_entries(self) -> int:
+        """Return roughly how many rows there are."""
+
+
+class SharedBytesStore:
+    """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
+
+    A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
+    read under the lock, which is free between two rows.
+
+    Args:
+        physical: the store, to be used only through this object from now on.
+    """
+
+    def __init__(self, physical: BytesStore) -> None:
+        self._shared = physical
+        self._lock = threading.RLock()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the store; a method comes with the lock around it."""
+        found = getattr(self._shared, name)
+        if not callable(found):
+            return found
+        lock = self._lock
+
+        @wraps(found)
+        def locked(*args: Any, **options: Any) -> Any:
+            with lock:
+                result = found(*args, **options)
+            return _locked_rows(result, lock) if isinstance(result, Iterator) else result
+
+        setattr(self, name, locked)  # asked for once: a look-up is on the path of records
+        return locked
+
+
+def _locked_rows(rows: Iterator[T], lock: threading.RLock) -> Iterator[T]:
+    while True:
+        with lock:
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+        yield row
+
+
+Position = dict[tuple[str, int], int]
+"""(topic, partition) → offset of the last record applied."""
+
+
+def encode_position(position: Mapping[tuple[str, int], int]) -> bytes:
+    """Return `00` ‖ topics(4) ‖ per topic: length(4) ‖ topic ‖ partitions(4) ‖ [partition(4) ‖ offset(8)], padded."""
+    topics: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in position.items():
+        topics.setdefault(topic, {})[partition] = offset
+    out = bytearray(b"\0" + pack(">i", len(topics)))
+    size = 8 + 32
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        out += pack(">i", len(name)) + name + pack(">i", len(partitions))
+        for partition, offset in partitions.items():
+            out += pack(">iq", partition, offset)
+        size += 32 + len(name) + 32 + 96 * len(partitions)
+    return bytes(out).ljust(size, b"\0")
+
+
+def decode_position(data: bytes) -> Position:
+    """Read what `encode_position` or Java wrote."""
+    position: Position = {}
+    (count,) = unpack_from(">i", data, 1)
+    at = 5
+    for _ in range(count):
+        (length,) = unpack_from(">i", data, at)
+        topic = data[at + 4 : at + 4 + length].decode()
+        (partitions,) = unpack_from(">i", data, at + 4 + length)
+        at += 8 + length
+        for _ in range(partitions):
+            partition, offset = unpack_from(">iq", data, at)
+            position[topic, partition] = offset
+            at += 12
+    return position
+
+
+def merge_position(into: Position, other: Mapping[tuple[str, int], int]) -> None:
+    """Raise every offset of `into` to at least that of `other`."""
+    for partition, offset in other.items():
+        if into.get(partition, -1) < offset:
+            into[partition] = offset

@@ -1,0 +1,155 @@
+"""What typed stores of every kind share: serdes, life cycle, the flush listener, and the order in which layers are wired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError, InvalidStateStoreError
+from millrace.records import TopicPartition
+from millrace.serdes.base import Serde
+from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.api import FlushListener, LogChange, StoreContext
+from millrace.state.bytes_store import BytesStore, SharedBytesStore
+from millrace.state.cache import CacheEntry, StoreCache
+from millrace.state.change_log import change_sender
+from millrace.state.value_formats import ValueFormat
+
+P = TypeVar("P", bound=BytesStore)
+
+
+class LayeredStore(Generic[P]):
+    """A typed store over an optional record cache, an optional changelog and a physical store P."""
+
+    kind = "key-value"
+
+    def __init__(
+        self,
+        physical: P,
+        value_format: ValueFormat,
+        key_serde: Serde[Any] | None,
+        value_serde: Serde[Any] | None,
+        *,
+        caching: bool = False,
+        logging: bool = True,
+    ) -> None:
+        self.name = physical.name
+        self.persistent = physical.persistent
+        self._physical = physical
+        self._format = value_format
+        self._key_serde = key_serde
+        self._value_serde = value_serde
+        self._caching = caching
+        self._logging = logging
+        self._cache: StoreCache | None = None
+        self._shareable = False
+        self._context: StoreContext | None = None
+        self._listener: FlushListener | None = None
+        self._send_old_values = False
+
+    def init(self, context: StoreContext) -> None:
+        """Resolve serdes, open the physical store and wire the layers."""
+        self._context = context
+        self._record = context.record
+        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        keys, values = store_serdes(self.name, self._key_serde, self._value_serde, context.config)
+        self._key_bytes: Callable[[str, Any], bytes] = keys.serialize
+        self._key_of: Callable[[str, bytes], Any] = keys.deserialize
+        self._value_bytes: Callable[[str, Any], bytes] = values.serialize
+        self._value_of: Callable[[str, bytes], Any] = values.deserialize
+        self._shareable = values.shareable
+        if context.shared:
+            self._physical = cast("P", SharedBytesStore(self._physical))
+        self._physical.open(context)
+        log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
+        self._wire(context, log)
+        budget = context.cache
+        if self._caching and budget is not None and budget.max_bytes > 0:
+            self._cache = StoreCache(budget, context.record, self._write_back)
+        self._compile()
+
+    def _wire(self, context: StoreContext, log: LogChange | None) -> None:
+        """Connect the layers below the cache."""
+        raise NotImplementedError
+
+    def _compile(self) -> None:
+        """Make the functions that every record goes through, now that all layers are known."""
+
+    def _write_back(self, key: bytes, entry: CacheEntry) -> None:
+        """Write one dirty entry through, and forward it."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Write dirty cache entries through, and forward them."""
+        if self._cache is not None:
+            self._cache.flush()
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Put what was written so far on disk, with the changelog offsets it reaches."""
+        self._physical.commit(offsets)
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:
+        """Return the changelog offset that the disk reaches."""
+        return self._physical.committed_offset(partition)
+
+    def uncommitted_bytes(self) -> int:
+        """Return the memory held by rows that wait for commit."""
+        return self._physical.uncommitted_bytes()
+
+    def is_open(self) -> bool:
+        """Tell whether the store is usable."""
+        return self._physical.is_open()
+
+    def close(self) -> None:
+        """Release everything; what was not committed is gone."""
+        if self._cache is not None:
+            self._cache.clear()
+            self._cache = None
+        self._physical.close()
+
+    def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
+        """Have flushed updates forwarded; return False when the store is not cached."""
+        if self._context is None:
+            raise InvalidStateStoreError(f"Store {self.name!r}: set the flush listener after init")
+        if self._cache is None:
+            return False
+        self._listener = listener
+        self._send_old_values = send_old_values
+        return True
+
+    @property
+    def cached(self) -> bool:
+        """Whether writes are held back by the record cache; known after `init`."""
+        return self._cache is not None
+
+    @property
+    def position(self) -> Mapping[tuple[str, int], int]:
+        """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
+        return self._physical.position
+
+
+def store_serdes(
+    store_name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, config: StreamsConfig
+) -> tuple[Serde[Any], Serde[Any]]:
+    """Return the key and the value serde of a store, configured.
+
+    Raises:
+        ConfigError: one is neither given nor configured; the message names the store.
+    """
+    keys = key_serde or default_key_serde(config)
+    values = value_serde or default_value_serde(config)
+    if keys is None or values is None:
+        part = "key" if keys is None else "value"
+        raise ConfigError(
+            f"State store {store_name!r} has no {part} serde: give one to the operator or the store's builder, "
+            f"or set default.{part}.serde"
+        )
+    keys.configure(config)
+    values.configure(config)
+    return keys, values
+
+
+def changelog_topic(application_id: str, store_name: str) -> str:
+    """Return the name that a store's changelog has, and that its serdes are given."""
+    return f"{application_id}-{store_name}-changelog"

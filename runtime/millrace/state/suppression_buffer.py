@@ -1,0 +1,255 @@
+"""The buffer of a suppressed table: updates that wait, by the time they are due and then by key. It lives in memory.
+
+The changelog is written on flush only, once per key touched since the last one: the key's row, or a tombstone if it was sent on.
+The order of the keys is that of Java's hash set, so that the same records come out. Nothing of it is on disk; a restart restores
+it from the changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from sortedcontainers import SortedDict
+
+from millrace.records import NO_HEADERS, Change, RecordContext, TopicPartition, ValueAndTimestamp
+from millrace.serdes.base import Serde
+from millrace.state.api import ChangelogRecord, LogChange, StateStore, StoreContext
+from millrace.state.buffered_records import (
+    VERSION_HEADERS,
+    BufferedChange,
+    BufferKey,
+    context_size,
+    decode_logged_change,
+    encode_change,
+)
+from millrace.state.builders import StoreBuilderBase
+from millrace.state.change_log import change_sender
+from millrace.state.layered_store import changelog_topic, store_serdes
+from millrace.state.value_formats import pack_long
+
+NEVER = 2**63 - 1
+
+Emit = Callable[[Any, "Change[Any]", RecordContext], None]
+"""Gets key, change and the context of the record that made the change."""
+
+
+class SuppressionBuffer:
+    """Changes of a table that wait to be sent on.
+
+    Args:
+        name: of the store.
+        key_serde: None takes the configured default.
+        value_serde: of new and old values; None takes the configured default.
+        logging: whether changes are logged.
+    """
+
+    persistent = False
+    kind = "buffer"
+
+    def __init__(
+        self, name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None, *, logging: bool = True
+    ) -> None:
+        self.name = name
+        self.min_timestamp = NEVER
+        """When the first change is due (ms); NEVER if there is none."""
+        self.buffer_size = 0
+        """Bytes held, as Java estimates them."""
+        self._given_serdes = key_serde, value_serde
+        self._logging = logging
+        self._log: LogChange | None = None
+        self._times: dict[bytes, int] = {}
+        self._changes: SortedDict[BufferKey, BufferedChange] = SortedDict()
+        self._dirty: dict[bytes, None] = {}
+        self._hash_table_size = 16
+        self._topic = ""
+        self._partition = 0
+        self._open = False
+
+    # Life cycle.
+
+    def init(self, context: StoreContext) -> None:
+        """Resolve the serdes; the buffer is empty until it is restored."""
+        keys, values = store_serdes(self.name, *self._given_serdes, context.config)
+        self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
+        self._partition = context.task_id.partition
+        self._key_bytes, self._key_of = keys.serialize, keys.deserialize
+        self._value_bytes, self._value_of = values.serialize, values.deserialize
+        self._log = change_sender(context, self.name, {}, enabled=self._logging)
+        self._open = True
+
+    def flush(self) -> None:
+        """Log what has changed since the last flush."""
+        log = self._log
+        if log is None or not self._dirty:
+            return
+        for key in self._in_hash_order():
+            time = self._times.get(key)
+            if time is None:
+                log(key, None, None, NO_HEADERS)
+            else:
+                log(key, encode_change(self._changes[time, key]) + pack_long(time), None, VERSION_HEADERS)
+        self._dirty.clear()
+
+    def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Do nothing: there is no disk."""
+
+    def committed_offset(self, partition: TopicPartition) -> int | None:  # noqa: ARG002 (there is no disk)
+        """Return None: the changelog is read from its beginning."""
+        return None
+
+    def restore(self, records: Sequence[ChangelogRecord]) -> None:
+        """Apply changelog records of any version."""
+        for record in records:
+            if record.value is None:
+                self._forget(record.key)
+                continue
+            context = RecordContext(self._topic, self._partition, record.offset, record.timestamp, record.headers)
+            buffered = self._buffered(record.key)
+            prior = None if buffered is None else (buffered.prior,)
+            time, change = decode_logged_change(record.value, record.headers.last("v"), context, prior)
+            self._keep(time, record.key, change)
+
+    def uncommitted_bytes(self) -> int:
+        """Return 0: nothing waits for a commit."""
+        return 0
+
+    def is_open(self) -> bool:
+        """Tell whether the store is usable."""
+        return self._open
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._open = False
+        self._times.clear()
+        self._changes.clear()
+        self._dirty.clear()
+        self.min_timestamp = NEVER
+        self.buffer_size = 0
+
+    # What the processor does with it.
+
+    @property
+    def num_records(self) -> int:
+        """How many keys wait."""
+        return len(self._times)
+
+    def put(self, time: int, key: Any, change: Change[Any], context: RecordContext) -> None:
+        """Let a change wait; one of the same key takes the place, and the time, of the one before.
+
+        Args:
+            time: when the first change of the key is due (ms).
+            key: of the table.
+            change: new and old value.
+            context: of the record that made the change.
+        """
+        topic = self._topic
+        raw = self._key_bytes(topic, key)
+        new, old = (None if value is None else self._value_bytes(topic, value) for value in (change[0], change[1]))
+        buffered = self._buffered(raw)
+        prior = old if buffered is None else buffered.prior
+        kept = RecordContext(context.topic, context.partition, context.offset, context.timestamp, context.headers)
+        self._keep(time, raw, BufferedChange(kept, prior, old, new))
+        self._mark_dirty(raw)
+
+    def evict_while(self, wanted: Callable[[], bool], emit: Emit) -> None:
+        """Send changes on, the first due one first, as long as `wanted` says so."""
+        topic, changes = self._topic, self._changes
+        while changes and wanted():
+            (_, raw), buffered = changes.peekitem(0)
+            old, new = (None if data is None else self._value_of(topic, data) for data in (buffered.old, buffered.new))
+            emit(self._key_of(topic, raw), Change(new, old), buffered.context)
+            self._forget(raw)
+            self._mark_dirty(raw)
+
+    def prior_value_for_buffered(self, key: Any) -> tuple[bool, ValueAndTimestamp[Any] | None]:
+        """Return whether a change of the key waits, and the value that was sent on before it (timestamp unknown)."""
+        buffered = self._buffered(self._key_bytes(self._topic, key))
+        if buffered is None:
+            return False, None
+        if buffered.prior is None:
+            return True, None
+        return True, ValueAndTimestamp(self._value_of(self._topic, buffered.prior), -1)
+
+    # Inside.
+
+    def _buffered(self, raw: bytes) -> BufferedChange | None:
+        time = self._times.get(raw)
+        return None if time is None else self._changes[time, raw]
+
+    def _keep(self, time: int, raw: bytes, change: BufferedChange) -> None:
+        known = self._times.get(raw)
+        if known is None:
+            known = self._times[raw] = time
+            self.min_timestamp = min(self.min_timestamp, time)
+        else:
+            self.buffer_size -= _size(raw, self._changes[known, raw])
+        self._changes[known, raw] = change
+        self.buffer_size += _size(raw, change)
+
+    def _forget(self, raw: bytes) -> None:
+        time = self._times.pop(raw, None)
+        if time is None:
+            return
+        self.buffer_size -= _size(raw, self._changes.pop((time, raw)))
+        self.min_timestamp = self._changes.peekitem(0)[0][0] if self._changes else NEVER
+
+    def _mark_dirty(self, raw: bytes) -> None:
+        """Have a key logged; the table that Java keeps these keys in grows with them."""
+        self._dirty[raw] = None
+        while len(self._dirty) > self._hash_table_size * 0.75:
+            self._hash_table_size *= 2
+
+    def _in_hash_order(self) -> list[bytes]:
+        if len(self._dirty) == 1:
+            return list(self._dirty)
+        mask = self._hash_table_size - 1
+
+        def bucket(key: bytes) -> int:
+            value = java_hash(key)
+            return (value ^ (value >> 16)) & mask
+
+        return sorted(self._dirty, key=bucket)
+
+
+def java_hash(data: bytes) -> int:
+    """Return Java's `Arrays.hashCode` of bytes as an unsigned 32-bit number.
+
+    >>> java_hash(b"k1"), java_hash(bytes([255]))
+    (4327, 30)
+    """
+    result = 1
+    for byte in data:
+        result = 31 * result + (byte if byte < 128 else byte - 256) & 0xFFFFFFFF
+    return result
+
+
+def _size(raw: bytes, change: BufferedChange) -> int:
+    size = 8 + len(raw) + context_size(change.context)
+    for part in (change.prior, None if change.old == change.prior else change.old, change.new):
+        if part is not None:
+            size += len(part)
+    return size
+
+
+class SuppressionBufferBuilder(StoreBuilderBase):
+    """Builds the buffer of a suppressed table; caching does not apply.
+
+    Args:
+        name: of the store.
+        key_serde: None takes the configured default.
+        value_serde: of the table's values; None takes the configured default.
+    """
+
+    kind = "buffer"
+    persistent = False
+    value_format = "plain"
+
+    def __init__(self, name: str, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None) -> None:
+        super().__init__(name)
+        self.key_serde = key_serde
+        self.value_serde = value_serde
+
+    def build(self) -> StateStore:
+        """Return a new buffer."""
+        return SuppressionBuffer(self.name, self.key_serde, self.value_serde, logging=self.logging_enabled)

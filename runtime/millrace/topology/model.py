@@ -1,0 +1,228 @@
+"""The physical topology: nodes as `Topology.add_*` and the DSL declare them, and the sub-topologies that the engine runs.
+
+What depends on the application's configuration is declared in a deferred form and resolved when the topology is built. In a
+`BuiltTopology` all names are final: internal topics carry the application id. It never changes and does not refer to the builder,
+so all threads can share it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from millrace.config import StreamsConfig
+from millrace.plan.model import (
+    PlannedChangelogTopic,
+    PlannedGlobalStore,
+    PlannedRepartitionTopic,
+    PlannedStore,
+    PlannedSubtopology,
+    TopologyPlan,
+    plan_hash,
+)
+from millrace.processor.api import StreamPartitioner, TimestampExtractor, TopicNameExtractor
+from millrace.processor.node import NodeFactory
+from millrace.serdes.base import Serde
+from millrace.state.api import StoreBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNode:
+    """Reads records of some topics, or of all that match a pattern."""
+
+    name: str
+    topics: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    timestamp_extractor: TimestampExtractor | None = None
+    offset_reset: str | None = None
+    """`earliest`, `latest`, `none`, `by_duration:<ms>`, or None for the consumer's default (earliest)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorNode:
+    """Runs code on the records of its parents."""
+
+    name: str
+    factory: NodeFactory
+    parents: tuple[str, ...]
+    stores: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNode:
+    """Writes the records of its parents to a topic."""
+
+    name: str
+    parents: tuple[str, ...]
+    topic: str | None = None
+    topic_extractor: TopicNameExtractor | None = None
+    key_serde: Serde[Any] | None = None
+    value_serde: Serde[Any] | None = None
+    partitioner: StreamPartitioner | None = None
+
+
+Node = SourceNode | ProcessorNode | SinkNode
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionTopic:
+    """An internal topic between two sub-topologies; `name` is without the application id."""
+
+    name: str
+    partitions: int | None = None
+    """A fixed count, or None: the largest of the upstream inputs (which co-partitioning may raise)."""
+    enforced: bool = False
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class DeferredSerde(Serde[Any]):
+    """Stands for a serde made from the configuration, such as one around the default value serde."""
+
+    def __init__(self, make: Callable[[StreamsConfig], Serde[Any]]) -> None:
+        self.for_config = make
+
+
+@runtime_checkable
+class DeferredStore(Protocol):
+    """A store whose implementation and default serdes the configuration decides."""
+
+    name: str
+    logging_enabled: bool
+    generated_name: bool
+    """Whether nobody chose the store's name (KIP-1111)."""
+
+    def for_config(self, config: StreamsConfig) -> StoreBuilder:
+        """Return the builder of the store as this application has it."""
+
+
+DeclaredStore = StoreBuilder | DeferredStore
+"""A store as operators declare it."""
+
+
+def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any] | None:
+    """Return a serde as this application has it, configured."""
+    found = serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
+    if found is not None:
+        found.configure(config)
+    return found
+
+
+def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
+    """Return the builder of a store as this application has it."""
+    return store.for_config(config) if isinstance(store, DeferredStore) else store
+
+
+@dataclass(frozen=True, slots=True)
+class Subtopology:
+    """Nodes and stores that one task runs for each partition of the source topics."""
+
+    id: int
+    nodes: tuple[Node, ...]
+    """Parents before their children."""
+    store_builders: tuple[StoreBuilder, ...] = ()
+    source_topics: tuple[str, ...] = ()
+    source_patterns: tuple[re.Pattern[str], ...] = ()
+    sink_topics: tuple[str, ...] = ()
+    """Those known in advance; sinks with a topic extractor may write anywhere."""
+    repartition_topics: Mapping[str, RepartitionTopic] = field(default_factory=dict)
+    """Those among the source topics, by full name, with their complete configuration."""
+    changelog_topics: Mapping[str, str] = field(default_factory=dict)
+    """Store → topic it is restored from: its changelog, or the source topic it is a copy of."""
+    changelog_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """Changelog topics to be created, with their configuration."""
+    copartition_groups: tuple[frozenset[str], ...] = ()
+    source_changelogs: frozenset[str] = frozenset()
+    """Stores restored from a source topic; changes of these are not logged, and standbys stop at committed offsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltTopology:
+    """A topology resolved for one application id."""
+
+    application_id: str
+    subtopologies: tuple[Subtopology, ...]
+    global_subtopology: Subtopology | None = None
+    """Sources, processors and stores of all global stores; every instance runs it once, over all partitions."""
+    node_names: tuple[str, ...] = ()
+    """Of all nodes, in the order in which they were added: what the whole topology goes by when it runs as one task."""
+    dead_letter_topic: str | None = None
+    """Where the exception handlers send what they skip or fail on (KIP-1034), by the configuration."""
+
+    @property
+    def persistent(self) -> bool:
+        """Whether any of its stores keeps state on disk."""
+        parts = [*self.subtopologies, self.global_subtopology]
+        return any(builder.persistent for part in parts if part is not None for builder in part.store_builders)
+
+    def subtopology(self, number: int) -> Subtopology:
+        """Return the sub-topology of that id.
+
+        Raises:
+            KeyError: there is none; global ones do not count.
+        """
+        for subtopology in self.subtopologies:
+            if subtopology.id == number:
+                return subtopology
+        raise KeyError(number)
+
+    def plan(self) -> TopologyPlan:
+        """Return what this topology needs of a cluster, as data."""
+        subtopologies = tuple(_planned(subtopology) for subtopology in self.subtopologies)
+        stores = _planned_global_stores(self.global_subtopology)
+        return TopologyPlan(
+            application_id=self.application_id,
+            hash=plan_hash(self.application_id, subtopologies, stores),
+            subtopologies=subtopologies,
+            global_stores=stores,
+            dead_letter_topic=self.dead_letter_topic,
+        )
+
+
+def _planned(subtopology: Subtopology) -> PlannedSubtopology:
+    return PlannedSubtopology(
+        id=subtopology.id,
+        source_topics=subtopology.source_topics,
+        source_patterns=tuple(pattern.pattern for pattern in subtopology.source_patterns),
+        sink_topics=subtopology.sink_topics,
+        stores=tuple(
+            PlannedStore(
+                name=builder.name,
+                kind=builder.kind,
+                value_format=builder.value_format,
+                persistent=builder.persistent,
+                changelog_topic=subtopology.changelog_topics.get(builder.name),
+                changelog_is_source=builder.name in subtopology.source_changelogs,
+            )
+            for builder in subtopology.store_builders
+        ),
+        repartition_topics=tuple(
+            PlannedRepartitionTopic(
+                name=name, partitions=topic.partitions, enforced=topic.enforced, config=topic.config
+            )
+            for name, topic in sorted(subtopology.repartition_topics.items())
+        ),
+        changelog_topics=tuple(
+            PlannedChangelogTopic(name=name, config=config)
+            for name, config in sorted(subtopology.changelog_configs.items())
+        ),
+        copartition_groups=tuple(tuple(sorted(group)) for group in subtopology.copartition_groups),
+    )
+
+
+def _planned_global_stores(subtopology: Subtopology | None) -> tuple[PlannedGlobalStore, ...]:
+    if subtopology is None:
+        return ()
+    return tuple(
+        PlannedGlobalStore(
+            name=builder.name,
+            topic=subtopology.changelog_topics[builder.name],
+            kind=builder.kind,
+            value_format=builder.value_format,
+            persistent=builder.persistent,
+        )
+        for builder in subtopology.store_builders
+    )

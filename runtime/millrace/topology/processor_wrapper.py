@@ -1,0 +1,145 @@
+"""`processor.wrapper.class` (KIP-1112): code of the user's around every processor of a topology, also those of the DSL.
+
+The wrapper is applied when the topology is built for a configuration, so describing a topology needs none. Without a wrapper
+nothing of this runs. With one, operators of the DSL, which are plain functions otherwise, become processors of `Record`s.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+from millrace.config import StreamsConfig
+from millrace.errors import ConfigError
+from millrace.processor.adapter import (
+    FixedKeyProcessorFactory,
+    NodeProcessorSupplier,
+    ProcessorFactory,
+    fixed_key_processor_node,
+    processor_node,
+    stores_of,
+)
+from millrace.processor.api import FixedKeyProcessorSupplier, ProcessorSupplier
+from millrace.processor.node import NodeFactory
+from millrace.state.api import StoreBuilder
+from millrace.topology.model import ProcessorNode
+
+
+class ProcessorWrapper:
+    """Puts something around processors, such as logging, tracing or a check of every record.
+
+    The setting `processor.wrapper.class` is an object, a class, or `module:attribute` naming one. Override what is to be wrapped;
+    a supplier that is returned as it is costs nothing.
+
+    What is returned is called once per task, and the processor it makes should pass `init`, `process` and `close` on to the one
+    that the given supplier makes. It may have `stores()` like any supplier: those stores are added to the topology, beside the
+    ones that the processor has anyway, and connected to it.
+
+    Example:
+        >>> from millrace import Processor, StreamsBuilder, TopologyTestDriver
+        >>> class Printing(Processor):
+        ...     def __init__(self, name, inner):
+        ...         self.name, self.inner = name, inner
+        ...     def init(self, context):
+        ...         self.inner.init(context)
+        ...     def process(self, record):
+        ...         print(self.name, record.value)
+        ...         self.inner.process(record)
+        ...     def close(self):
+        ...         self.inner.close()
+        >>> class PrintAll(ProcessorWrapper):
+        ...     def wrap_processor_supplier(self, name, supplier):
+        ...         return lambda: Printing(name, supplier())
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in").map_values(str.upper, "up").to("out")
+        >>> config = {"default.key.serde": "string", "default.value.serde": "string", "processor.wrapper.class": PrintAll}
+        >>> with TopologyTestDriver(builder.build(), config) as driver:
+        ...     driver.create_input_topic("in").pipe_input("k", "hello")
+        up hello
+    """
+
+    def configure(self, config: StreamsConfig) -> None:
+        """Take what the wrapper needs from the application's settings; called once, before anything is wrapped."""
+
+    def wrap_processor_supplier(
+        self,
+        name: str,  # noqa: ARG002
+        supplier: ProcessorSupplier[Any, Any, Any, Any],
+    ) -> ProcessorSupplier[Any, Any, Any, Any]:
+        """Return what a node is run with instead: a processor of the user's, or an operator of the DSL.
+
+        Args:
+            name: of the node.
+            supplier: makes the processor. Records of an operator that reads a table have a `Change` as value, that is the
+                tuple (new, old, is latest).
+        """
+        return supplier
+
+    def wrap_fixed_key_processor_supplier(
+        self,
+        name: str,  # noqa: ARG002
+        supplier: FixedKeyProcessorSupplier[Any, Any, Any],
+    ) -> FixedKeyProcessorSupplier[Any, Any, Any]:
+        """Return what a node of `process_values` is run with instead.
+
+        Args:
+            name: of the node.
+            supplier: makes the user's processor.
+        """
+        return supplier
+
+
+def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
+    """Return the wrapper of a configuration, configured.
+
+    Raises:
+        ConfigError: it cannot be loaded, or is none.
+    """
+    given: Any = config.processor_wrapper_class
+    if given is None or (isinstance(given, str) and given.endswith("NoOpProcessorWrapper")):
+        return None
+    if isinstance(given, str):
+        module, _, attribute = given.partition(":")
+        try:
+            given = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"processor.wrapper.class: {config.processor_wrapper_class!r} cannot be loaded ({error}); give module:attribute"
+            ) from error
+    wrapper = given() if isinstance(given, type) else given
+    for method in ("wrap_processor_supplier", "wrap_fixed_key_processor_supplier"):
+        if not callable(getattr(wrapper, method, None)):
+            raise ConfigError(
+                f"processor.wrapper.class: {given!r} has no method {method}; derive it from ProcessorWrapper"
+            )
+    configure = getattr(wrapper, "configure", None)
+    if callable(configure):
+        configure(config)
+    return cast("ProcessorWrapper", wrapper)
+
+
+def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory, tuple[StoreBuilder, ...]]:
+    """Return the factory of a node with the wrapper around its processor, and the stores that the wrapper adds.
+
+    Raises:
+        ConfigError: the wrapper returned no supplier.
+    """
+    factory = node.factory
+    given: Any
+    result: Any
+    if isinstance(factory, FixedKeyProcessorFactory):
+        given = factory.supplier
+        result = wrapper.wrap_fixed_key_processor_supplier(node.name, given)
+    else:
+        given = factory.supplier if isinstance(factory, ProcessorFactory) else NodeProcessorSupplier(node.name, factory)
+        result = wrapper.wrap_processor_supplier(node.name, given)
+    if result is given:
+        return factory, ()
+    if not callable(result):
+        raise ConfigError(
+            f"processor.wrapper.class: {wrapper!r} returned {result!r} for node {node.name}; return a supplier, "
+            "which is the given one or a function that returns a processor"
+        )
+    stores = tuple(builder for builder in stores_of(result) if builder.name not in node.stores)
+    make = fixed_key_processor_node if isinstance(factory, FixedKeyProcessorFactory) else processor_node
+    return make(result), stores

@@ -1,0 +1,82 @@
+"""Pictures of topologies."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+from millrace.cli.diagram import Box, Graph, Shape, graphs_of, mermaid, svg
+from millrace.config import StreamsConfig
+from millrace.dsl import StreamsBuilder
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def graph() -> Graph:
+    """Return a diamond: a source, two processors of which one has a store, and a sink below both."""
+    names = {
+        "in": Shape.TOPIC,
+        "src": Shape.SOURCE,
+        "a": Shape.PROCESSOR,
+        "b": Shape.PROCESSOR,
+        "st": Shape.STORE,
+        "out": Shape.SINK,
+    }
+    boxes = tuple(Box(name, name, shape) for name, shape in names.items())
+    edges = (("in", "src"), ("src", "a"), ("src", "b"), ("a", "st"), ("a", "out"), ("b", "out"))
+    return Graph("Sub-topology 0", boxes, edges)
+
+
+def test_mermaid_has_every_box_and_edge():
+    """Shapes tell topics, nodes and stores apart; a store hangs on a dotted line without an arrow."""
+    assert mermaid([graph()]).splitlines() == [
+        "flowchart TD",
+        '  subgraph s0["Sub-topology 0"]',
+        '    s0n0[["in"]]',
+        '    s0n1(["src"])',
+        '    s0n2["a"]',
+        '    s0n3["b"]',
+        '    s0n4[("st")]',
+        '    s0n5(["out"])',
+        "    s0n0 --> s0n1",
+        "    s0n1 --> s0n2",
+        "    s0n1 --> s0n3",
+        "    s0n2 -.- s0n4",
+        "    s0n2 --> s0n5",
+        "    s0n3 --> s0n5",
+        "  end",
+    ]
+
+
+def test_svg_boxes_do_not_overlap_and_edges_go_down():
+    """Every box has its place, below its parents, inside the frame."""
+    root = ET.fromstring(svg([graph(), graph()]))
+    boxes = [item for item in root.iter(f"{SVG}rect") if item.get("class") != "frame"]
+    places = [(float(b.get("x")), float(b.get("y")), float(b.get("width"))) for b in boxes]
+    assert len(places) == 12
+    for index, (x, y, width) in enumerate(places):
+        assert x + width <= float(root.get("width"))
+        assert y + 34 <= float(root.get("height"))
+        for other_x, other_y, other_width in places[:index]:
+            assert y != other_y or x >= other_x + other_width or other_x >= x + width
+    assert [y for _, y, _ in places[:6]] == sorted(y for _, y, _ in places[:6])
+
+
+def test_nothing_to_draw():
+    """A topology without nodes is an empty diagram, not an error."""
+    assert mermaid([]) == "flowchart TD\n"
+    assert ET.fromstring(svg([])).tag == f"{SVG}svg"
+
+
+def test_word_count_is_drawn_with_kafkas_names():
+    """Each sub-topology is a graph; an internal topic has its full name in both, a user's topic is never taken for one."""
+    builder = StreamsBuilder()
+    builder.stream("lines").group_by(lambda _, line: line).count().to_stream().to(
+        "KSTREAM-AGGREGATE-STATE-STORE-0000000002"
+    )
+    first, second = graphs_of(builder.build().build(StreamsConfig.of({"application.id": "app"})))
+    topics = [[box.label for box in item.boxes if box.shape is Shape.TOPIC] for item in (first, second)]
+    inner = "app-KSTREAM-AGGREGATE-STATE-STORE-0000000002-repartition"
+    assert topics == [["lines", inner], [inner, "KSTREAM-AGGREGATE-STATE-STORE-0000000002"]]
+    assert [box.label for box in second.boxes if box.shape is Shape.STORE] == [
+        "KSTREAM-AGGREGATE-STATE-STORE-0000000002"
+    ]

@@ -1,0 +1,184 @@
+"""Exception handlers decide what becomes of records that cannot be read or processed (KIP-1033, KIP-1034)."""
+
+from __future__ import annotations
+
+import pytest
+from tests.engine.support import Echo, Failing, Harness, pipe
+
+from millrace.config import StreamsConfig
+from millrace.engine.error_handling import resolve_handler
+from millrace.errors import ConfigError, FailedProcessingError, SerializationError
+from millrace.processor.api import Processor, PunctuationType
+from millrace.processor.handlers import HandlerResponse, LogAndContinueExceptionHandler, LogAndFailExceptionHandler
+from millrace.records import Headers, TopicPartition
+from millrace.serdes import Serdes
+from millrace.topology import Topology
+
+IN = TopicPartition("in", 0)
+CONFIG = StreamsConfig.of({"application.id": "app", "errors.dead.letter.queue.topic.name": "dlq"})
+
+
+def longs():
+    """Return a topology that copies values that are longs."""
+    return (
+        Topology()
+        .add_source("src", "in", value_serde=Serdes.long())
+        .add_processor("p", Echo, "src")
+        .add_sink("snk", "out", "p", value_serde=Serdes.long())
+    )
+
+
+def test_unreadable_record_fails_the_task_by_default(tmp_path):
+    """The default handler stops at a malformed value; the message names source, offset, serde and the way out."""
+    harness = Harness(longs(), tmp_path)
+    task = harness.run()
+    harness.add("in", ("k", "8 bytes!", 1), ("k", "not so", 2))
+    with pytest.raises(SerializationError) as caught:
+        task.process(0, 10)
+    for part in ("source src", "value at offset 1 of in-0", "LongSerde", "LogAndContinueExceptionHandler"):
+        assert part in str(caught.value)
+    assert task.position(IN) == 1
+
+
+def test_unreadable_record_is_skipped_counted_and_committed(tmp_path):
+    """LogAndContinue drops malformed records; their offsets count as processed."""
+    harness = Harness(longs(), tmp_path, **{"deserialization.exception.handler": "LogAndContinueExceptionHandler"})
+    task = harness.run()
+    harness.add("in", ("k", "bad", 1), ("k", "8 bytes!", 2), ("k", "worse", 3))
+    assert task.process(0, 10) == 3
+    assert harness.values() == ["8 bytes!"]
+    assert task.dropped_records == 2
+    assert task.prepare_commit()[IN].offset == 3
+
+
+def test_dead_letter_of_an_unreadable_record(tmp_path):
+    """The dead letter has the original bytes, timestamp and headers, then six headers about the error."""
+    harness = Harness(
+        longs(),
+        tmp_path,
+        **{
+            "deserialization.exception.handler": "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler",
+            "errors.dead.letter.queue.topic.name": "dlq",
+        },
+    )
+    task = harness.run()
+    harness.add("in", ("k", "bad", 7), headers=Headers([("h", b"1")]))
+    task.process(0, 10)
+    (letter,) = harness.collector.take()
+    assert (letter.topic, letter.key, letter.value, letter.timestamp) == ("dlq", b"k", b"bad", 7)
+    assert [name for name, _ in letter.headers] == [
+        "h",
+        *(
+            f"__streams.errors.{part}"
+            for part in ("exception", "message", "stacktrace", "topic", "partition", "offset")
+        ),
+    ]
+    assert letter.headers[-3:] == (
+        ("__streams.errors.topic", b"in"),
+        ("__streams.errors.partition", b"0"),
+        ("__streams.errors.offset", b"0"),
+    )
+
+
+def test_processing_failure_can_be_skipped(tmp_path):
+    """With LogAndContinueProcessingExceptionHandler a failing record is dropped and the rest goes on."""
+    harness = Harness(
+        pipe(processor=Failing),
+        tmp_path,
+        **{
+            "processing.exception.handler": "LogAndContinueProcessingExceptionHandler",
+            "errors.dead.letter.queue.topic.name": "dlq",
+        },
+    )
+    task = harness.run()
+    harness.add("in", ("k", "a", 1), ("k", "bad", 2), ("k", "c", 3))
+    task.process(0, 10)
+    sent = harness.collector.take()
+    assert [(record.topic, record.value) for record in sent] == [("out", b"a"), ("dlq", b"bad"), ("out", b"c")]
+    assert task.dropped_records == 1
+
+
+def test_failure_further_down_is_not_asked_about_twice(tmp_path):
+    """A child's failure, already judged there, passes through its parents' handlers."""
+    asked = []
+
+    class Handler:
+        def handle_error(self, context, record, exception):
+            asked.append((context.node, record.value))
+            return HandlerResponse.fail()
+
+    topology = Topology().add_source("src", "in").add_processor("top", Echo, "src").add_processor("low", Failing, "top")
+    harness = Harness(topology, tmp_path, **{"processing.exception.handler": Handler()})
+    task = harness.run()
+    harness.add("in", ("k", "bad", 1))
+    with pytest.raises(FailedProcessingError, match="node low failed"):
+        task.process(0, 1)
+    assert asked == [("low", "bad")]
+
+
+def test_failing_punctuator_is_judged_too(tmp_path):
+    """A punctuator's exception goes to the processing handler, without a record."""
+    asked = []
+
+    class Handler:
+        def handle_error(self, context, record, exception):
+            asked.append((context.node, record, context.topic, str(exception)))
+            return HandlerResponse.resume()
+
+    class Punctuated(Processor):
+        def init(self, context):
+            context.schedule(1, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+        def tick(self, ts):
+            raise ValueError("tick")
+
+        def process(self, record):
+            pass
+
+    harness = Harness(pipe(processor=Punctuated), tmp_path, **{"processing.exception.handler": Handler()})
+    task = harness.run()
+    task.punctuate_wall_clock(10)
+    assert asked == [("p", None, None, "tick")]
+
+
+def test_handler_that_fails_or_answers_nonsense_fails_the_task(tmp_path):
+    """A handler's own exception, or an answer that is none, stops the task and says so."""
+
+    class Broken:
+        def handle_error(self, context, record, exception):
+            raise RuntimeError("me too")
+
+    class Vague:
+        def handle_error(self, context, record, exception):
+            return None
+
+    for handler, message in ((Broken(), "handler itself failed"), (Vague(), "returned None")):
+        harness = Harness(pipe(processor=Failing), tmp_path, **{"processing.exception.handler": handler})
+        task = harness.run()
+        harness.add("in", ("k", "bad", 1))
+        with pytest.raises(FailedProcessingError, match=message):
+            task.process(0, 1)
+
+
+def test_handlers_are_found_by_object_class_name_and_path():
+    """A handler may be given as an object, a class, Kafka's name, Java's class name, or module:attribute."""
+    default = LogAndFailExceptionHandler
+    wanted = LogAndContinueExceptionHandler
+    for value in (
+        wanted(),
+        wanted,
+        "LogAndContinueExceptionHandler",
+        "org.apache.kafka.streams.errors.LogAndContinueExceptionHandler",
+        "millrace.processor.handlers:LogAndContinueExceptionHandler",
+    ):
+        handler = resolve_handler(value, default, "key", CONFIG)
+        assert isinstance(handler, wanted)
+        assert handler.dlq_topic == "dlq"
+    assert isinstance(resolve_handler(None, default, "key", CONFIG), default)
+
+
+@pytest.mark.parametrize("value", ["Nonsense", "no.such.module:X", "millrace.processor.handlers:Nope", 7])
+def test_unknown_handler_is_a_configuration_error(value):
+    """What stands for no handler is refused with the key's name."""
+    with pytest.raises(ConfigError, match=r"some\.key"):
+        resolve_handler(value, LogAndFailExceptionHandler, "some.key", CONFIG)

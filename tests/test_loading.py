@@ -1,0 +1,93 @@
+"""What a setting that stands for code accepts, and what it says about a mistake."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from millrace.errors import ConfigError
+from millrace.loading import load, load_instance
+
+KNOWN = {"Quiet": "the quiet one", "Loud": "the loud one"}
+
+
+class Handler:
+    """A class of the user's."""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write modules in a folder on the path, and forget them afterwards."""
+    monkeypatch.syspath_prepend(tmp_path)
+    before = set(sys.modules)
+
+    def module(name: str, code: str) -> None:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(code))
+
+    yield module
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        ("Quiet", "the quiet one"),
+        (" Loud ", "the loud one"),
+        ("org.apache.kafka.streams.errors.Quiet", "the quiet one"),
+        ("org.apache.kafka.streams.Handlers$Loud", "the loud one"),
+        ("Handlers$Loud", "the loud one"),
+        ("millrace.errors:ConfigError", ConfigError),
+        ("millrace.errors:ConfigError.__name__", "ConfigError"),
+        ("millrace.errors.ConfigError", ConfigError),
+        (Handler, Handler),
+        (7, 7),
+    ],
+)
+def test_every_form_is_loaded(value, result):
+    """A name, Java's name, an import path or the object itself; a class stays a class."""
+    assert load(value, "some.key", KNOWN) == result
+
+
+def test_an_instance_is_made_of_a_class_only():
+    """Whoever names a class gets an instance; an object and a function are taken as they are."""
+    assert isinstance(load_instance(Handler, "some.key"), Handler)
+    made = Handler()
+    assert load_instance(made, "some.key") is made
+    assert load_instance(len, "some.key") is len
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("Quite", "some.key: 'Quite' is not known here: give module:attribute, or one of Quiet, Loud"),
+        ("com.example.Quiet", "some.key: 'com.example.Quiet' is not known here"),
+        ("a b:c", "some.key: 'a b:c' is not known here"),
+        (
+            "loading_nowhere:x",
+            "some.key: 'loading_nowhere:x' cannot be imported: there is no module `loading_nowhere` in ",
+        ),
+        ("millrace.errors:ConfigEror", "has no `ConfigEror`; did you mean `ConfigError`?"),
+        ("loading_raises:x", "loading_raises.py:2"),
+        ("loading_raises.x", "importing `loading_raises` raised ValueError: no"),
+        ("loading_needs:x", "module `loading_missing` is not installed"),
+        ("loading_wrong:x", "loading_wrong.py:1: "),
+    ],
+)
+def test_a_mistake_is_explained(write, value, message):
+    """The message has the key, the value, and what is wrong with it or where the user's code failed."""
+    write("loading_raises", "x = 1\nraise ValueError('no')\n")
+    write("loading_needs", "import loading_missing\n")
+    write("loading_wrong", "def x(:\n")
+    with pytest.raises(ConfigError) as caught:
+        load(value, "some.key", KNOWN)
+    assert str(caught.value).startswith(f"some.key: {value!r} ")
+    assert message in str(caught.value)
+
+
+def test_a_class_that_needs_arguments_is_refused():
+    """A class is instantiated without arguments, so one that needs some has to be given as an object."""
+    with pytest.raises(ConfigError, match=r"some\.key: .* needs arguments .*: give an object"):
+        load_instance(type("Needy", (), {"__init__": lambda self, size: None}), "some.key")
