@@ -5,16 +5,21 @@ in their order. None of these keeps anything from one pass to the next: what mus
 in a child. So a pass may start from anything, including what a crash between two actions has left behind.
 
 Children are plain mappings, as the API gives them.
+
+
+What waits in the queue: the name of a resource, never what was seen of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.status import StreamsAppStatus
+from millrace.plan.reset import ActiveMember
+from millrace.records import TopicPartition
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
@@ -291,6 +296,15 @@ class DrainPod:
     """When it was told first, in seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetOffsets:
+    """Set where the group goes on reading; it must have no members but those that are to leave."""
+
+    leaving: tuple[ActiveMember, ...]
+    """Members that were killed and did not leave the group."""
+    offsets: Mapping[TopicPartition, int]
+
+
 Action = (
     Apply
     | Delete
@@ -303,6 +317,7 @@ Action = (
     | DeleteGroup
     | DrainPod
 )
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | SetOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,3 +362,14 @@ class AppRevision:
     spec: StreamsAppSpec
     uid: str = ""
     """The StreamsApp's; needed for pods only."""
+
+
+class ResourceRef(NamedTuple):
+    """One resource that the operator serves."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from millrace.telemetry.metric_table import mapping_rows
 
+from millrace.telemetry.metrics import mapping_rows
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.settings import settings_from
 

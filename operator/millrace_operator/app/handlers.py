@@ -15,10 +15,9 @@ import kopf
 
 from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import WorkQueue
-from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.cache import Cache, app_of
 from millrace_operator.cluster.kinds import APPS, CHILDREN, GROUP, PODS, RESETS, ResourceKind
-from millrace_operator.model import Object
+from millrace_operator.model import Object, ResourceRef
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,9 @@ class Handlers:
         metrics: Told of every event.
     """
 
-    def __init__(self, resources: Cache, children: Cache, queue: WorkQueue[Ref], metrics: OperatorMetrics) -> None:
+    def __init__(
+        self, resources: Cache, children: Cache, queue: WorkQueue[ResourceRef], metrics: OperatorMetrics
+    ) -> None:
         self._resources = resources
         self._children = children
         self._queue = queue
@@ -55,7 +56,7 @@ class Handlers:
 
     def on_resource(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
         """Take an event of a StreamsApp or a StreamsReset."""
-        ref = Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        ref = ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
         if event_type == "DELETED":
             self._resources.remove(kind, obj)
             self._queue.add(ref)
@@ -73,7 +74,7 @@ class Handlers:
             self._children.remove(kind, obj)
         elif not self._children.put(kind, obj):
             return
-        self._queue.add(Ref(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
+        self._queue.add(ResourceRef(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
 
     def _watch(self, registry: kopf.OperatorRegistry, kind: ResourceKind, take: Any) -> None:
         async def handle(event: Mapping[str, Any], **_: Any) -> None:

@@ -2,20 +2,29 @@
 
 The gate is what makes a second operator harmless: it says how many seconds this one may still write. A write is given no more
 time than that, so that none is on its way when another operator takes over.
+
+
+Asks whether a request may still be sent at the last moment there is: right before its bytes go out.
+
+Between a check and the sending of a request a process may stand still for as long as it likes: it is paused, its machine sleeps,
+other threads run. When it goes on, another operator may long have taken over. So the check is made in the connection.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import urllib3
 from kubernetes import client
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from millrace_operator.cluster.fence import fence, fenced
 from millrace_operator.cluster.kinds import ResourceKind
 from millrace_operator.model import Object
 
@@ -238,3 +247,49 @@ def _parsed(what: str, status: int, data: bytes) -> Any:
     if 200 <= status < 300:
         return value
     raise ApiError(what, status, str(value.get("reason", "")), str(value.get("message", "")))
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def fenced(check: Callable[[], None]) -> Iterator[None]:
+    """Have `check` called before anything is sent by this thread; it raises if nothing may be."""
+    _thread.check = check
+    try:
+        yield
+    finally:
+        _thread.check = None
+
+
+def fence(api: client.ApiClient) -> None:
+    """Make a client's connections heed `fenced`."""
+    api.rest_client.pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+
+
+def _check_fence() -> None:
+    check = getattr(_thread, "check", None)
+    if check is not None:
+        check()
+
+
+class _Connection(HTTPConnection):
+    def send(self, data: Any) -> None:
+        """Send, if that is still allowed."""
+        _check_fence()
+        super().send(data)
+
+
+class _SecureConnection(HTTPSConnection):
+    def send(self, data: Any) -> None:
+        """Send, if that is still allowed."""
+        _check_fence()
+        super().send(data)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection

@@ -28,7 +28,7 @@ from millrace.errors import AuthenticationError, BrokerUnreachableError, Streams
 from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
-from millrace_operator.kafka.settings import client_settings
+from millrace_operator.kafka.client_config import client_settings
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0

@@ -21,7 +21,7 @@ SHOWN: Final = 1000
 """How many entries a list in a status has at most."""
 
 
-def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
+def merged_plan(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
     """Return a plan with the topics of several revisions, as far as a reset is concerned; None if there is none.
 
     The topics that only the old revision has are the reason for many a reset, so they go as well.
@@ -37,7 +37,7 @@ def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan |
     )
 
 
-def work_out(
+def plan_actions(
     spec: StreamsResetSpec, brokers: reset.ObservedApplication, plan: TopologyPlan, app: DesiredApp, view: ChildrenView
 ) -> ResetActions:
     """Return what is done to the brokers.
@@ -84,7 +84,7 @@ def work_out(
     return actions
 
 
-def described(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView) -> ResetResult:
+def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView) -> ResetResult:
     """Return a plan as the status tells it."""
     offsets = sorted(actions.set_offsets.items())[:SHOWN]
     notes = list(actions.notes)
@@ -104,7 +104,7 @@ def described(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView)
     )
 
 
-def as_planned(
+def planned_offsets(
     actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
 ) -> Mapping[TopicPartition, int]:
     """Return the offsets to set: those that were planned, as a shift worked out twice would shift twice."""

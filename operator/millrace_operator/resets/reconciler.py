@@ -10,12 +10,15 @@ Where that is not possible within a minute it ends as failed, which an Event tel
 
 A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
 later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
+
+
+What is known of a reset, and what is to be done about it: the words of `reconcile_reset`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
@@ -26,13 +29,22 @@ from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget, ResetActions
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
-from millrace_operator.kafka.actions import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, DesiredApp, Event, Key, ObservedApp, SetFinalizer
+from millrace_operator.model import (
+    Apply,
+    Delete,
+    DeleteTopics,
+    DesiredApp,
+    Event,
+    Key,
+    Object,
+    ObservedApp,
+    SetFinalizer,
+    SetOffsets,
+)
 from millrace_operator.reconcile import retained, revision_history
 from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.status import timestamp
-from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
-from millrace_operator.resets.planning import as_planned, described, merged, work_out
+from millrace_operator.resets.planning import merged_plan, plan_actions, planned_offsets, result_of
 
 Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"]
 ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
@@ -130,7 +142,7 @@ class _Pass:
     def plan(self) -> TopologyPlan | None:
         """What all revisions of the application need."""
         assert self.app.spec is not None
-        return merged(self.app.spec.application_id, self.view.plans())
+        return merged_plan(self.app.spec.application_id, self.view.plans())
 
     def hindrance(self) -> ResetDecision | None:
         """Return what is to be done about a reset that cannot go on, or never can; None if it can."""
@@ -158,15 +170,15 @@ class _Pass:
         if self.observed.brokers is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         try:
-            actions = work_out(spec, self.observed.brokers, plan, self.app, self.view)
+            actions = plan_actions(spec, self.observed.brokers, plan, self.app, self.view)
         except ActiveGroupError as error:
             return self._wait(str(error))
         except ConfigError as error:
             return self._end("Refused", str(error))
         if spec.dry_run:
-            return self._told(described(spec, actions, self.view))
+            return self._told(result_of(spec, actions, self.view))
         if not self.begun or self.status.plan is None:
-            return self._begin(described(spec, actions, self.view))
+            return self._begin(result_of(spec, actions, self.view))
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
 
     def finish(self) -> ResetDecision:
@@ -245,7 +257,7 @@ class _Pass:
             return self._give_up(self.status.message or "")
         app, todo = self.app, list[ResetAction]()
         committed = brokers.committed or {}
-        offsets = {tp: to for tp, to in as_planned(actions, planned, brokers).items() if committed.get(tp) != to}
+        offsets = {tp: to for tp, to in planned_offsets(actions, planned, brokers).items() if committed.get(tp) != to}
         if offsets or actions.remove_members:
             todo.append(SetOffsets(actions.remove_members, offsets))
         if spec.delete_internal_topics:
@@ -344,3 +356,67 @@ def _summary(planned: ResetResult) -> str:
         f"offsets of {count(len(planned.offsets), 'partition')} set, {count(len(planned.deleted_topics), 'internal topic')} and "
         f"{count(len(planned.deleted_volumes), 'volume')} deleted"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredReset:
+    """One `StreamsReset` as it stands in the API."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: StreamsResetSpec | None
+    """None if the spec breaks a rule: `problems` says which."""
+    problems: tuple[str, ...] = ()
+    status: StreamsResetStatus | None = None
+    """The status written last."""
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+    deletion_time: float | None = None
+    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedReset:
+    """Everything a pass over a reset has seen."""
+
+    now: float
+    """Seconds since the epoch."""
+    app: DesiredApp | None = None
+    """The application; None if there is none."""
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    """The application's children."""
+    brokers: reset.ObservedApplication | None = None
+    """What the brokers have of the application; None if they were not asked or do not tell."""
+    problem: str | None = None
+    """Why they do not tell."""
+    claimants: tuple[str, ...] = ()
+    """Other StreamsApps with the same group and internal topics."""
+    before: tuple[str, ...] = ()
+    """Names of older resets of the same application that are not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchApp:
+    """Change the application's resource by a merge patch; only the very one that was seen."""
+
+    uid: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, None] = field(default_factory=dict)
+    """Fields of the status that are forgotten."""
+
+
+ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDecision:
+    """What a pass over a reset has come to; the actions are done in order, the status is written after them."""
+
+    actions: Sequence[ResetAction] = ()
+    status: StreamsResetStatus | None = None
+    """None leaves it."""
+    events: Sequence[Event] = ()
+    again_after: float | None = None
+    """Seconds after which to look again; None if nothing is left to be done."""

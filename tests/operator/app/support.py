@@ -1,10 +1,10 @@
 """What passes over apps and over resets are tested in."""
 
-from millrace_operator.app.context import ControllerContext
-from millrace_operator.cluster.act import Executor
+from millrace_operator.app.app_controller import ControllerContext
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
-from millrace_operator.cluster.instances import InstanceStatusClient
+from millrace_operator.cluster.executor import Executor
+from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.observe import PlanJobOutputs
 
 
@@ -14,7 +14,7 @@ class PassWorld:
     Args:
         server: The API server.
         requests: What it is asked with.
-        kafka: The hands on Kafka.
+        kafka: The service for the brokers.
         brokers: What is known of brokers.
     """
 
@@ -26,7 +26,7 @@ class PassWorld:
             resources=resources,
             children=children,
             instances=instances,
-            hands=Executor(requests, resources, children),
+            executor=Executor(requests, resources, children),
             outputs=PlanJobOutputs(requests),
             recorder=EventRecorder(requests, "operator-0"),
             kafka=kafka,

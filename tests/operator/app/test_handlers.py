@@ -5,9 +5,9 @@ import pytest
 
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
 from millrace_operator.app.metrics import OperatorMetrics
-from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS
+from millrace_operator.model import ResourceRef
 
 
 class Keys:
@@ -44,7 +44,7 @@ def obj(version, generation=1, **metadata):
     return {"metadata": {**fields, "resourceVersion": str(version)}, "spec": {}}
 
 
-ORDERS = Ref("StreamsApp", "shop", "orders")
+ORDERS = ResourceRef("StreamsApp", "shop", "orders")
 
 
 def test_what_a_user_does_is_urgent(handlers, keys):

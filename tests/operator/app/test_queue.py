@@ -5,7 +5,8 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_operator.app.queue import Backoff, WorkQueue, WorkSchedule
+from millrace_operator.app.backoff import Backoff
+from millrace_operator.app.queue import WorkQueue, WorkSchedule
 
 
 def test_key_waits_once_however_often_it_is_added():

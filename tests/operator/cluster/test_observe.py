@@ -2,10 +2,9 @@
 
 import pytest
 
-from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, RESETS
 from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses, desired_from, desired_reset_from
-from millrace_operator.cluster.relist import relist
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import Key
 

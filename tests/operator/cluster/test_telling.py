@@ -5,9 +5,9 @@ import pytest
 from millrace.manifest import StreamsAppStatus
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import status_patch, write_status
 from millrace_operator.cluster.kinds import APPS, EVENTS
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.cluster.status import status_patch, write_status
 from millrace_operator.model import Event
 
 PATH = "/apis/streams.millrace.dev/v1alpha1/namespaces/shop/streamsapps/orders"

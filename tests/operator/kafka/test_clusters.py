@@ -18,11 +18,9 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
-from millrace_operator.kafka.actions import SetOffsets
+from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import client_config
-from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
+from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers, SetOffsets
 from millrace_operator.reconcile import consumer_group
 
 pytestmark = pytest.mark.broker

@@ -4,8 +4,7 @@ import pytest
 from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import AllowedAccess
+from millrace_operator.kafka.client_config import AllowedAccess, Credentials
 
 pytestmark = pytest.mark.broker
 

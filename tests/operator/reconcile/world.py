@@ -24,8 +24,8 @@ from millrace.plan.model import (
     TopologyPlan,
 )
 from millrace_operator import model
-from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
-from millrace_operator.app.stalled import described as words_of
+from millrace_operator.app.refusals import Refusal, carry_out, with_refusals
+from millrace_operator.app.refusals import description_of as words_of
 from millrace_operator.children import naming
 from millrace_operator.children.naming import (
     APP_LABEL,
@@ -49,7 +49,7 @@ from millrace_operator.model import (
     Topic,
 )
 from millrace_operator.reconcile.children_view import seconds
-from millrace_operator.reconcile.ownership import described, is_own
+from millrace_operator.reconcile.ownership import conflict_message, is_own
 from millrace_operator.reconcile.reconciler import reconcile
 
 APP = "words"
@@ -429,7 +429,7 @@ class World:
             self.found_taken.pop(key, None)
             return
         if action.uid is None and not is_own(key, seen, APP, self.uid):
-            raise TakenError(key, described(seen, APP))
+            raise TakenError(key, conflict_message(seen, APP))
         if seen is None or (action.uid is not None and seen["metadata"]["uid"] != action.uid):
             raise RefusedError(f"{key.name} is gone or is another one")
         if seen["metadata"].get("deletionTimestamp"):

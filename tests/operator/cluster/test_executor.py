@@ -3,11 +3,11 @@
 import pytest
 
 from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, labels, owner_reference
-from millrace_operator.cluster.act import Executor, NameTakenError, StaleError
 from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
 from millrace_operator.model import Apply, Delete, DrainPod, Key, ProvisionTopics, Release, ResizeClaim, SetFinalizer
-from millrace_operator.resets.model import PatchApp
+from millrace_operator.resets.reconciler import PatchApp
 
 LABELS = labels("orders")
 MANIFEST_OF_R = "orders-rev-r"

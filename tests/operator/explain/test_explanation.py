@@ -14,10 +14,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from millrace_operator.explain.explanation import Explanation, ProcessingState, explain, rendered
 from millrace_operator.explain.facts import Facts
-from millrace_operator.explain.findings import Explanation, ProcessingState, explain
-from millrace_operator.explain.showing import shown
-from millrace_operator.explain.words import Severity
+from millrace_operator.explain.findings import Severity
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(path.stem for path in RECORDED.glob("*.yaml"))
@@ -320,7 +319,7 @@ def test_json_and_text_tell_the_same(name: str) -> None:
     explanation = explain(recorded(name))
     data = json.loads(json.dumps(explanation.to_dict()))
     console = Console(file=StringIO(), width=400)
-    console.print(shown(explanation))
+    console.print(rendered(explanation))
     text = "".join(console.file.getvalue().split())
     assert data["verdict"] == explanation.verdict
     assert len(data["findings"]) == len(explanation.findings)

@@ -22,15 +22,13 @@ from millrace.errors import ConfigError
 from millrace.manifest import StreamsApp, check
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
-from millrace_operator.app.refs import Ref
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.kafka.actions import KafkaAction
+from millrace_operator.kafka.client_config import Credentials, needed_secrets
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.credentials import Credentials, needed_secrets
-from millrace_operator.model import DesiredApp, KafkaState, Key, Object
+from millrace_operator.model import DesiredApp, KafkaAction, KafkaState, Key, Object, ResourceRef
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.topics import internal_topics
 from millrace_operator.resets.reconciler import ResetQuestion
@@ -70,14 +68,14 @@ class KafkaService:
         self._clusters = clusters
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: dict[Ref, _Kept] = {}
-        self._uids: dict[Ref, str] = {}
-        self._internal: dict[Ref, frozenset[str]] = {}
-        self._doubtful: set[Ref] = set()
+        self._kept: dict[ResourceRef, _Kept] = {}
+        self._uids: dict[ResourceRef, str] = {}
+        self._internal: dict[ResourceRef, frozenset[str]] = {}
+        self._doubtful: set[ResourceRef] = set()
 
     def observe(self, desired: DesiredApp, objects: Mapping[Key, Object]) -> KafkaState:
         """Return what an application's brokers say; never raises."""
-        app = app_of(desired)
+        app = manifest_of(desired)
         if app is None:
             return KafkaState(error="the manifest has problems", reason="Unknown")
         ref = _ref(desired)
@@ -100,7 +98,7 @@ class KafkaService:
             StreamsError: They do not tell.
             ApiError: The credentials could not be read.
         """
-        app = app_of(desired)
+        app = manifest_of(desired)
         if app is None:
             raise ConfigError("the manifest of the StreamsApp has problems")
         credentials = self._credentials(_ref(desired), app)
@@ -113,11 +111,11 @@ class KafkaService:
             StreamsError: It could not be done.
             ApiError: The credentials could not be read.
         """
-        app = app_of(desired)
+        app = manifest_of(desired)
         if app is not None:
             self._clusters.act(app, self._credentials(_ref(desired), app, deleting=desired.deleting), action)
 
-    def forget(self, ref: Ref) -> None:
+    def forget(self, ref: ResourceRef) -> None:
         """Close what was kept for an application that is gone."""
         with self._lock:
             self._kept.pop(ref, None)
@@ -131,7 +129,7 @@ class KafkaService:
         """Close all connections."""
         self._clusters.close()
 
-    def _internal_topics(self, ref: Ref, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
+    def _internal_topics(self, ref: ResourceRef, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
         """Return what Purge has to delete: the internal topics of the status and of all plans, also of those seen before."""
         listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
         named = {name for plan in plans for name in internal_topics(plan)}
@@ -140,7 +138,7 @@ class KafkaService:
             known = self._internal[ref] = before.union(listed, named)
         return known if desired.deleting else frozenset(listed)
 
-    def _credentials(self, ref: Ref, app: StreamsApp, *, deleting: bool = False) -> Credentials:
+    def _credentials(self, ref: ResourceRef, app: StreamsApp, *, deleting: bool = False) -> Credentials:
         secrets = needed_secrets(app.spec)
         with self._lock:
             kept = self._kept.get(ref)
@@ -171,7 +169,7 @@ class KafkaService:
         return {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
 
 
-def app_of(desired: DesiredApp) -> StreamsApp | None:
+def manifest_of(desired: DesiredApp) -> StreamsApp | None:
     """Return what is desired as a model, or None if its spec breaks a rule."""
     metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
     manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
@@ -201,5 +199,5 @@ def _decoded(value: str) -> bytes:
         return b""
 
 
-def _ref(desired: DesiredApp) -> Ref:
-    return Ref(APPS.kind, desired.namespace, desired.name)
+def _ref(desired: DesiredApp) -> ResourceRef:
+    return ResourceRef(APPS.kind, desired.namespace, desired.name)

@@ -12,19 +12,29 @@ from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.admin_requests import pause
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import Condition
-from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
-from millrace_operator.app.failures import FailedError, TransientError
-from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, AppController
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import RenewalLimiter
+from millrace_operator.app.app_controller import AppController
+from millrace_operator.app.backoff import STALE_SECONDS, TRANSIENT_FAILURES, FailedError, TransientError
+from millrace_operator.app.renewal_limiter import RenewalLimiter
 from millrace_operator.children import naming
 from millrace_operator.children.naming import labels
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Apply, Decision, Delete, DeleteTopics, Event, KafkaState, Key, Renewal, SetFinalizer
-from millrace_operator.resets.model import PatchApp
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.model import (
+    Apply,
+    Decision,
+    Delete,
+    DeleteTopics,
+    Event,
+    KafkaState,
+    Key,
+    Renewal,
+    ResourceRef,
+    SetFinalizer,
+)
+from millrace_operator.resets.reconciler import PatchApp
 
-REF = Ref("StreamsApp", "shop", "orders")
+REF = ResourceRef("StreamsApp", "shop", "orders")
 PATH = APPS.path("shop", "orders")
 MAP = {
     "apiVersion": "v1",
@@ -75,8 +85,7 @@ class World(PassWorld):
         super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: self.answered.set()))
         self.decisions = []
         self.observed = []
-        self.actions_counted = 0
-        self.passes = AppController(self.cluster, self.decide, self.brokers, 30.0, self.count)
+        self.passes = AppController(self.cluster, self.decide, self.brokers, 30.0)
         self.change(SPEC)
 
     def change(self, spec, generation=1):
@@ -105,9 +114,6 @@ class World(PassWorld):
             return served(method, url, body, content_type)
 
         self.server._answer = refusing
-
-    def count(self):
-        self.actions_counted += 1
 
     def run(self, *decisions, failures=0):
         """Make a pass that comes to this decision; put off, it is made when the brokers have answered."""
@@ -157,7 +163,7 @@ def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
     """A decision asks, the passes that follow are told that it is its turn; gone, it leaves its turn to another."""
     woken = []
     world.passes.renewals = RenewalLimiter(1, woken.append)
-    other = Ref("StreamsApp", "shop", "returns")
+    other = ResourceRef("StreamsApp", "shop", "returns")
     wish = Renewal(left=2, coming=False)
     world.run(Decision(renewal=wish))
     world.passes.renewals.tell(other, wish)
@@ -227,7 +233,13 @@ def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
     world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
     uid = world.server.objects[PATH]["metadata"]["uid"]
     forget = PatchApp(uid, status={"stableRevision": None})
-    world.passes.after_action = lambda: world.cluster.hands.patch_app("shop", "orders", forget)
+    do = world.cluster.executor.do
+
+    def do_and_forget(action, app):
+        do(action, app)
+        world.cluster.executor.patch_app("shop", "orders", forget)
+
+    world.cluster.executor.do = do_and_forget
     decision = Decision((SetFinalizer(True),), StreamsAppStatus(stable_revision="old", replicas=1))
     assert world.run(decision) == STALE_SECONDS
     assert "stableRevision" not in world.server.objects[PATH]["status"]

@@ -132,7 +132,7 @@ def condition_of(status: StreamsAppStatus, kind: ConditionType) -> Condition | N
     return next((item for item in status.conditions if item.type == kind), None)
 
 
-def described(action: Action) -> str:
+def description_of(action: Action) -> str:
     """Return an action in a few words, without what it writes."""
     match action:
         case _ if hasattr(action, "object"):

@@ -16,9 +16,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.kinds import APPS
-from millrace_operator.model import Object, Renewal, RenewalPermit
+from millrace_operator.model import Object, Renewal, RenewalPermit, ResourceRef
 from millrace_operator.reconcile.reasons import ConditionReason
 
 _PATIENCE_SECONDS: Final = 600.0
@@ -43,30 +42,32 @@ class RenewalLimiter:
         clock: Seconds that only go forward.
     """
 
-    def __init__(self, most: int, wake: Callable[[Ref], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, most: int, wake: Callable[[ResourceRef], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._most = most
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._turns: dict[Ref, _Turn] = {}
-        self._waiting: dict[Ref, None] = {}
+        self._turns: dict[ResourceRef, _Turn] = {}
+        self._waiting: dict[ResourceRef, None] = {}
 
     def resume(self, apps: Iterable[Object]) -> None:
         """Give the turn back to those applications that had it when an operator ended."""
         with self._lock:
             for app in apps if self._most else ():
                 if _is_under_way(app):
-                    ref = Ref(APPS.kind, app["metadata"]["namespace"], app["metadata"]["name"])
+                    ref = ResourceRef(APPS.kind, app["metadata"]["namespace"], app["metadata"]["name"])
                     self._turns.setdefault(ref, _Turn(None, self._clock()))
 
-    def turn_of(self, ref: Ref) -> RenewalPermit:
+    def turn_of(self, ref: ResourceRef) -> RenewalPermit:
         """Return whether it is an application's turn."""
         if not self._most:
             return "Never"
         with self._lock:
             return "Now" if ref in self._turns else "Waits"
 
-    def tell(self, ref: Ref, renewal: Renewal | None) -> None:
+    def tell(self, ref: ResourceRef, renewal: Renewal | None) -> None:
         """Take what an application needs a turn for, which may come at once; None ends it."""
         if not self._most:
             return
@@ -84,7 +85,7 @@ class RenewalLimiter:
         for each in woken:
             self._wake(each)
 
-    def _next(self) -> Iterator[Ref]:
+    def _next(self) -> Iterator[ResourceRef]:
         """End turns of which nothing comes, and yield the applications whose turn it is then."""
         now = self._clock()
         for ref in [ref for ref, turn in self._turns.items() if now - turn.since > _patience(turn)]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from millrace_operator.explain.facts import Facts, Object
-from millrace_operator.explain.words import Finding, Severity, age
+from millrace_operator.explain.findings import Finding, Severity, age
 from millrace_operator.reconcile.reasons import REASONS
 
 _OPERATOR_ANSWERS_WITHIN_SECONDS: Final = 60

@@ -5,12 +5,11 @@ import threading
 
 import pytest
 
-from millrace_operator.app import brokers as module
-from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
-from millrace_operator.app.refs import Ref
-from millrace_operator.model import ConsumerGroup, KafkaState
+from millrace_operator.kafka import state_cache as module
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.model import ConsumerGroup, KafkaState, ResourceRef
 
-REF = Ref("StreamsApp", "shop", "orders")
+REF = ResourceRef("StreamsApp", "shop", "orders")
 DEADLINE = 60
 
 
@@ -211,7 +210,7 @@ def test_many_applications_at_rest_are_asked_about_in_turn(state, now):
     """Each pass of an application at rest asks for itself while they are few; of a thousand a part does."""
     few, many = 10, 1000
     for count, asked in ((few, few), (many, 0)):
-        refs = [Ref("StreamsApp", f"space-{count}", f"app-{number}") for number in range(count)]
+        refs = [ResourceRef("StreamsApp", f"space-{count}", f"app-{number}") for number in range(count)]
         for ref in refs:
             state(lambda: KafkaState(brokers=3), ref=ref)
         now[0] += 30
@@ -228,7 +227,7 @@ def test_cluster_that_does_not_answer_leaves_threads_for_others(brokers, state):
     silent = Slow(KafkaState(error="away", reason="Unreachable"))
     for number in range(200):
         with pytest.raises(AnswerAwaitedError):
-            brokers.state(Ref("StreamsApp", "shop", f"app-{number}"), silent, 1, "silent:9092")
+            brokers.state(ResourceRef("StreamsApp", "shop", f"app-{number}"), silent, 1, "silent:9092")
     assert state(lambda: KafkaState(brokers=3), cluster="well:9092").brokers == 3
     silent.go.set()
 
@@ -239,7 +238,7 @@ def test_many_clusters_that_do_not_answer_leave_threads_for_those_that_do(broker
     silent = Slow(KafkaState(error="away", reason="Unreachable"))
     for number in range(200):
         with pytest.raises(AnswerAwaitedError):
-            brokers.state(Ref("StreamsApp", "shop", f"app-{number}"), silent, 1, f"silent-{number}:9092")
+            brokers.state(ResourceRef("StreamsApp", "shop", f"app-{number}"), silent, 1, f"silent-{number}:9092")
     now[0] += 5
     assert state(lambda: KafkaState(brokers=2), cluster="well:9092").brokers == 2
     silent.go.set()
@@ -251,7 +250,7 @@ def test_clusters_are_asked_in_turn(brokers, changes):
 
     def ask(cluster, number, question):
         with pytest.raises(AnswerAwaitedError):
-            brokers.state(Ref("StreamsApp", cluster, f"app-{number}"), question, 1, f"{cluster}:9092")
+            brokers.state(ResourceRef("StreamsApp", cluster, f"app-{number}"), question, 1, f"{cluster}:9092")
 
     def note(cluster):
         order.put(cluster)

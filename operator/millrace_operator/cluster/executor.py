@@ -1,17 +1,22 @@
-"""Carries out actions on Kubernetes. Each may be done twice, and may find that it has been done."""
+"""Carries out actions on Kubernetes. Each may be done twice, and may find that it has been done.
+
+Writes the status of a resource, and only what differs.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
 
 from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, RETAINED_LABEL
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, ResourceKind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Action, Apply, Delete, DrainPod, Key, Object, Release, ResizeClaim, SetFinalizer
-from millrace_operator.reconcile.ownership import controller_of, described, is_own
-from millrace_operator.resets.model import PatchApp
+from millrace_operator.reconcile.ownership import conflict_message, controller_of, is_own
+from millrace_operator.resets.reconciler import PatchApp
 
 
 class StaleError(Exception):
@@ -124,7 +129,7 @@ class Executor:
         found = {**found, "kind": kind.kind}
         own_name = app["metadata"]["name"]
         if not is_own(Key(kind.kind, name), found, own_name, app["metadata"]["uid"]):
-            raise NameTakenError(Key(kind.kind, name), described(found, own_name))
+            raise NameTakenError(Key(kind.kind, name), conflict_message(found, own_name))
         self._children.put(kind, found)
         if "deletionTimestamp" in found["metadata"]:
             raise StaleError(f"{kind.kind} {name} is being deleted")
@@ -231,18 +236,37 @@ class Executor:
             self._resources.put(kind, answer)
 
 
-def crash_after(actions: int | None) -> Callable[[], None]:
-    """Return what to call after each action: it ends the process after so many of them. For tests only.
+def status_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that makes one of the other; empty if they are alike.
 
-    Args:
-        actions: How many actions may be done; None for no end.
+    >>> status_patch({"replicas": 1, "lag": {"total": 5, "trend": "Steady"}}, {"replicas": 2, "lag": {"total": 5}})
+    {'replicas': 2, 'lag': {'trend': None}}
     """
-    done = 0
+    patch: dict[str, Any] = {}
+    for name, value in new.items():
+        known = old.get(name)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            if inner := status_patch(known, value):
+                patch[name] = inner
+        elif value != known or name not in old:
+            patch[name] = value
+    return patch | {name: None for name in old if name not in new}
 
-    def count() -> None:
-        nonlocal done
-        done += 1
-        if done == actions:
-            os._exit(137)
 
-    return count
+def write_status(requests: Requests, cache: Cache, kind: ResourceKind, resource: Object, status: BaseModel) -> bool:
+    """Write a status if it differs from that of the resource as it was read, and say whether it did.
+
+    The resource must still be the one that was read: a status is derived from the one before it.
+
+    Raises:
+        ApiError: The API server refused; 409 if the resource has changed since, 404 if it is gone.
+    """
+    new = status.model_dump(mode="json", by_alias=True, exclude_none=True)
+    patch = status_patch(resource.get("status") or {}, new)
+    if not patch:
+        return False
+    metadata = resource["metadata"]
+    versioned = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
+    body = {"metadata": versioned, "status": patch}
+    cache.put(kind, requests.patch(kind, metadata["namespace"], metadata["name"], body, "status"))
+    return True

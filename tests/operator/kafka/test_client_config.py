@@ -4,15 +4,15 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import ConfigError
-from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import (
+from millrace_operator.kafka.client_config import (
     AllowedAccess,
+    Credentials,
     TokenEndpointNotAllowedError,
     client_config,
     client_settings,
     is_allowed,
 )
+from millrace_operator.kafka.clusters import KafkaClusters
 
 
 def admin_settings(app, credentials=None):

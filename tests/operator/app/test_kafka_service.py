@@ -8,7 +8,7 @@ from tests.operator.kafka.support import count_plan, patient_clusters, streams_a
 
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import InternalTopicStatus
-from millrace_operator.app.kafka_hands import KafkaService
+from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import AppRevision, DesiredApp, KafkaState, Key

@@ -2,10 +2,9 @@
 
 import pytest
 
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import RenewalLimiter
+from millrace_operator.app.renewal_limiter import RenewalLimiter
 from millrace_operator.cluster.kinds import APPS
-from millrace_operator.model import Renewal
+from millrace_operator.model import Renewal, ResourceRef
 
 BEGIN = Renewal(left=3, coming=False)
 HOUR = 3600
@@ -23,7 +22,7 @@ class Clock:
 
 def app(name):
     """Return the name of an application."""
-    return Ref(APPS.kind, "shop", name)
+    return ResourceRef(APPS.kind, "shop", name)
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
-"""The operator against a real API server, with pretended pods and brokers: for tests and measures of the operator alone.
+"""The operator against a real API server, with simulated pods and brokers: for tests and measures of the operator alone.
 
-`python -m e2e.pretend` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
-well, and plan Jobs print the plan of a topology without state. `PRETEND_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names. With `PRETEND_BROKERS=real` brokers are those of the manifest, and the topology has a
+`python -m e2e.simulation` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
+well, and plan Jobs print the plan of a topology without state. `SIMULATED_BUG_IN`, names separated by commas, has reconciliation
+raise for the applications of these names. With `SIMULATED_BROKERS=real` brokers are those of the manifest, and the topology has a
 store.
 
 `Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
@@ -23,16 +23,12 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from millrace.plan.model import PlannedChangelogTopic, PlannedSubtopology, TopologyPlan
-from millrace_operator.app.context import Kafka
-from millrace_operator.app.kafka_hands import KafkaService
-from millrace_operator.app.logs import configure_logs
-from millrace_operator.app.operator import Operator, Outside, api_client
-from millrace_operator.app.settings import settings_from
+from millrace_operator.app.operator import Operator, api_client
+from millrace_operator.app.settings import configure_logs, settings_from
 from millrace_operator.children import naming
 from millrace_operator.children.naming import DRAIN_ANNOTATION
-from millrace_operator.cluster.instances import InstanceStatusClient
+from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.observe import PlanJobOutputs
-from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.model import (
     ConsumerGroup,
     ConsumerGroupMember,
@@ -47,7 +43,7 @@ from millrace_operator.model import (
 from millrace_operator.reconcile.reconciler import reconcile
 
 INPUT = "input"
-NODE = "pretended"
+NODE = "simulated"
 _PARTITIONS = 8
 
 
@@ -66,7 +62,7 @@ def plan_with_a_store(application_id: str) -> TopologyPlan:
 
 
 def manifest(name: str, **spec: Any) -> dict[str, Any]:
-    """Return a StreamsApp for pretended brokers."""
+    """Return a StreamsApp for simulated brokers."""
     return {
         "apiVersion": "streams.millrace.dev/v1alpha1",
         "kind": "StreamsApp",
@@ -82,7 +78,7 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
-class PretendedKafka(Kafka):
+class SimulatedKafka:
     """Brokers that have all topics, and a group of all pods that were not told to leave."""
 
     def observe(self, desired, objects):
@@ -91,7 +87,7 @@ class PretendedKafka(Kafka):
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
     def observe_for_reset(self, desired, question):
-        """Resets are not pretended."""
+        """Resets are not simulated."""
         raise NotImplementedError
 
     def act(self, desired, action):
@@ -115,7 +111,7 @@ def _group(desired: DesiredApp, objects: Mapping[Key, Any]) -> ConsumerGroup | N
     return ConsumerGroup("Stable", members=members) if members else None
 
 
-class PretendedInstances(InstanceStatusClient):
+class SimulatedInstances(InstanceStatusClient):
     """Pods that do well, and leave when they are told."""
 
     def ask(self, pods):
@@ -134,7 +130,7 @@ def _is_drained(pod: Mapping[str, Any]) -> bool:
     return DRAIN_ANNOTATION in pod["metadata"].get("annotations", {})
 
 
-class PretendedOutputs(PlanJobOutputs):
+class SimulatedOutputs(PlanJobOutputs):
     """Plan Jobs that print a plan."""
 
     make = staticmethod(plan)
@@ -148,7 +144,7 @@ class PretendedOutputs(PlanJobOutputs):
         }
 
 
-class OutputsWithAStore(PretendedOutputs):
+class OutputsWithAStore(SimulatedOutputs):
     """Plan Jobs that print the plan of a topology with a changelog."""
 
     make = staticmethod(plan_with_a_store)
@@ -212,7 +208,7 @@ class Kubelet:
         ready = {
             "type": "Ready",
             "status": "True",
-            "reason": "Pretended",
+            "reason": "Simulated",
             "message": "",
             "lastHeartbeatTime": now,
             "lastTransitionTime": now,
@@ -288,22 +284,24 @@ def main() -> int:
     """Run the operator."""
     settings = settings_from(os.environ)
     configure_logs(settings)
-    bugs = set(filter(None, os.environ.get("PRETEND_BUG_IN", "").split(",")))
+    bugs = set(filter(None, os.environ.get("SIMULATED_BUG_IN", "").split(",")))
 
     def decide(desired: DesiredApp, observed: ObservedApp) -> Decision:
         if desired.name in bugs:
-            raise ZeroDivisionError("pretended bug")
+            raise ZeroDivisionError("simulated bug")
         return reconcile(desired, observed)
 
-    api = api_client(settings.workers)
-    return Operator(settings, decide, api, outside).run()
-
-
-def outside(requests) -> Outside:
-    """Return what is pretended."""
-    if os.environ.get("PRETEND_BROKERS") == "real":
-        return Outside(KafkaService(requests, KafkaClusters()), PretendedInstances(), OutputsWithAStore(requests))
-    return Outside(PretendedKafka(), PretendedInstances(), PretendedOutputs(requests))
+    operator = Operator(settings, api_client(settings.workers))
+    operator._apps.reconcile = decide
+    context = operator._context
+    context.instances.close()
+    context.instances = SimulatedInstances()
+    if os.environ.get("SIMULATED_BROKERS") == "real":
+        context.outputs = OutputsWithAStore(context.requests)
+    else:
+        context.outputs = SimulatedOutputs(context.requests)
+        context.kafka = SimulatedKafka()
+    return operator.run()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from millrace.runtime.status import InputLag, RestoreProgress, StreamsStatus, TaskCounts, TaskStatus
-from millrace_operator.cluster.instances import InstanceStatusClient, instance
+from millrace_operator.cluster.instance_status import InstanceStatusClient, instance_status_from
 
 
 class Pod:
@@ -51,8 +51,8 @@ def pod():
 @pytest.fixture
 def instances(pod, monkeypatch):
     """What asks pods at this one's port, with patience for a slow machine."""
-    monkeypatch.setattr("millrace_operator.cluster.instances._CONNECT_SECONDS", 60.0)
-    monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status._CONNECT_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     instances = InstanceStatusClient(pod.server.server_address[1])
     yield instances
     instances.close()
@@ -149,7 +149,7 @@ class Dribble:
 )
 def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
     """Each byte comes in time, and the answer never: the deadline is for all of it, headers and body."""
-    monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []
     pod = Dribble(begin)
     instances = InstanceStatusClient(pod.port, lambda: now[0])
@@ -170,7 +170,7 @@ def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
 
 def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
     """However many they are: the pods of others are asked meanwhile."""
-    monkeypatch.setattr("millrace_operator.cluster.instances._DEADLINE_SECONDS", 60.0)
+    monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))
     instances = InstanceStatusClient()
@@ -201,7 +201,7 @@ def test_pod_that_is_gone_is_left_out():
 
 def test_answer_of_todays_runtime_is_understood():
     """Every figure is found where the runtime puts it."""
-    told = instance(
+    told = instance_status_from(
         status(
             error="boom",
             topology_hash="abc",
@@ -221,12 +221,12 @@ def test_answer_of_todays_runtime_is_understood():
 def test_instance_is_ready_when_all_its_tasks_run():
     """State RUNNING is not enough while a task is still being made."""
     running = {**status(), "tasks": [asdict(TaskStatus("0_0", "t", "RUNNING", 0))]}
-    assert instance(running).ready
-    assert not instance({**running, "tasks": [asdict(TaskStatus("0_0", "t", "CREATED", 0))]}).ready
-    assert not instance({**running, "state": "REBALANCING"}).ready
+    assert instance_status_from(running).ready
+    assert not instance_status_from({**running, "tasks": [asdict(TaskStatus("0_0", "t", "CREATED", 0))]}).ready
+    assert not instance_status_from({**running, "state": "REBALANCING"}).ready
 
 
 def test_answer_of_an_older_runtime_is_understood():
     """What it does not tell is not known."""
-    told = instance({"state": "RUNNING"})
+    told = instance_status_from({"state": "RUNNING"})
     assert (told.state, told.active, told.lag, told.busy_ratio) == ("RUNNING", 0, None, None)

@@ -149,14 +149,14 @@ def _told(pod: Object, data: bytes) -> InstanceStatus | None:
     """Return what a pod's answer says; None if it says nothing, or is another pod's."""
     try:
         status = json.loads(data)
-        told = instance(status)
+        told = instance_status_from(status)
     except (ValueError, TypeError, RecursionError):
         return None
     of_another = status.get("pod_uid") not in {None, "", _uid(pod)}
     return None if of_another else told
 
 
-def instance(status: Mapping[str, Any]) -> InstanceStatus:
+def instance_status_from(status: Mapping[str, Any]) -> InstanceStatus:
     """Return what a `/status` answer says, whatever version of the runtime it comes from.
 
     Raises:

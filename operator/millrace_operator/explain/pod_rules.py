@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from millrace_operator.explain.facts import Facts, Object
-from millrace_operator.explain.words import Finding, Severity, age
+from millrace_operator.explain.findings import Finding, Severity, age
 
 _IMAGE: Final = frozenset(
     {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError"}

@@ -19,8 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from millrace_operator.app.refs import Ref
-from millrace_operator.model import KafkaState
+from millrace_operator.model import KafkaState, ResourceRef
 
 log = logging.getLogger(__name__)
 
@@ -82,14 +81,14 @@ class KafkaStateCache:
         clock: Seconds that only go forward.
     """
 
-    def __init__(self, on_change: Callable[[Ref], None], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, on_change: Callable[[ResourceRef], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._on_change = on_change
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: dict[Ref, _Known] = {}
+        self._known: dict[ResourceRef, _Known] = {}
         self._threads = _Threads()
 
-    def state(self, ref: Ref, ask: Ask, generation: int, cluster: str = "") -> KafkaState:
+    def state(self, ref: ResourceRef, ask: Ask, generation: int, cluster: str = "") -> KafkaState:
         """Return the newest answer there is, without waiting; for a new manifest, one to a question asked since.
 
         Args:
@@ -124,20 +123,20 @@ class KafkaStateCache:
             known.handed_out = told
             return told
 
-    def cluster_id(self, ref: Ref) -> str | None:
+    def cluster_id(self, ref: ResourceRef) -> str | None:
         """Return what an application's brokers have called their cluster; None if they have not answered yet."""
         with self._lock:
             known = self._known.get(ref)
             return None if known is None or known.state is None else known.state.cluster_id
 
-    def changed(self, ref: Ref) -> None:
+    def changed(self, ref: ResourceRef) -> None:
         """Tell that an action has changed something: what is known is out of date."""
         with self._lock:
             known = self._known.setdefault(ref, _Known())
             known.outdated = True
             known.answered_in_time = True
 
-    def forget(self, ref: Ref) -> None:
+    def forget(self, ref: ResourceRef) -> None:
         """Forget an application that is gone."""
         with self._lock:
             self._known.pop(ref, None)
@@ -154,7 +153,7 @@ class KafkaStateCache:
         kept = max(_FRESH_SECONDS, len(self._known) / _MOST_PER_SECOND_AT_REST) if at_rest else _FRESH_SECONDS
         return known.state is None or now - known.asked_at >= kept
 
-    def _ask(self, ref: Ref, known: _Known, ask: Ask, generation: int) -> bool:
+    def _ask(self, ref: ResourceRef, known: _Known, ask: Ask, generation: int) -> bool:
         """Ask, and return whether the brokers have answered."""
         try:
             state = ask()

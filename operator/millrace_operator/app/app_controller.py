@@ -1,9 +1,10 @@
-"""One pass over one application: look, decide, act, tell.
+"""One pass over one application: observe, decide, act, report.
 
-What is told is true of what was done: where an action is refused, the status says so, and of which generation.
+What is reported is true of what was done: where an action is refused, the status says so, and for which generation.
 
-Before anything is done the resource is read once more: caches may be old, and to act for an application that has been deleted, or
-replaced by another of its name, would make what nobody removes. So a pass at rest costs no request, and one that acts costs one.
+Before anything is done the resource is read once more: caches may be old, and acting for an application that has been deleted,
+or replaced by another of its name, would create what nobody removes. So a pass at rest costs no request, and one that acts
+costs one.
 """
 
 from __future__ import annotations
@@ -15,20 +16,29 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
-from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
-from millrace_operator.app.context import ControllerContext
-from millrace_operator.app.failures import FailedError, TransientError, failure_of
+from millrace_operator.app.backoff import (
+    FIRST_FOLLOW_UP_SECONDS,
+    LONGEST_FOLLOW_UP_SECONDS,
+    REFUSED_SECONDS,
+    STALE_SECONDS,
+    TRANSIENT_FAILURES,
+    FailedError,
+    TransientError,
+    failure_of,
+)
 from millrace_operator.app.handlers import SELECTOR
-from millrace_operator.app.neighbours import neighbours
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import RenewalLimiter
-from millrace_operator.app.stalled import Refusal, carry_out, described, stalled_status, with_refusals
-from millrace_operator.cluster.act import NameTakenError, StaleError
-from millrace_operator.cluster.cache import APP_LABEL
+from millrace_operator.app.kafka_service import KafkaService
+from millrace_operator.app.refusals import Refusal, carry_out, description_of, stalled_status, with_refusals
+from millrace_operator.app.renewal_limiter import RenewalLimiter
+from millrace_operator.children.naming import APP_LABEL
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
+from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, CLAIMS, NAMESPACES, PODS, kind_of
-from millrace_operator.cluster.observe import desired_from
-from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
-from millrace_operator.cluster.status import write_status
+from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
 from millrace_operator.model import (
     Action,
     Apply,
@@ -43,6 +53,7 @@ from millrace_operator.model import (
     ObservedApp,
     ProvisionTopics,
     RemoveMembers,
+    ResourceRef,
     SetFinalizer,
 )
 from millrace_operator.reconcile.ownership import key_of
@@ -50,14 +61,7 @@ from millrace_operator.reconcile.status import timestamp
 
 log = logging.getLogger(__name__)
 
-STALE_SECONDS: Final = 0.5
 FORBIDDEN: Final = 403
-_FIRST_AGAIN_SECONDS: Final = 0.05
-_MOST_AGAIN_SECONDS: Final = 5.0
-_REFUSED_AGAIN_SECONDS: Final = 5.0
-"""How soon something that was refused is tried again at the earliest, where all else goes on."""
-TRANSIENT_FAILURES: Final = 4
-"""How often in a row something may fail that may pass by itself, before the user is told."""
 
 Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 
@@ -71,29 +75,45 @@ class _Taken(NamedTuple):
 
 
 @dataclass(slots=True)
+class ControllerContext:
+    """What the controllers share: the cluster as it is known, and how it and the brokers are reached."""
+
+    requests: Requests
+    resources: Cache
+    children: Cache
+    instances: InstanceStatusClient
+    executor: Executor
+    outputs: PlanJobOutputs
+    recorder: EventRecorder
+    kafka: KafkaService
+    operator_namespace: str
+    expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
+    """Whether the claims among an app's objects may grow."""
+    pod_monitors: bool = False
+
+
+@dataclass(slots=True)
 class AppController:
     """Makes passes over applications; safe to use from several threads, for different applications.
 
     Args:
-        cluster: The Kubernetes cluster.
+        context: How the cluster and the brokers are reached.
         reconcile: What decides.
-        brokers: What is known of brokers.
+        kafka_states: What is known of the brokers of applications.
         resync_seconds: When to look again if a decision does not say.
-        after_action: Called after each action; writing a status is one.
         renewals: Whose turn it is to have its pods renewed; by default nobody's ever.
     """
 
-    cluster: ControllerContext
+    context: ControllerContext
     reconcile: Reconcile
-    brokers: KafkaStateCache
+    kafka_states: KafkaStateCache
     resync_seconds: float
-    after_action: Callable[[], None] = lambda: None
     renewals: RenewalLimiter = field(default_factory=lambda: RenewalLimiter(0, lambda _: None))
-    _acted: dict[Ref, int] = field(default_factory=dict)
-    _taken: dict[Ref, dict[Key, _Taken]] = field(default_factory=dict)
+    _acted: dict[ResourceRef, int] = field(default_factory=dict)
+    _taken: dict[ResourceRef, dict[Key, _Taken]] = field(default_factory=dict)
     """What other people's objects under the names of children are, as passes have found."""
 
-    def run(self, ref: Ref, failures: int) -> float | None:
+    def run(self, ref: ResourceRef, failures: int) -> float | None:
         """Make a pass.
 
         Args:
@@ -108,7 +128,7 @@ class AppController:
             TransientError: Something did not answer, or was not ready.
             FailedError: Something is wrong; the resource's status says what.
         """
-        app = self.cluster.resources.get(APPS, ref.namespace, ref.name)
+        app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             self._forget(ref)
             return None
@@ -126,7 +146,7 @@ class AppController:
                 self._tell(ref, told)
             raise told from error
 
-    def _pass(self, ref: Ref, app: Object, desired: DesiredApp, failures: int) -> float:
+    def _pass(self, ref: ResourceRef, app: Object, desired: DesiredApp, failures: int) -> float:
         decision, seen = self._decide(ref, desired), app
         acted = 0
         self.renewals.tell(ref, decision.renewal)
@@ -136,8 +156,8 @@ class AppController:
 
         def do(action: Action) -> Refusal | None:
             nonlocal acted
-            log.info("%s: %s", ref, described(action))
-            now = self.cluster.resources.get(APPS, ref.namespace, ref.name) or app
+            log.info("%s: %s", ref, description_of(action))
+            now = self.context.resources.get(APPS, ref.namespace, ref.name) or app
             try:
                 if not self._do_unless_taken(ref, desired, now, action):
                     return None
@@ -147,38 +167,39 @@ class AppController:
                 causes.append(error)
                 return _refusal(action, error, failures)
             acted += 1
-            self.after_action()
             return None
 
         refusals = carry_out(decision.actions, do)
         if refusals:
             decision = with_refusals(desired, decision, refusals)
-        now = self.cluster.resources.get(APPS, ref.namespace, ref.name)
-        if decision.status is not None and now is not None and self._write_status(now, seen, decision):
-            self.after_action()
+        now = self.context.resources.get(APPS, ref.namespace, ref.name)
+        if decision.status is not None and now is not None:
+            self._write_status(now, seen, decision)
         for event in decision.events:
-            self.cluster.recorder.record(now or app, event)
+            self.context.recorder.record(now or app, event)
         again = self._again(ref, decision, acted)
         if refusals:
             may_wait = any(item.stops_the_rest for item in refusals)
             raise _RefusedActionsError(refusals, None if may_wait else again) from causes[0]
         return again
 
-    def _decide(self, ref: Ref, desired: DesiredApp) -> Decision:
-        cluster = self.cluster
-        objects = cluster.children.of_app(ref.namespace, ref.name)
+    def _decide(self, ref: ResourceRef, desired: DesiredApp) -> Decision:
+        context = self.context
+        objects = context.children.of_app(ref.namespace, ref.name)
         servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
-        kafka = self.brokers.state(ref, lambda: cluster.kafka.observe(desired, objects), desired.generation, servers)
+        kafka = self.kafka_states.state(
+            ref, lambda: context.kafka.observe(desired, objects), desired.generation, servers
+        )
         observed = ObservedApp(
             now=time.time(),
             objects=objects,
             kafka=kafka,
-            neighbours=neighbours(desired, cluster.resources, cluster.children, self.brokers.cluster_id),
-            instances=cluster.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
-            outputs=cluster.outputs.of(ref.namespace, objects),
-            storage_class_expandable=cluster.expandable(objects),
-            pod_monitors=cluster.pod_monitors,
-            operator_namespace=cluster.operator_namespace,
+            neighbours=neighbours_of(desired, context.resources, context.children, self.kafka_states.cluster_id),
+            instances=context.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
+            outputs=context.outputs.of(ref.namespace, objects),
+            storage_class_expandable=context.expandable(objects),
+            pod_monitors=context.pod_monitors,
+            operator_namespace=context.operator_namespace,
             taken=self._known_as_taken(ref, objects),
             renewal=self.renewals.turn_of(ref),
         )
@@ -188,7 +209,7 @@ class AppController:
             message = f"The operator failed on this resource, by its own fault: {type(error).__name__}: {error}"
             raise FailedError("OperatorError", message) from error
 
-    def _known_as_taken(self, ref: Ref, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
+    def _known_as_taken(self, ref: ResourceRef, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
         """Return what other people's objects there are, and forget their pods that have gone.
 
         Other objects are forgotten when their names can be had; nobody tries to have a pod's.
@@ -204,19 +225,19 @@ class AppController:
         """Return the resource as it is now; a pass that has looked at an older one ends."""
         metadata = app["metadata"]
         try:
-            now: dict[str, Any] = self.cluster.requests.get(APPS, metadata["namespace"], metadata["name"])
+            now: dict[str, Any] = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
         except ApiError as error:
             if error.not_found:
-                self.cluster.resources.remove(APPS, app)
+                self.context.resources.remove(APPS, app)
                 raise StaleError("the resource is gone") from error
             raise
         if _identity(now) != _identity(app):
-            self.cluster.resources.remove(APPS, app)
-            self.cluster.resources.put(APPS, now)
+            self.context.resources.remove(APPS, app)
+            self.context.resources.put(APPS, now)
             raise StaleError("the resource has changed")
         return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
 
-    def _do_unless_taken(self, ref: Ref, desired: DesiredApp, app: Object, action: Action) -> bool:
+    def _do_unless_taken(self, ref: ResourceRef, desired: DesiredApp, app: Object, action: Action) -> bool:
         """Carry out an action and return True, or False if the decision knew that it is about an object of somebody else.
 
         Raises:
@@ -237,16 +258,16 @@ class AppController:
 
     def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
         if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
-            act_on_kafka(self.cluster, self.brokers, desired, action)
+            act_on_kafka(self.context, self.kafka_states, desired, action)
             return
         if action == SetFinalizer(present=False):
             self._look_for_unknown(desired)
         try:
-            self.cluster.hands.do(action, app)
+            self.context.executor.do(action, app)
         except ApiError as error:
             if isinstance(action, SetFinalizer) or not self._loses_its_namespace(app, error):
                 raise
-            log.info("%s is left to the deletion of namespace %s", described(action), desired.namespace)
+            log.info("%s is left to the deletion of namespace %s", description_of(action), desired.namespace)
             if isinstance(action, Delete):
                 self._leave_to_its_namespace(desired.namespace, action.key)
 
@@ -260,15 +281,15 @@ class AppController:
         unknown: list[str] = []
         for kind in (PODS, CLAIMS):
             try:
-                found = self.cluster.requests.list(kind, desired.namespace, labelSelector=labels)["items"]
+                found = self.context.requests.list(kind, desired.namespace, labelSelector=labels)["items"]
             except ApiError as error:
                 if error.status != FORBIDDEN:
                     raise
                 continue  # the operator's rights go with the namespace, and so does what is in it
             for item in found:
                 name = item["metadata"]["name"]
-                is_known = self.cluster.children.get(kind, desired.namespace, name) is not None
-                if self.cluster.children.put(kind, item) and not is_known:
+                is_known = self.context.children.get(kind, desired.namespace, name) is not None
+                if self.context.children.put(kind, item) and not is_known:
                     unknown.append(f"{kind.kind} {name}")
         if unknown:
             raise StaleError(f"a watch has not told of {', '.join(unknown)} yet")
@@ -278,7 +299,7 @@ class AppController:
 
         A pod has its grace period yet, in which it writes: it is taken for gone when the watch says so, or when its time is over.
         """
-        kind, children = kind_of(key.kind), self.cluster.children
+        kind, children = kind_of(key.kind), self.context.children
         child = children.get(kind, namespace, key.name)
         if child is None:
             return
@@ -298,14 +319,14 @@ class AppController:
         if "is being terminated" in error.message:
             return True
         try:
-            namespace = self.cluster.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
+            namespace = self.context.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
         except ApiError as unknown:
             log.debug("%s", unknown)
             return False
         return "deletionTimestamp" in namespace["metadata"]
 
-    def _write_status(self, app: Object, seen: Object, decision: Decision) -> bool:
-        """Write the decision's status, and say whether it differed from the one that is there.
+    def _write_status(self, app: Object, seen: Object, decision: Decision) -> None:
+        """Write the decision's status if it differs from the one that is there.
 
         The pass's own actions may have changed the resource since it was seen, but neither its spec nor its status.
         """
@@ -313,57 +334,57 @@ class AppController:
         if _basis(app) != _basis(seen):
             raise StaleError("the resource has changed")
         try:
-            return write_status(self.cluster.requests, self.cluster.resources, APPS, app, decision.status)
+            write_status(self.context.requests, self.context.resources, APPS, app, decision.status)
         except ApiError as error:
             if error.conflict:
                 raise StaleError("the resource has changed") from error
             if error.not_found:
-                self.cluster.resources.remove(APPS, app)
+                self.context.resources.remove(APPS, app)
                 raise StaleError("the resource is gone") from error
             raise
 
-    def _again(self, ref: Ref, decision: Decision, acted: int) -> float:
+    def _again(self, ref: ResourceRef, decision: Decision, acted: int) -> float:
         """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
         if not acted:
             self._acted.pop(ref, None)
             again = self.resync_seconds if decision.again_after is None else decision.again_after
-            return max(again, _REFUSED_AGAIN_SECONDS) if decision.actions else again
+            return max(again, REFUSED_SECONDS) if decision.actions else again
         times = self._acted[ref] = self._acted.get(ref, 0) + 1
-        soon = min(_FIRST_AGAIN_SECONDS * 2.0 ** min(times - 1, 20), _MOST_AGAIN_SECONDS)
+        soon = min(FIRST_FOLLOW_UP_SECONDS * 2.0 ** min(times - 1, 20), LONGEST_FOLLOW_UP_SECONDS)
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
-    def _tell(self, ref: Ref, failure: FailedError) -> None:
+    def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
         """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
-        app = self.cluster.resources.get(APPS, ref.namespace, ref.name)
+        app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return
         status = stalled_status(desired_from(app), failure.reason, str(failure))
         try:
-            if write_status(self.cluster.requests, self.cluster.resources, APPS, app, status):
-                self.cluster.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
+            if write_status(self.context.requests, self.context.resources, APPS, app, status):
+                self.context.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
         except (ApiError, NotAllowedToWriteError) as error:
             log.error("%s: the status could not be written, so it does not tell of this: %s", ref, error)  # noqa: TRY400
 
-    def _forget(self, ref: Ref) -> None:
+    def _forget(self, ref: ResourceRef) -> None:
         self._acted.pop(ref, None)
         self._taken.pop(ref, None)
         self.renewals.tell(ref, None)
-        self.brokers.forget(ref)
-        self.cluster.kafka.forget(ref)
+        self.kafka_states.forget(ref)
+        self.context.kafka.forget(ref)
 
 
-def act_on_kafka(cluster: ControllerContext, brokers: KafkaStateCache, app: DesiredApp, action: Any) -> None:
+def act_on_kafka(context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: Any) -> None:
     """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
 
     It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.
     """
-    cluster.requests.check_may_write()
-    give_up_when(lambda: not cluster.requests.may_write)
+    context.requests.check_may_write()
+    give_up_when(lambda: not context.requests.may_write)
     try:
-        cluster.kafka.act(app, action)
+        context.kafka.act(app, action)
     finally:
         give_up_when(lambda: False)
-        brokers.changed(Ref(APPS.kind, app.namespace, app.name))
+        kafka_states.changed(ResourceRef(APPS.kind, app.namespace, app.name))
 
 
 class _RefusedActionsError(FailedError):
@@ -404,8 +425,10 @@ def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
                 "Change what refuses it (a quota, an admission policy, the operator's role), or what the spec says of it: "
                 "it is tried again."
             )
-            return Refusal(action, failure.reason, f"{described(action)}: the API server refuses it: {why}. {remedy}")
-    return Refusal(action, failure.reason, f"{described(action)}: {failure}")
+            return Refusal(
+                action, failure.reason, f"{description_of(action)}: the API server refuses it: {why}. {remedy}"
+            )
+    return Refusal(action, failure.reason, f"{description_of(action)}: {failure}")
 
 
 def _basis(app: Object) -> tuple[Any, ...]:

@@ -9,16 +9,15 @@ from tests.operator.kafka.support import count_plan, streams_app
 
 from millrace.plan import reset
 from millrace.records import TopicPartition
-from millrace_operator.app.brokers import AnswerAwaitedError, KafkaStateCache
-from millrace_operator.app.passes import STALE_SECONDS
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.reset_passes import ResetController
+from millrace_operator.app.backoff import STALE_SECONDS
+from millrace_operator.app.reset_controller import ResetController
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
-from millrace_operator.model import AppRevision, DeleteTopics, KafkaState
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.model import AppRevision, DeleteTopics, KafkaState, ResourceRef
 
-REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
+REF, APP = ResourceRef("StreamsReset", "default", "again"), ResourceRef("StreamsApp", "default", "app")
 INPUT = TopicPartition("in", 0)
 
 

@@ -3,10 +3,9 @@
 import pytest
 from tests.operator.kafka.support import count_plan
 
-from millrace_operator.app.neighbours import neighbours
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, STATEFUL_SETS
-from millrace_operator.cluster.observe import desired_from
+from millrace_operator.cluster.observe import desired_from, neighbours_of
 
 LABELS = {"streams.millrace.dev/app": "b"}
 
@@ -30,7 +29,7 @@ def found(first, second, *, children=(), ids=None, deleting=False):
         objects.put(kind, obj)
     if deleting:
         first["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    return neighbours(desired_from(first), resources, objects, lambda ref: (ids or {}).get(ref.name))
+    return neighbours_of(desired_from(first), resources, objects, lambda ref: (ids or {}).get(ref.name))
 
 
 def child(name, **fields):

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
-from millrace_operator.app.brokers import KafkaStateCache
-from millrace_operator.app.context import ControllerContext
-from millrace_operator.app.failures import failure_of
-from millrace_operator.app.neighbours import neighbours
-from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
-from millrace_operator.app.refs import Ref
+from millrace_operator.app.app_controller import ControllerContext, act_on_kafka
+from millrace_operator.app.backoff import STALE_SECONDS, failure_of
 from millrace_operator.children.naming import FINALIZER
-from millrace_operator.cluster.act import StaleError
+from millrace_operator.cluster.executor import StaleError, write_status
 from millrace_operator.cluster.kinds import APPS, RESETS, ResourceKind
-from millrace_operator.cluster.observe import desired_from, desired_reset_from
+from millrace_operator.cluster.observe import desired_from, desired_reset_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
-from millrace_operator.cluster.status import write_status
-from millrace_operator.model import Apply, Delete, Object, SetFinalizer
-from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
-from millrace_operator.resets.reconciler import has_ended, question_for, reconcile_reset, with_problem
+from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.model import Apply, Delete, Object, ResourceRef, SetFinalizer
+from millrace_operator.resets.reconciler import (
+    DesiredReset,
+    ObservedReset,
+    PatchApp,
+    ResetAction,
+    ResetDecision,
+    has_ended,
+    question_for,
+    reconcile_reset,
+    with_problem,
+)
 
 log = logging.getLogger(__name__)
 
@@ -34,18 +38,16 @@ class ResetController:
     """Makes passes over resets; safe to use from several threads, for different resets.
 
     Args:
-        cluster: The Kubernetes cluster and the hands on Kafka.
-        brokers: What is known of brokers, which what a reset does makes old.
-        after_action: Called after each action; writing a status is one.
+        context: How the cluster and the brokers are reached.
+        kafka_states: What is known of the brokers of applications.
     """
 
-    cluster: ControllerContext
-    brokers: KafkaStateCache
-    after_action: Callable[[], None] = lambda: None
+    context: ControllerContext
+    kafka_states: KafkaStateCache
 
-    def run(self, ref: Ref, failures: int) -> float | None:
+    def run(self, ref: ResourceRef, failures: int) -> float | None:
         """Make a pass; the arguments and what is returned and raised are those of `Passes.run`."""
-        resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name)
+        resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None:
             return None
         desired = desired_reset_from(resource)
@@ -61,7 +63,7 @@ class ResetController:
             log.debug("%s has failed %d times before", ref, failures)
             raise failure from error
 
-    def _pass(self, ref: Ref, resource: Object, desired: DesiredReset) -> float | None:
+    def _pass(self, ref: ResourceRef, resource: Object, desired: DesiredReset) -> float | None:
         if has_ended(desired.status) and FINALIZER not in desired.finalizers:
             return None
         name = desired.spec.app_ref.name if desired.spec else ""
@@ -73,43 +75,42 @@ class ResetController:
         for action in decision.actions:
             log.info("%s: %s", ref, type(action).__name__)
             self._do(resource, observed, action)
-            self.after_action()
-            resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name) or resource
-        if decision.status is not None and self._write(resource, decision.status):
-            self.after_action()
+            resource = self.context.resources.get(RESETS, ref.namespace, ref.name) or resource
+        if decision.status is not None:
+            self._write(resource, decision.status)
         for event in decision.events:
-            self.cluster.recorder.record(resource, event)
+            self.context.recorder.record(resource, event)
         return decision.again_after
 
     def _app(self, namespace: str, name: str) -> Object | None:
         """Return the application. One that is not known is asked for: who applies both may have the reset seen first."""
-        found = self.cluster.resources.get(APPS, namespace, name)
+        found = self.context.resources.get(APPS, namespace, name)
         if found is not None or not name:
             return found
         try:
-            self.cluster.resources.put(APPS, self.cluster.requests.get(APPS, namespace, name))
+            self.context.resources.put(APPS, self.context.requests.get(APPS, namespace, name))
         except ApiError as error:
             if error.not_found:
                 return None
             raise
-        return self.cluster.resources.get(APPS, namespace, name)
+        return self.context.resources.get(APPS, namespace, name)
 
     def _observe(self, desired: DesiredReset, name: str, app: Object | None) -> ObservedReset:
         of = desired_from(app) if app else None
-        cluster = self.cluster
-        near = neighbours(of, cluster.resources, cluster.children, self.brokers.cluster_id) if of else ()
+        context = self.context
+        near = neighbours_of(of, context.resources, context.children, self.kafka_states.cluster_id) if of else ()
         observed = ObservedReset(
             now=time.time(),
             app=of,
             claimants=tuple(str(item) for item in near if item.same_id),
-            objects=self.cluster.children.of_app(desired.namespace, name),
+            objects=self.context.children.of_app(desired.namespace, name),
             before=self._before(desired, name),
         )
         question = question_for(desired, observed)
         if question is None or observed.app is None:
             return observed
         try:
-            return replace(observed, brokers=self.cluster.kafka.observe_for_reset(observed.app, question))
+            return replace(observed, brokers=self.context.kafka.observe_for_reset(observed.app, question))
         except StreamsError as error:
             return replace(observed, problem=str(error))
 
@@ -117,7 +118,7 @@ class ResetController:
         """Return the names of older resets of the same application that are not finished."""
         others = sorted(
             (str(obj["metadata"].get("creationTimestamp", "")), obj["metadata"]["name"])
-            for obj in self.cluster.resources.of_kind(RESETS)
+            for obj in self.context.resources.of_kind(RESETS)
             if obj["metadata"]["namespace"] == desired.namespace
             and (obj.get("spec") or {}).get("appRef", {}).get("name") == app
             and not has_ended(desired_reset_from(obj).status)
@@ -131,46 +132,46 @@ class ResetController:
         for kind, known in ((RESETS, resource), (APPS, app)):
             metadata = known["metadata"]
             try:
-                now: dict[str, Any] = self.cluster.requests.get(kind, metadata["namespace"], metadata["name"])
+                now: dict[str, Any] = self.context.requests.get(kind, metadata["namespace"], metadata["name"])
             except ApiError as error:
                 if error.not_found:
-                    self.cluster.resources.remove(kind, known)
+                    self.context.resources.remove(kind, known)
                     raise StaleError(f"{kind.kind} {metadata['name']} is gone") from error
                 raise
             if _identity(kind, now) != _identity(kind, known):
-                self.cluster.resources.remove(kind, known)
-                self.cluster.resources.put(kind, now)
+                self.context.resources.remove(kind, known)
+                self.context.resources.put(kind, now)
                 raise StaleError(f"{kind.kind} {metadata['name']} has changed")
 
     def _do(self, resource: Object, observed: ObservedReset, action: ResetAction) -> None:
         if isinstance(action, SetFinalizer):
-            self.cluster.hands.do(action, resource)
+            self.context.executor.do(action, resource)
             return
         app = observed.app
         assert app is not None
         if isinstance(action, PatchApp):
-            self.cluster.hands.patch_app(app.namespace, app.name, action)
+            self.context.executor.patch_app(app.namespace, app.name, action)
         elif isinstance(action, Apply | Delete):
-            self.cluster.hands.do(action, resource)
+            self.context.executor.do(action, resource)
         else:
-            act_on_kafka(self.cluster, self.brokers, app, action)
+            act_on_kafka(self.context, self.kafka_states, app, action)
 
-    def _write(self, resource: Object, status: StreamsResetStatus) -> bool:
+    def _write(self, resource: Object, status: StreamsResetStatus) -> None:
         try:
-            return write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
+            write_status(self.context.requests, self.context.resources, RESETS, resource, status)
         except ApiError as error:
             if error.conflict or error.not_found:
                 raise StaleError("the reset has changed or is gone") from error
             raise
 
-    def _tell(self, ref: Ref, desired: DesiredReset, problem: str) -> None:
+    def _tell(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
         """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
-        resource = self.cluster.resources.get(RESETS, ref.namespace, ref.name)
+        resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None or has_ended(desired.status):
             return
         status = with_problem(desired_reset_from(resource).status or StreamsResetStatus(), problem)
         try:
-            write_status(self.cluster.requests, self.cluster.resources, RESETS, resource, status)
+            write_status(self.context.requests, self.context.resources, RESETS, resource, status)
         except (ApiError, NotAllowedToWriteError) as error:
             log.warning("%s: the status could not be written: %s", ref, error)
 
