@@ -23,6 +23,8 @@ from millrace.records import TopicPartition
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
+Json = dict[str, Any]
+"""An object, or a part of one, that is being built."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -156,7 +156,7 @@ def _told(pod: Object, data: bytes) -> ReportedStatus | None:
     return None if of_another else told
 
 
-def instance_status_from(status: Mapping[str, Any]) -> ReportedStatus:
+def instance_status_from(status: Object) -> ReportedStatus:
     """Return what a `/status` answer says, whatever version of the runtime it comes from.
 
     Raises:
@@ -190,7 +190,7 @@ def instance_status_from(status: Mapping[str, Any]) -> ReportedStatus:
     )
 
 
-def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(status: Object, name: str) -> Object:
     part = status.get(name)
     return part if isinstance(part, Mapping) else {}
 
