@@ -28,12 +28,13 @@ from millrace_operator.app.kafka_hands import KafkaHands
 from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, Outside, api_client
 from millrace_operator.app.settings import settings_from
-from millrace_operator.children import names
+from millrace_operator.children import naming
+from millrace_operator.children.naming import DRAIN_ANNOTATION
 from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
-from millrace_operator.kafka import KafkaClusters
-from millrace_operator.model import DRAIN, Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
-from millrace_operator.reconcile import reconcile
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
+from millrace_operator.reconcile.reconciler import reconcile
 
 INPUT = "input"
 NODE = "pretended"
@@ -99,7 +100,7 @@ def _group(desired: Desired, objects: Mapping[Key, Any]) -> Group | None:
         for key, obj in objects.items()
         if key.kind == "Pod" and key.name.removeprefix(f"{desired.name}-").isdigit() and not _is_drained(obj)
     ]
-    ids = {pod: f"{names.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
+    ids = {pod: f"{naming.member(pod, desired.uid)}-StreamThread-1-consumer" for pod in pods}
     members = tuple(Member(pod, pod, client_id=ids[pod]) for pod in sorted(pods))
     return Group("Stable", members=members) if members else None
 
@@ -120,7 +121,7 @@ class PretendedInstances(Instances):
 
 
 def _is_drained(pod: Mapping[str, Any]) -> bool:
-    return DRAIN in pod["metadata"].get("annotations", {})
+    return DRAIN_ANNOTATION in pod["metadata"].get("annotations", {})
 
 
 class PretendedOutputs(Outputs):

@@ -19,7 +19,10 @@ from tests.operator.children.apps import BOUND, FULL, SMALL, rendered, revision_
 
 from e2e.cluster import Cluster, tools
 from e2e.cluster.waiting import wait_for
-from millrace_operator.children import canonical_quantity, names, plan_job, pod_template
+from millrace_operator.children import naming
+from millrace_operator.children.canonical_form import canonical_quantity
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 from millrace_operator.reconcile.applying import needs_apply, stamped
 
 MANAGER = "millrace-operator"
@@ -336,7 +339,7 @@ def test_pods_are_admitted_where_restricted_is_enforced(api, name):
         if child["kind"] == "ServiceAccount":
             api.apply(child)
     running, planning = pod_template(app), plan_job(app)["spec"]["template"]
-    running["spec"]["volumes"].append({"name": names.STATE_VOLUME, "emptyDir": {}})
+    running["spec"]["volumes"].append({"name": naming.STATE_VOLUME, "emptyDir": {}})
     for template in (running, planning):
         api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
 

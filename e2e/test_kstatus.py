@@ -19,10 +19,10 @@ from e2e.cluster import tools
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import UNSEEN_GENERATION
 from millrace_operator.app.stalled import stalled_status
-from millrace_operator.children import TEMPLATE
+from millrace_operator.children.naming import PAUSE_ANNOTATION, TEMPLATE_ANNOTATION
 from millrace_operator.model import Member
-from millrace_operator.reconcile import REASONS, Reason, reconcile
-from millrace_operator.reconcile.annotations import PAUSE
+from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.reconcile.reconciler import reconcile
 
 HEALTH = Path(__file__).parents[1] / "charts/argocd/resource_customizations/streams.millrace.dev/StreamsApp/health.lua"
 
@@ -125,7 +125,7 @@ def suspending() -> World:
 def paused() -> World:
     """Return an application that the operator is told to leave alone."""
     world = running()
-    world.annotations[PAUSE] = "true"
+    world.annotations[PAUSE_ANNOTATION] = "true"
     world.run(30)
     return world
 
@@ -187,7 +187,7 @@ def renewal_failed() -> World:
     world = World()
     world.run(300)
     (pod,) = world.pods()
-    pod["metadata"]["annotations"][TEMPLATE] = "another"
+    pod["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "another"
     world.programs[world.manifest["image"]] = Program(crashes=True)
     world.start_pods = lambda: None  # type: ignore[method-assign]  # the one that runs does not notice
     world.run(300)

@@ -19,7 +19,9 @@ from e2e.pretend import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_operator_process import World
 from millrace.manifest import StreamsAppSpec
-from millrace_operator.children import APP_UID, RETAINED, RETAINED_KEY, labels, names
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import RETAINED_KEY
+from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, labels
 from millrace_operator.cluster.act import Hands, StaleError
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MONITORS
@@ -66,7 +68,7 @@ FOREIGN: dict[str, Callable[[str], tuple[str, str, str, dict[str, Any]]]] = {
     "plan-policy": lambda app: (
         "networking.k8s.io/v1",
         "NetworkPolicy",
-        names.plan_network_policy(app),
+        naming.plan_network_policy(app),
         {"spec": {"podSelector": SELECTOR}},
     ),
     "monitor": lambda app: (
@@ -81,12 +83,12 @@ FOREIGN: dict[str, Callable[[str], tuple[str, str, str, dict[str, Any]]]] = {
         app,
         {"spec": {"replicas": 0, "serviceName": "legacy", "selector": SELECTOR, "template": POD}},
     ),
-    "manifest": lambda app: ("v1", "ConfigMap", names.revision_config_map(app, revision(app)), {"data": {"a": "b"}}),
-    "plan": lambda app: ("v1", "ConfigMap", names.plan_config_map(app, revision(app)), {"data": {"a": "b"}}),
+    "manifest": lambda app: ("v1", "ConfigMap", naming.revision_config_map(app, revision(app)), {"data": {"a": "b"}}),
+    "plan": lambda app: ("v1", "ConfigMap", naming.plan_config_map(app, revision(app)), {"data": {"a": "b"}}),
     "job": lambda app: (
         "batch/v1",
         "Job",
-        names.plan_job(app, revision(app)),
+        naming.plan_job(app, revision(app)),
         {"spec": {"suspend": True, "template": ONCE}},
     ),
 }
@@ -212,7 +214,7 @@ class _Hands:
 
     def config_map(self, **marks: str) -> dict[str, Any]:
         """Return the ConfigMap of a revision, as it is wanted."""
-        own = {**labels("orders", revision="r"), APP_UID: self.app["metadata"]["uid"], **marks}
+        own = {**labels("orders", revision="r"), APP_UID_LABEL: self.app["metadata"]["uid"], **marks}
         metadata = {"name": "orders-rev-r", "namespace": self.app["metadata"]["namespace"], "labels": own}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -290,14 +292,14 @@ def test_children_of_an_older_operator_are_marked_and_nothing_rolls(world, runni
         space,
         "-l",
         "streams.millrace.dev/app=orders",
-        f"{APP_UID}-",
+        f"{APP_UID_LABEL}-",
     )
     world.cluster.kubectl(
         "patch", "statefulset", "orders", "-n", space, "--type=merge", "-p", '{"metadata":{"ownerReferences":null}}'
     )
 
     def marked() -> bool:
-        uids = {item["metadata"]["labels"].get(APP_UID) for item in world.children(space)}
+        uids = {item["metadata"]["labels"].get(APP_UID_LABEL) for item in world.children(space)}
         return uids == {orders["metadata"]["uid"]} and owners(world, space) == ["StreamsApp"]
 
     wait_for("the marks", marked, timeout_s=120)
@@ -324,9 +326,9 @@ def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, runn
     gone(world, space, "statefulsets")
     wait_for("the pods to be gone", lambda: not pods(world, space), timeout_s=120)
     assert len(world.get(space, "persistentvolumeclaims")) == 2
-    retained = {names.plan_config_map("orders", revision("orders")), names.retained_config_map("orders")}
+    retained = {naming.plan_config_map("orders", revision("orders")), naming.retained_config_map("orders")}
     assert {item["metadata"]["name"] for item in world.children(space)} == retained
-    assert all(item["metadata"]["labels"][RETAINED] == "true" for item in world.children(space))
+    assert all(item["metadata"]["labels"][RETAINED_LABEL] == "true" for item in world.children(space))
 
 
 @pytest.mark.thorough
@@ -356,7 +358,7 @@ def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
     world.wait_ready(space, "orders")
     uids += [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
     world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, "--timeout=110s")
-    (record,) = world.get(space, "configmaps", names.retained_config_map("orders"))
+    (record,) = world.get(space, "configmaps", naming.retained_config_map("orders"))
     assert json.loads(record["data"][RETAINED_KEY])["memberUids"] == [uid.partition("-")[0] for uid in uids]
 
 

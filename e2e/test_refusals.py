@@ -18,7 +18,7 @@ from e2e.cluster import Cluster, ClusterError, tools
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
 from e2e.pretend import Kubelet, manifest
-from millrace_operator.model import DRAIN
+from millrace_operator.children.naming import DRAIN_ANNOTATION
 
 BUDGET: dict[str, Any] = {
     "apiVersion": "policy/v1",
@@ -29,7 +29,7 @@ BUDGET: dict[str, Any] = {
 POD_THAT_DRAINS: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
-    "metadata": {"name": "tried", "annotations": {DRAIN: "1"}},
+    "metadata": {"name": "tried", "annotations": {DRAIN_ANNOTATION: "1"}},
     "spec": {"containers": [{"name": "tried", "image": "registry.example/app:1"}]},
 }
 _POLICY = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy"}
@@ -173,7 +173,7 @@ def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
 def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
     """Pods that may not be annotated are removed without it when their grace period is over, and the status says why."""
     world = World(*cluster, "undrained")
-    allowed = f"!has(object.metadata.annotations) || !('{DRAIN}' in object.metadata.annotations)"
+    allowed = f"!has(object.metadata.annotations) || !('{DRAIN_ANNOTATION}' in object.metadata.annotations)"
     world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
     with world.operator() as operator:
         world.apply(replicas=2, drain={"terminationGracePeriodSeconds": 5})

@@ -27,10 +27,12 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.manifest import StreamsApp
 from millrace.records import TopicPartition
-from millrace_operator.children import AppRevision, labels, plan_config_map
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import labels
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.kafka.settings import client_config
-from millrace_operator.model import ProvisionTopics
+from millrace_operator.model import AppRevision, ProvisionTopics
 from millrace_operator.reconcile.revisions import revision_of
 
 CRDS = Path(__file__).parents[1] / "crds"

@@ -1,8 +1,8 @@
-"""The words that observation, reconciliation and execution share: what is wanted, what was seen, what is to be done.
+"""The data that observation, reconciliation and execution share: what is wanted, what was seen, what is to be done.
 
-`observe` fills `Observed`, the pure `reconcile` answers it with a `Decision`, and the hands carry its actions out in their
-order. None of these keeps anything from one pass to the next: what must be remembered stands in the resource's status or in a
-child. So a pass may start from anything, also from what a crash between two actions has left.
+An `ObservedApp` says what was seen, the pure `reconcile` answers it with a `Decision`, and the executor carries out its actions
+in their order. None of these keeps anything from one pass to the next: what must be remembered is in the resource's status or
+in a child. So a pass may start from anything, including what a crash between two actions has left behind.
 
 Children are plain mappings, as the API gives them.
 """
@@ -11,20 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from millrace.manifest import StreamsAppSpec
-from millrace.manifest.resource import GROUP
 from millrace.manifest.status import StreamsAppStatus
-
-FINALIZER: Final = f"{GROUP}/finalizer"
-"""What keeps a StreamsApp until its deletion policy is carried out, and a StreamsReset that has begun until it has ended."""
-
-DRAIN: Final = f"{GROUP}/drain"
-"""On a pod, since when it is to hand its tasks over (seconds since the epoch): its instance reads that from a file.
-
-On the StatefulSet, the uid of that pod and since when: the pod's annotation may be refused, and its time has to pass even so.
-"""
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
@@ -340,3 +330,20 @@ class Decision:
     """Seconds after which to look again though nothing was reported; None for the resync interval."""
     renewal: Renewal | None = None
     """What the application needs a turn for, or still does with the one it has; None if for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppRevision:
+    """One revision of an application: what its children are made from, and nothing else is.
+
+    Pods, the plan Job and the revision's ConfigMaps follow the spec of their revision, which in a rollback is not the newest.
+    The rest (disruption budget, network policies, service account, pod monitor) is to follow the spec as it stands now.
+    """
+
+    namespace: str
+    name: str
+    revision: str
+    """Ten hexadecimal digits."""
+    spec: StreamsAppSpec
+    uid: str = ""
+    """The StreamsApp's; needed for pods only."""

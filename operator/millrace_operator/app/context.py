@@ -15,7 +15,7 @@ from millrace_operator.cluster.instances import Instances
 from millrace_operator.cluster.observe import Outputs
 from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Desired, KafkaState, Key, Object
-from millrace_operator.resets import Question
+from millrace_operator.resets.reconciler import Question
 
 
 class Kafka(Protocol):

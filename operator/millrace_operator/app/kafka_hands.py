@@ -23,14 +23,17 @@ from millrace.manifest import StreamsApp, check
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace_operator.app.refs import Ref
-from millrace_operator.children import PLAN_KEY, names
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import PLAN_KEY
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.kafka import Credentials, KafkaAction, KafkaClusters, needed_secrets
+from millrace_operator.kafka.actions import KafkaAction
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.kafka.credentials import Credentials, needed_secrets
 from millrace_operator.model import Desired, KafkaState, Key, Object
 from millrace_operator.reconcile.revisions import revision_of
 from millrace_operator.reconcile.topics import internal_topics
-from millrace_operator.resets import Question
+from millrace_operator.resets.reconciler import Question
 
 _SECRETS_KEPT_SECONDS: Final = 600.0
 _RETRY_SECRETS_SECONDS: Final = 15.0
@@ -177,7 +180,7 @@ def app_of(desired: Desired) -> StreamsApp | None:
 
 def plans_of(desired: Desired, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
     """Return the plans of all revisions that are kept, the wanted one's first."""
-    wanted = names.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
+    wanted = naming.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
     kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
     plans = (_plan(objects[Key(CONFIG_MAPS.kind, name)]) for _, name in kept)
     return [plan for plan in plans if plan is not None]

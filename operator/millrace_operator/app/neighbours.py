@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from millrace_operator.app.refs import Ref
-from millrace_operator.children import COMPONENT, PLAN_KEY
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.children.naming import COMPONENT_LABEL
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, STATEFUL_SETS
 from millrace_operator.model import Desired, Neighbour, Object
@@ -73,7 +74,7 @@ def _is_or_has_pods(obj: Object) -> bool:
     if obj["kind"] == STATEFUL_SETS.kind:
         return bool(obj["spec"].get("replicas", 1))
     labels = obj["metadata"].get("labels") or {}
-    return bool(obj["kind"] == PODS.kind and labels.get(COMPONENT) == "runtime")
+    return bool(obj["kind"] == PODS.kind and labels.get(COMPONENT_LABEL) == "runtime")
 
 
 def _topics(objects: Iterable[Object]) -> frozenset[str]:

@@ -45,7 +45,7 @@ from millrace_operator.cluster.kinds import APPS, RESETS
 from millrace_operator.cluster.observe import Expandable, Outputs
 from millrace_operator.cluster.relist import relist
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.kafka import KafkaClusters
+from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.settings import Allowed
 
 log = logging.getLogger(__name__)

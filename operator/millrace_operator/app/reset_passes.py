@@ -16,23 +16,15 @@ from millrace_operator.app.failures import failure_of
 from millrace_operator.app.neighbours import neighbours
 from millrace_operator.app.passes import STALE_SECONDS, act_on_kafka
 from millrace_operator.app.refs import Ref
+from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.act import StaleError
 from millrace_operator.cluster.kinds import APPS, RESETS, Kind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.cluster.status import write_status
-from millrace_operator.model import FINALIZER, Apply, Delete, Object, SetFinalizer
-from millrace_operator.resets import (
-    DesiredReset,
-    ObservedReset,
-    PatchApp,
-    ResetAction,
-    ResetDecision,
-    has_ended,
-    question_for,
-    reconcile_reset,
-    with_problem,
-)
+from millrace_operator.model import Apply, Delete, Object, SetFinalizer
+from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
+from millrace_operator.resets.reconciler import has_ended, question_for, reconcile_reset, with_problem
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
-"""The two ConfigMaps of a revision, with what its pods are given and what its topology needs; and one that outlives them.
+"""The two ConfigMaps of a revision, with its manifest and its topology plan; and one that outlives them.
 
-Those of a revision are immutable and named after it, so that a pod can never see another manifest than the one it was started
-for, and a rollback finds the old one as it was. A changed manifest is another revision, so another name, so another pod
+Those of a revision are immutable and named after it, so that a pod can never see a manifest other than the one it was started
+with, and a rollback finds the old one unchanged. A changed manifest is another revision, so another name, so another pod
 template: that is what makes pods roll.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.manifest import API_VERSION
-from millrace_operator.children import names
-from millrace_operator.children.app import AppRevision
-from millrace_operator.children.labels import RETAINED, labels
+from millrace_operator.children import naming
+from millrace_operator.children.naming import RETAINED_LABEL, Component, labels
+from millrace_operator.model import AppRevision
 
 MANIFEST_KEY: Final = "streamsapp.yaml"
 PLAN_KEY: Final = "plan.json"
@@ -26,8 +26,8 @@ def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, 
 
     Args:
         app: The revision.
-        spec: What pods depend on of the spec, in the manifest's own names. Without defaults, so that another version of Millrace
-            in the image applies its own, and without what changes while the revision stays, because this cannot be changed.
+        spec: The part of the spec that pods depend on, in the manifest's own names. Without defaults, so that another version of
+            Millrace in the image applies its own, and without what may change within a revision, because the ConfigMap cannot.
     """
     manifest = {
         "apiVersion": API_VERSION,
@@ -36,7 +36,7 @@ def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, 
         "spec": spec,
     }
     text = json.dumps(manifest, indent=2, sort_keys=True, ensure_ascii=False)
-    return _config_map(app, names.revision_config_map(app.name, app.revision), MANIFEST_KEY, text + "\n")
+    return _config_map(app, naming.revision_config_map(app.name, app.revision), MANIFEST_KEY, text + "\n")
 
 
 def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
@@ -46,30 +46,30 @@ def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
         app: The revision.
         plan: The plan's JSON, as `millrace plan --json` prints it.
     """
-    return _config_map(app, names.plan_config_map(app.name, app.revision), PLAN_KEY, plan, component="plan")
+    return _config_map(app, naming.plan_config_map(app.name, app.revision), PLAN_KEY, plan, component="plan")
 
 
 def retained_config_map(namespace: str, app: str, text: str) -> dict[str, Any]:
-    """Return the ConfigMap with what the next application of the name has to know of this one besides its plans.
+    """Return the ConfigMap with what the next application of this name has to know of this one besides its plans.
 
     Args:
         namespace: The application's.
         app: The application's name.
-        text: What it says, as JSON.
+        text: Its content, as JSON.
     """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {
-            "name": names.retained_config_map(app),
+            "name": naming.retained_config_map(app),
             "namespace": namespace,
-            "labels": {**labels(app, "plan"), RETAINED: "true"},
+            "labels": {**labels(app, "plan"), RETAINED_LABEL: "true"},
         },
         "data": {RETAINED_KEY: text},
     }
 
 
-def _config_map(app: AppRevision, name: str, key: str, text: str, component: Any = "runtime") -> dict[str, Any]:
+def _config_map(app: AppRevision, name: str, key: str, text: str, component: Component = "runtime") -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -1,31 +1,44 @@
 """The Job that asks an image what its topology needs: the operator itself never runs a user's code.
 
-It is given the manifest, the user's variables and configuration, which the topology may depend on, and nothing else: no secrets
-(nor variables that come from them), no API token, no state, and no network where policies are enforced. Its output is its log;
-what it says when it fails is its termination message, which falls back to the log's end.
-It is tried twice, unless the program says that trying again is of no
-use; a pod that its node loses does not count. It ends also if the code hangs. The operator deletes it once the plan is kept, or
-no longer wanted; it then ends at once, as it has nothing to finish.
+It is given the manifest and the user's variables and configuration, which the topology may depend on, and nothing else: no
+secrets (nor variables that come from them), no API token, no state, and no network where policies are enforced. Its output is its
+log; what it says when it fails is its termination message, which falls back to the end of the log.
+
+It is tried twice, unless the program says that another attempt is pointless; a pod lost with its node does not count. It also
+ends if the code hangs. The operator deletes it once the plan is stored or no longer wanted; the Job then ends at once, as it has
+nothing to finish.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from millrace.manifest.fields import quantity_value
 from millrace.manifest.pods import APP_CONTAINER
-from millrace_operator.children import names, paths
-from millrace_operator.children.app import AppRevision
-from millrace_operator.children.environment import plan_environment, plan_environment_sources
-from millrace_operator.children.labels import labels
-from millrace_operator.children.pod import common_container_fields, common_pod_fields
-from millrace_operator.children.resources import plan_resources
-from millrace_operator.children.volumes import plan_mounts, plan_volumes
+from millrace_operator.children import naming
+from millrace_operator.children.canonical_form import canonical_list
+from millrace_operator.children.naming import labels
+from millrace_operator.children.pod import (
+    DEFAULT_CPU,
+    DEFAULT_MEMORY,
+    Mount,
+    Variable,
+    Volume,
+    common_container_fields,
+    common_pod_fields,
+    environment_sources,
+    manifest_mount,
+    manifest_volume,
+    program_resources,
+    temporary_mount,
+)
+from millrace_operator.model import AppRevision
 
 DEADLINE_SECONDS: Final = 600
-"""How long a plan may take, the pulling of the image included."""
+"""How long a plan may take, including pulling the image."""
 
 WRONG_INPUT: Final = 2
-"""What `millrace` exits with when the manifest, the entrypoint or the topology is wrong."""
+"""The exit code of `millrace` when the manifest, the entrypoint or the topology is wrong."""
 
 _DISRUPTED: Final = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 _USELESS_TO_REPEAT: Final = {
@@ -38,6 +51,9 @@ _NO_IDENTITY: Final = {
 }
 """Keeps the clouds' admission webhooks from giving the container the identity of its service account, which may be the pods'."""
 
+_WITHOUT_SECRETS: Final = ("configMap", "downwardAPI", "emptyDir")
+"""Kinds of volumes that can carry no secret and belong to one pod only."""
+
 
 def plan_job(app: AppRevision) -> dict[str, Any]:
     """Return the Job that prints a revision's plan as JSON."""
@@ -46,7 +62,7 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
-            "name": names.plan_job(app.name, app.revision),
+            "name": naming.plan_job(app.name, app.revision),
             "namespace": app.namespace,
             "labels": of_plan,
         },
@@ -65,7 +81,7 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
                     "containers": [_program(app)],
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 1,
-                    "volumes": plan_volumes(app),
+                    "volumes": _volumes(app),
                 },
             },
         },
@@ -73,12 +89,50 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
 
 
 def _program(app: AppRevision) -> dict[str, Any]:
-    variables, sources = plan_environment(app), plan_environment_sources(app)
+    variables, sources = _environment(app), _environment_sources(app)
     return {
         **common_container_fields(app),
-        "args": ["plan", "-f", paths.MANIFEST, "--json"],
+        "args": ["plan", "-f", naming.MANIFEST_PATH, "--json"],
         **({"env": variables} if variables else {}),
         **({"envFrom": sources} if sources else {}),
-        "resources": plan_resources(app),
-        "volumeMounts": plan_mounts(app),
+        "resources": _resources(app),
+        "volumeMounts": _mounts(app),
     }
+
+
+def _environment(app: AppRevision) -> list[Variable]:
+    """Return the variables of the plan Job's container: the user's, which the topology may depend on, without Secrets."""
+    variables = canonical_list(app.spec.pod_template.env)
+    return [variable for variable in variables if "secretKeyRef" not in variable.get("valueFrom", {})]
+
+
+def _environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+    """Return the ConfigMaps whose keys are variables of the plan Job's container."""
+    return [source for source in environment_sources(app) if "secretRef" not in source]
+
+
+def _volumes(app: AppRevision) -> list[Volume]:
+    """Return the volumes of the plan Job's pod: of the user's only those that hold no secrets and no state."""
+    return [manifest_volume(app), {"name": "tmp", "emptyDir": {"sizeLimit": "256Mi"}}, *_harmless(app)]
+
+
+def _mounts(app: AppRevision) -> list[Mount]:
+    """Return where the plan Job's container finds its volumes."""
+    there = {volume["name"] for volume in _harmless(app)}
+    users = [mount for mount in canonical_list(app.spec.pod_template.volume_mounts) if mount["name"] in there]
+    return [manifest_mount(), *temporary_mount(users), *users]
+
+
+def _harmless(app: AppRevision) -> list[Volume]:
+    volumes = canonical_list(app.spec.pod_template.volumes)
+    return [volume for volume in volumes if any(kind in volume for kind in _WITHOUT_SECRETS)]
+
+
+def _resources(app: AppRevision) -> dict[str, Any]:
+    """Return the resources of the plan Job's container: little is set aside for it, as it holds no state and no records.
+
+    It may still grow to the program's memory, which imports may need, and use one CPU.
+    """
+    memory = program_resources(app)["limits"]["memory"]
+    least = memory if quantity_value(memory) < quantity_value(DEFAULT_MEMORY) else DEFAULT_MEMORY
+    return {"limits": {"cpu": "1", "memory": memory}, "requests": {"cpu": DEFAULT_CPU, "memory": least}}

@@ -1,42 +1,57 @@
-"""The pod template: how an instance of an application is started, watched and secured.
+"""The pod template: how an instance of an application is started, configured, watched and secured.
 
 The container's command is the operator's, so an image needs nothing but Millrace and the program in it. All that a pod reads
 comes from its revision's ConfigMap, which the template names, and nothing here depends on the number of replicas or the
-time: the same revision gives the same template, until another version of the operator builds it differently. A hash of the
-template stands among its own annotations, so that a pod tells by which one it was made.
+time: the same revision gives the same template, until another version of the operator builds it differently. The template's
+annotations include a hash of it, so every pod shows which template it was made from.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from millrace.manifest.pods import APP_CONTAINER
-from millrace.manifest.resource import GROUP
+from millrace.manifest.secrets import NamedSecret, named_secrets
 from millrace.manifest.settings import SECRETS_DIR
-from millrace_operator.children import names, paths
-from millrace_operator.children.app import AppRevision
-from millrace_operator.children.environment import environment, environment_sources
-from millrace_operator.children.labels import labels
-from millrace_operator.children.passed_on import all_as_kept
-from millrace_operator.children.ports import HTTP_PORT, HTTP_PORT_NAME
-from millrace_operator.children.probes import probes
-from millrace_operator.children.resources import program_resources
-from millrace_operator.children.scheduling import names_and_addresses, placement, spread
-from millrace_operator.children.security import container_security_context, pod_security_context, secured
-from millrace_operator.children.volumes import pod_mounts, pod_volumes
+from millrace_operator.children import naming
+from millrace_operator.children.canonical_form import canonical, canonical_list, canonical_quantity
+from millrace_operator.children.naming import (
+    DRAIN_ANNOTATION,
+    HTTP_PORT,
+    HTTP_PORT_NAME,
+    POD_INDEX_LABEL,
+    TEMPLATE_ANNOTATION,
+    labels,
+    selector,
+)
+from millrace_operator.model import AppRevision
 
-TEMPLATE: Final = f"{GROUP}/template"
-"""On a pod and its template: a hash of the template."""
+USER: Final = 65532
+"""User and group of processes in Millrace's images, and the group of volumes."""
+DEFAULT_CPU: Final = "100m"
+DEFAULT_MEMORY: Final = "512Mi"
+SECRET_FILE_MODE: Final = 0o440
+DRAIN_FILE_VARIABLE: Final = "MILLRACE_DRAIN_FILE"
+"""Names the file that has a pod drained. It is a variable and not an option, because an image with an older Millrace would refuse
+an option that it does not know, and so never start. Such a pod is ended without having been drained, which loses nothing."""
+
 _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
+_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_DRAIN_VOLUME: Final = "millrace-drain"
+
+Variable = dict[str, Any]
+Volume = dict[str, Any]
+Mount = dict[str, Any]
 
 
 def pod_template(app: AppRevision) -> dict[str, Any]:
     """Return the template of an application's pods."""
     template = app.spec.pod_template
-    initial = [secured(container) for container in all_as_kept(template.init_containers)]
-    sidecars = [secured(container) for container in all_as_kept(template.sidecars)]
+    initial = [secured(container) for container in canonical_list(template.init_containers)]
+    sidecars = [secured(container) for container in canonical_list(template.sidecars)]
     item: dict[str, Any] = {
         "metadata": {
             "annotations": {_DEFAULT_CONTAINER: APP_CONTAINER, **template.metadata.annotations},
@@ -45,15 +60,15 @@ def pod_template(app: AppRevision) -> dict[str, Any]:
         "spec": {
             **common_pod_fields(app),
             **spread(app),
-            **names_and_addresses(app),
+            **dns_fields(app),
             "containers": [_program(app), *sidecars],
             **({"initContainers": initial} if initial else {}),
             "terminationGracePeriodSeconds": app.spec.drain.termination_grace_period_seconds,
             "volumes": pod_volumes(app),
         },
     }
-    canonical = json.dumps(item, sort_keys=True, separators=(",", ":"))
-    item["metadata"]["annotations"][TEMPLATE] = hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    text = json.dumps(item, sort_keys=True, separators=(",", ":"))
+    item["metadata"]["annotations"][TEMPLATE_ANNOTATION] = hashlib.sha256(text.encode()).hexdigest()[:16]
     return item
 
 
@@ -66,7 +81,7 @@ def common_pod_fields(app: AppRevision) -> dict[str, Any]:
         **({"imagePullSecrets": pull_secrets} if pull_secrets else {}),
         **placement(app),
         "securityContext": pod_security_context(app),
-        "serviceAccountName": app.spec.service_account_name or names.service_account(app.name),
+        "serviceAccountName": app.spec.service_account_name or naming.service_account(app.name),
     }
 
 
@@ -83,23 +98,15 @@ def common_container_fields(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def _membership(app: AppRevision) -> list[str]:
-    """Return the options by which the instance says in the group whose it is."""
-    if not app.uid:
-        return []
-    keys = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])]
-    return [part for key in keys for part in ("-c", f"{key}={names.member('$(POD_NAME)', app.uid)}")]
-
-
 def _program(app: AppRevision) -> dict[str, Any]:
     sources = environment_sources(app)
     return {
         **common_container_fields(app),
         "args": [
             "run",
-            *("-f", paths.MANIFEST),
+            *("-f", naming.MANIFEST_PATH),
             *("--replica", "$(POD_INDEX)"),
-            *("--state-dir", paths.STATE),
+            *("--state-dir", naming.STATE_DIR),
             *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
             *_membership(app),
             *("--secrets-dir", str(SECRETS_DIR)),
@@ -111,4 +118,298 @@ def _program(app: AppRevision) -> dict[str, Any]:
         **probes(),
         "resources": program_resources(app),
         "volumeMounts": pod_mounts(app),
+    }
+
+
+def _membership(app: AppRevision) -> list[str]:
+    """Return the options by which the instance says in the group whose it is."""
+    if not app.uid:
+        return []
+    keys = ["client.id", *(["group.instance.id"] if app.spec.membership.static else [])]
+    return [part for key in keys for part in ("-c", f"{key}={naming.member('$(POD_NAME)', app.uid)}")]
+
+
+def environment(app: AppRevision) -> list[Variable]:
+    """Return the variables of the program's container; later ones may refer to earlier ones.
+
+    None of the operator's own holds a secret. What the operator sets wins over the user's variable of that name, except for those
+    that only describe the application (`OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`).
+    """
+    users = {variable["name"]: variable for variable in canonical_list(app.spec.pod_template.env)}
+    variables = [
+        _field("POD_NAME", "metadata.name"),
+        _field("POD_UID", "metadata.uid"),
+        _field("POD_INDEX", f"metadata.labels['{POD_INDEX_LABEL}']"),
+        _field("POD_NODE_NAME", "spec.nodeName"),
+        {"name": DRAIN_FILE_VARIABLE, "value": naming.DRAIN_PATH},
+        _service_name(app),
+        _attributes(app, users.pop(_ATTRIBUTES, None)),
+        *users.values(),
+        *_exporter(app),
+    ]
+    return list({variable["name"]: variable for variable in variables}.values())
+
+
+def environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+    """Return the ConfigMaps and Secrets whose keys are variables of the program's container."""
+    return canonical_list(app.spec.pod_template.env_from)
+
+
+def _field(name: str, path: str) -> Variable:
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+def _service_name(app: AppRevision) -> Variable:
+    return {"name": "OTEL_SERVICE_NAME", "value": app.spec.application_id}
+
+
+def _attributes(app: AppRevision, users: Variable | None) -> Variable:
+    if users is not None and "value" not in users:
+        return users
+    attributes = {
+        "k8s.namespace.name": app.namespace,
+        "k8s.statefulset.name": naming.stateful_set(app.name),
+        "k8s.pod.name": "$(POD_NAME)",
+        "k8s.node.name": "$(POD_NODE_NAME)",
+        "k8s.container.name": APP_CONTAINER,
+    }
+    own = ",".join(f"{name}={value}" for name, value in attributes.items())
+    return {"name": _ATTRIBUTES, "value": own if users is None else f"{own},{users['value']}"}
+
+
+def _exporter(app: AppRevision) -> list[Variable]:
+    otlp = app.spec.observability.otlp
+    if otlp is None:
+        return []
+    variables = [
+        {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": otlp.endpoint},
+        {"name": "OTEL_TRACES_SAMPLER", "value": otlp.sampler.type},
+    ]
+    if otlp.sampler.ratio is not None:
+        variables.append({"name": "OTEL_TRACES_SAMPLER_ARG", "value": str(otlp.sampler.ratio)})
+    return variables
+
+
+def pod_volumes(app: AppRevision) -> list[Volume]:
+    """Return the volumes of a pod; the one for its state comes from the StatefulSet's claim template."""
+    sources = secret_sources(app)
+    secrets = (
+        [{"name": "secrets", "projected": {"defaultMode": SECRET_FILE_MODE, "sources": sources}}] if sources else []
+    )
+    return [
+        manifest_volume(app),
+        _drain_volume(),
+        *secrets,
+        {"name": "tmp", "emptyDir": {}},
+        *canonical_list(app.spec.pod_template.volumes),
+    ]
+
+
+def pod_mounts(app: AppRevision) -> list[Mount]:
+    """Return where the program's container finds its volumes.
+
+    Folders are mounted whole, never by subPath: otherwise changes of a Secret would not arrive.
+    """
+    secrets = [{"name": "secrets", "mountPath": str(SECRETS_DIR), "readOnly": True}] if secret_sources(app) else []
+    users = canonical_list(app.spec.pod_template.volume_mounts)
+    return [
+        manifest_mount(),
+        {"name": _DRAIN_VOLUME, "mountPath": naming.DRAIN_DIR, "readOnly": True},
+        *secrets,
+        {"name": naming.STATE_VOLUME, "mountPath": naming.STATE_DIR},
+        *temporary_mount(users),
+        *users,
+    ]
+
+
+def manifest_volume(app: AppRevision) -> Volume:
+    """Return the volume with the manifest of the revision."""
+    name = naming.revision_config_map(app.name, app.revision)
+    return {"name": "app", "configMap": {"name": name, "defaultMode": 0o444}}
+
+
+def _drain_volume() -> Volume:
+    """Return the volume with the annotation that tells a pod to drain.
+
+    It is a file because the kubelet rewrites it as soon as the pod is annotated. So only those who may write pods can have one
+    drained, and a pod needs no port for it that others could reach.
+    """
+    folder, _, file = naming.DRAIN_PATH.rpartition("/")
+    assert folder == naming.DRAIN_DIR
+    field = {"apiVersion": "v1", "fieldPath": f"metadata.annotations['{DRAIN_ANNOTATION}']"}
+    return {
+        "name": _DRAIN_VOLUME,
+        "downwardAPI": {"defaultMode": 0o444, "items": [{"fieldRef": field, "path": file}]},
+    }
+
+
+def manifest_mount() -> Mount:
+    """Return where the manifest is found."""
+    return {"name": "app", "mountPath": naming.APP_DIR, "readOnly": True}
+
+
+def temporary_mount(users: list[Mount]) -> list[Mount]:
+    """Return the mount of `/tmp`, as the root filesystem is read-only; none if the user mounts something there."""
+    if any(mount["mountPath"].rstrip("/") == naming.TEMPORARY_DIR for mount in users):
+        return []
+    return [{"name": "tmp", "mountPath": naming.TEMPORARY_DIR}]
+
+
+def secret_sources(app: AppRevision) -> list[dict[str, Any]]:
+    """Return the sources of the projected volume of an application's secrets, one folder per purpose; empty if it has none.
+
+    Secrets are files because files follow a Secret when it changes, which environment variables do not. Only the keys that have a
+    meaning are projected, under the names that the program looks for, whatever the Secret calls them. A Secret without a required
+    key keeps the pod from starting, with an Event that names it; an application without its credentials would only fail later and
+    less clearly. Where a Secret may have one key or another, the program says at its start what is missing.
+    """
+    return [source for secret in named_secrets(app.spec) for source in _sources(secret)]
+
+
+def _sources(secret: NamedSecret) -> Iterator[dict[str, Any]]:
+    required = secret.required
+    rest = tuple(key for key in secret.keys if key not in required)
+    for keys, optional in ((required, False), (rest, True)):
+        if keys:
+            items = [{"key": secret.reference.key(key), "path": f"{secret.folder}/{key}"} for key in keys]
+            yield {"secret": {"name": secret.reference.name, "items": items, "optional": optional}}
+
+
+def placement(app: AppRevision) -> dict[str, Any]:
+    """Return the fields of a pod's spec that say where it may run, without what spreads replicas."""
+    template = app.spec.pod_template
+    fields: dict[str, Any] = {
+        "nodeSelector": dict(template.node_selector),
+        "tolerations": canonical_list(template.tolerations),
+        "priorityClassName": template.priority_class_name,
+        "runtimeClassName": template.runtime_class_name,
+        "schedulerName": template.scheduler_name,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def spread(app: AppRevision) -> dict[str, Any]:
+    """Return the fields of a pod's spec that keep replicas apart, over nodes and zones, as far as possible.
+
+    A node that is lost then takes only one replica with it. It is a preference, because two replicas on one node are better than
+    one that waits. What the user specifies replaces the operator's default of that kind.
+    """
+    template = app.spec.pod_template
+    constraints = [
+        {"labelSelector": _selector(app), **constraint}
+        for constraint in canonical_list(template.topology_spread_constraints)
+    ]
+    return {
+        "affinity": _apart(app) if template.affinity is None else canonical(template.affinity),
+        "topologySpreadConstraints": constraints or [_over_zones(app)],
+    }
+
+
+def dns_fields(app: AppRevision) -> dict[str, Any]:
+    """Return the fields of a pod's spec that say how names are looked up; the plan Job talks to nobody."""
+    template = app.spec.pod_template
+    fields: dict[str, Any] = {
+        "dnsConfig": None if template.dns_config is None else canonical(template.dns_config),
+        "dnsPolicy": template.dns_policy,
+        "hostAliases": canonical_list(template.host_aliases),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _selector(app: AppRevision) -> dict[str, Any]:
+    return {"matchLabels": selector(app.name)}
+
+
+def _apart(app: AppRevision) -> dict[str, Any]:
+    term = {"labelSelector": _selector(app), "topologyKey": "kubernetes.io/hostname"}
+    preferred = {"podAffinityTerm": term, "weight": 100}
+    return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
+
+
+def _over_zones(app: AppRevision) -> dict[str, Any]:
+    return {
+        "labelSelector": _selector(app),
+        "maxSkew": 1,
+        "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "ScheduleAnyway",
+    }
+
+
+def pod_security_context(app: AppRevision) -> dict[str, Any]:
+    """Return the securityContext of a pod: everything the Restricted profile asks for.
+
+    The user, group and volume group are those of Millrace's image unless the user names others; root is never among them. A
+    volume's ownership is only changed when its root does not have it yet, because walking over gigabytes of state at every start
+    would delay it by minutes.
+    """
+    return {
+        "fsGroup": USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "runAsGroup": USER,
+        "runAsUser": USER,
+        **canonical(app.spec.pod_template.security_context),
+        "runAsNonRoot": True,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security_context() -> dict[str, Any]:
+    """Return the securityContext of the program's container, whose root filesystem cannot be written."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+    }
+
+
+def secured(container: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a user's container, with whatever its securityContext leaves open set as Restricted demands.
+
+    What it does specify stays: whether a namespace admits it is the cluster's decision. Its root filesystem is its own affair.
+    """
+    restricted = {
+        name: value for name, value in container_security_context().items() if name != "readOnlyRootFilesystem"
+    }
+    return {**container, "securityContext": {**restricted, **container.get("securityContext", {})}}
+
+
+def program_resources(app: AppRevision) -> dict[str, Any]:
+    """Return the resources of the program's container: the user's, completed.
+
+    There is always a memory limit, because RocksDB's share of the memory is a fraction of it, and the request is as large,
+    because state does not shrink when a node runs short of memory. CPU has no limit unless the user sets one: throttling looks
+    like a stuck thread.
+    """
+    wanted = app.spec.pod_template.resources
+    requests = {name: canonical_quantity(amount) for name, amount in wanted.requests.items()}
+    limits = {name: canonical_quantity(amount) for name, amount in wanted.limits.items()}
+    memory = limits.get("memory") or requests.get("memory") or DEFAULT_MEMORY
+    limits.setdefault("memory", memory)
+    requests.setdefault("memory", memory)
+    requests.setdefault("cpu", limits.get("cpu", DEFAULT_CPU))
+    return {"limits": limits, "requests": requests}
+
+
+def probes() -> dict[str, Any]:
+    """Return the three probes of the container, by name; they use what `millrace run --http` serves (docs/operations.md).
+
+    An instance that waits for a broker, restores or rebalances is live, so only what a restart can fix leads to one. The
+    startup probe is the generous one: it covers finding the brokers and joining the group, which others may hold up. There is
+    no preStop hook: the process is PID 1 and handles SIGTERM itself (it commits, closes its stores and exits), and it serves no
+    traffic that a load balancer would first have to redirect.
+    """
+    return {
+        "startupProbe": _probe("/startedz", period_seconds=5, failure_threshold=60),
+        "livenessProbe": _probe("/livez", period_seconds=10, failure_threshold=3),
+        "readinessProbe": _probe("/readyz", period_seconds=5, failure_threshold=3),
+    }
+
+
+def _probe(path: str, *, period_seconds: int, failure_threshold: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
+        "periodSeconds": period_seconds,
+        "timeoutSeconds": 5,
+        "failureThreshold": failure_threshold,
     }

@@ -1,22 +1,25 @@
-"""The StatefulSet of an application's pods.
+"""The StatefulSet of an application's pods, with the claim template of their volumes.
 
 It gives pods their names and volumes and starts what is missing, all at once. It replaces nothing by itself (`OnDelete`):
 the operator deletes pods one by one, when the group and the restoration allow it. It deletes no volume either: the operator does,
-as `storage.retention` says, because it also knows whether the application is deleted or only its StatefulSet made anew.
+as `storage.retention` says, because it knows whether the application is deleted or only its StatefulSet recreated.
 
-Every pod has a claim, also when all stores are in memory: the directory then holds only the instance's lock and
-process id, a claim template cannot be added later, and a topology may get a persistent store with its next revision.
+Every pod has a claim, even when all stores are in memory: the directory then holds only the instance's lock and
+process id, but a claim template cannot be added later, and the next revision of the topology may have a persistent store.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from millrace_operator.children import names
-from millrace_operator.children.app import AppRevision
-from millrace_operator.children.labels import labels, selector
+from millrace_operator.children import naming
+from millrace_operator.children.canonical_form import canonical_quantity
+from millrace_operator.children.naming import labels, selector
 from millrace_operator.children.pod import pod_template
-from millrace_operator.children.quantities import canonical_quantity
+from millrace_operator.model import AppRevision
+
+IMMUTABLE_FIELDS: Final = ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates")
+"""Fields of the spec that the API server lets nobody change: a StatefulSet that differs in one has to be recreated."""
 
 
 def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
@@ -24,19 +27,19 @@ def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
 
     Args:
         app: The revision.
-        replicas: How many pods there are to be, which autoscaling, draining and suspending make other than the spec's.
+        replicas: How many pods there are to be; autoscaling, draining and suspending make it differ from the spec.
     """
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": {"name": names.stateful_set(app.name), "namespace": app.namespace, "labels": labels(app.name)},
+        "metadata": {"name": naming.stateful_set(app.name), "namespace": app.namespace, "labels": labels(app.name)},
         "spec": {
             "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
             "podManagementPolicy": "Parallel",
             "replicas": replicas,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": selector(app.name)},
-            "serviceName": names.service(app.name),
+            "serviceName": naming.service(app.name),
             "template": pod_template(app),
             "updateStrategy": {"type": "OnDelete"},
             "volumeClaimTemplates": [_claim_template(app)],
@@ -55,6 +58,6 @@ def _claim_template(app: AppRevision) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": names.STATE_VOLUME, "labels": labels(app.name)},
+        "metadata": {"name": naming.STATE_VOLUME, "labels": labels(app.name)},
         "spec": spec,
     }

@@ -5,25 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from millrace_operator.children import APP_UID, RETAINED
+from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, RETAINED_LABEL
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, Kind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import (
-    DRAIN,
-    FINALIZER,
-    Action,
-    Apply,
-    Delete,
-    DrainPod,
-    Key,
-    Object,
-    Release,
-    ResizeClaim,
-    SetFinalizer,
-)
+from millrace_operator.model import Action, Apply, Delete, DrainPod, Key, Object, Release, ResizeClaim, SetFinalizer
 from millrace_operator.reconcile.ownership import controller_of, described, is_own
-from millrace_operator.resets import PatchApp
+from millrace_operator.resets.model import PatchApp
 
 
 class StaleError(Exception):
@@ -83,7 +71,7 @@ class Hands:
             case SetFinalizer(present):
                 self._set_finalizer(app, present=present)
             case DrainPod(name, uid, since):
-                body = {"metadata": {"uid": uid, "annotations": {DRAIN: str(since)}}}
+                body = {"metadata": {"uid": uid, "annotations": {DRAIN_ANNOTATION: str(since)}}}
                 self._patch(PODS, namespace, name, body)
             case _:
                 raise TypeError(f"not an action on Kubernetes: {action}")
@@ -158,7 +146,7 @@ class Hands:
         seen = self._children.get(kind, namespace, name) or {"metadata": {}}
         owners = seen["metadata"].get("ownerReferences") or []
         others = [owner for owner in owners if owner["uid"] != app["metadata"]["uid"]]
-        labels = {APP_UID: None, **({RETAINED: "true"} if retained else {})}
+        labels = {APP_UID_LABEL: None, **({RETAINED_LABEL: "true"} if retained else {})}
         change = {"labels": labels, **({"ownerReferences": others} if others != owners else {})}
         body = {"metadata": {"uid": uid, **change}}
         try:

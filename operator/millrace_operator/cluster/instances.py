@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 
 import aiohttp
 
-from millrace_operator.children import HTTP_PORT
+from millrace_operator.children.naming import HTTP_PORT
 from millrace_operator.model import Instance, Object
 
 _CONNECT_SECONDS: Final = 1.0

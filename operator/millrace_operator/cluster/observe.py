@@ -15,7 +15,7 @@ from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
 from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Desired, Key, Object
-from millrace_operator.resets import DesiredReset
+from millrace_operator.resets.model import DesiredReset
 
 log = logging.getLogger(__name__)
 _S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus)

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from millrace_operator.explain.findings import Findings, Severity, Verdict
+from millrace_operator.explain.findings import Findings, Verdict
+from millrace_operator.explain.words import Severity
 
 _COLOURS: Final = {
     Severity.BLOCKING: "bold red",

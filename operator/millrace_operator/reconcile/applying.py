@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.manifest.fields import quantity_value
-from millrace_operator.children import APP_UID
+from millrace_operator.children.naming import APP_UID_LABEL, APPLIED_ANNOTATION
 from millrace_operator.model import Object
-from millrace_operator.reconcile.annotations import APPLIED
 
 _QUANTITY_MAPS: Final = frozenset({"requests", "limits", "capacity"})
 _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
@@ -30,10 +29,13 @@ def stamped(wanted: Object, app_uid: str | None) -> dict[str, Any]:
     """
     metadata = wanted["metadata"]
     if app_uid is not None:
-        metadata = {**metadata, "labels": {**metadata.get("labels", {}), APP_UID: app_uid}}
+        metadata = {**metadata, "labels": {**metadata.get("labels", {}), APP_UID_LABEL: app_uid}}
     canonical = json.dumps({**wanted, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(canonical.encode()).hexdigest()[:16]
-    return {**wanted, "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), APPLIED: digest}}}
+    return {
+        **wanted,
+        "metadata": {**metadata, "annotations": {**metadata.get("annotations", {}), APPLIED_ANNOTATION: digest}},
+    }
 
 
 def needs_apply(wanted: Object, seen: Object | None) -> bool:

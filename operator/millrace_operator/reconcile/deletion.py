@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from millrace_operator.children import names
+from millrace_operator.children import naming
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
 from millrace_operator.reconcile import application_id, members, retained
 from millrace_operator.reconcile.reasons import Reason
@@ -60,8 +60,8 @@ def _let_go(turn: Turn) -> None:
 
 
 def _pods_are_gone(turn: Turn) -> bool:
-    turn.delete("StatefulSet", names.stateful_set(turn.desired.name))
-    stateful_set = turn.view.get("StatefulSet", names.stateful_set(turn.desired.name))
+    turn.delete("StatefulSet", naming.stateful_set(turn.desired.name))
+    stateful_set = turn.view.get("StatefulSet", naming.stateful_set(turn.desired.name))
     if stateful_set is None:
         for _, pod in sorted(turn.view.pods.items()):  # which a StatefulSet that was deleted as an orphan has left
             turn.delete("Pod", pod.name)

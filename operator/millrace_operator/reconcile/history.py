@@ -11,10 +11,10 @@ from typing import Any
 
 from millrace.plan.diff import diff_plans
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import AppRevision, plan_config_map
-from millrace_operator.model import Apply, Desired
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import STARTED_ANNOTATION
+from millrace_operator.model import Apply, AppRevision, Desired
 from millrace_operator.reconcile import retained
-from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.reconcile.applying import stamped
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import View
@@ -32,7 +32,7 @@ def mark_started(turn: Turn, revision: str, replicas: int) -> None:
     if text is None or not (replicas or turn.view.pods):
         return
     item = _plan_config_map(turn.desired, revision, text)
-    item["metadata"]["annotations"] = {STARTED: _mark(turn.view, revision) or f"{turn.now:.0f}"}
+    item["metadata"]["annotations"] = {STARTED_ANNOTATION: _mark(turn.view, revision) or f"{turn.now:.0f}"}
     turn.apply(item)
 
 
@@ -108,4 +108,4 @@ def _plan_config_map(app: Desired, revision: str, text: str) -> dict[str, Any]:
 
 def _mark(view: View, revision: str) -> str | None:
     kept = view.plan_config_map(revision)
-    return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED)
+    return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED_ANNOTATION)

@@ -19,7 +19,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from millrace_operator.children import names
+from millrace_operator.children import naming
 from millrace_operator.model import Desired, Key, Member, RemoveMembers
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.turn import Turn
@@ -27,7 +27,7 @@ from millrace_operator.reconcile.view import View
 
 _NAMED: Final = 5
 """How many members a message names."""
-_GIVEN: Final = f"client.id={names.member('$(POD_NAME)', '')}"
+_GIVEN: Final = f"client.id={naming.member('$(POD_NAME)', '')}"
 
 
 def is_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
@@ -39,7 +39,7 @@ def is_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
         client_id: The member's client id.
         static_id: The member's instance id, which alone counts if it has one; see `names.member`.
     """
-    pod = re.escape(names.member("POD", uid) if uid else "POD").replace("POD", rf"{re.escape(app)}-\d+")
+    pod = re.escape(naming.member("POD", uid) if uid else "POD").replace("POD", rf"{re.escape(app)}-\d+")
     if static_id is not None:
         return re.fullmatch(rf"{pod}-\d+", static_id) is not None
     return re.fullmatch(rf"{pod}-StreamThread-\d+-consumer", client_id) is not None

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from millrace_operator.children import APP, APP_UID, MANAGER, REVISION, names
+from millrace_operator.children import naming
+from millrace_operator.children.naming import APP_LABEL, APP_UID_LABEL, MANAGER, REVISION_LABEL, STARTED_ANNOTATION
 from millrace_operator.model import Key, Object
-from millrace_operator.reconcile.annotations import STARTED
 
 _MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 _KINDS: Final = "sts,svc,sa,cm,pdb,netpol"
@@ -34,21 +34,21 @@ def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
         uid: The uid of its `StreamsApp`.
     """
     labels = _labels(item)
-    if labels.get(APP) != app or labels.get(_MANAGED_BY) != MANAGER:
+    if labels.get(APP_LABEL) != app or labels.get(_MANAGED_BY) != MANAGER:
         return False
-    if not names.is_child(app, key.kind, key.name, labels.get(REVISION)):
+    if not naming.is_child(app, key.kind, key.name, labels.get(REVISION_LABEL)):
         return False
-    return labels.get(APP_UID, uid) == uid or _is_plan_of_state(key, item, app)
+    return labels.get(APP_UID_LABEL, uid) == uid or _is_plan_of_state(key, item, app)
 
 
 def described(item: Object, app: str) -> str:
     """Return an object that is not an application's own in words for its user, with what to do about it."""
     key, labels = key_of(item), _labels(item)
-    if labels.get(APP) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID in labels:
+    if labels.get(APP_LABEL) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID_LABEL in labels:
         kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS  # which kubectl knows only where it is installed
         return (
-            f"{key.kind} {key.name} is of another StreamsApp {app} (uid {labels[APP_UID]}), as after a restored backup. It is "
-            f"left alone. Delete it, or hand over all of them: kubectl label {kinds} -l {APP}={app} {APP_UID}-"
+            f"{key.kind} {key.name} is of another StreamsApp {app} (uid {labels[APP_UID_LABEL]}), as after a restored backup. "
+            f"It is left alone. Delete it, or hand over all of them: kubectl label {kinds} -l {APP_LABEL}={app} {APP_UID_LABEL}-"
         )
     return (
         f"{key.kind} {key.name} exists and is not of this StreamsApp. It is left alone. Delete it, or give the StreamsApp "
@@ -77,14 +77,14 @@ def is_own_pod(item: Object, app: str, stateful_set: Object | None, others: str 
     controller = controller_of(item)
     if controller is None or (stateful_set is not None and controller["uid"] == stateful_set["metadata"]["uid"]):
         return True
-    by_name = (controller.get("kind"), controller.get("name")) == ("StatefulSet", names.stateful_set(app))
+    by_name = (controller.get("kind"), controller.get("name")) == ("StatefulSet", naming.stateful_set(app))
     return by_name and controller["uid"] != others
 
 
 def _is_plan_of_state(key: Key, item: Object, app: str) -> bool:
-    revision = _labels(item).get(REVISION, "")
-    is_plan = key == Key("ConfigMap", names.plan_config_map(app, revision))
-    return is_plan and STARTED in (item["metadata"].get("annotations") or {})
+    revision = _labels(item).get(REVISION_LABEL, "")
+    is_plan = key == Key("ConfigMap", naming.plan_config_map(app, revision))
+    return is_plan and STARTED_ANNOTATION in (item["metadata"].get("annotations") or {})
 
 
 def _labels(item: Object) -> Mapping[str, str]:

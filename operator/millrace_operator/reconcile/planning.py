@@ -11,8 +11,11 @@ from dataclasses import dataclass
 
 from millrace.manifest import StreamsAppSpec
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import COMPONENT, REVISION, AppRevision, names, plan_config_map, plan_job
-from millrace_operator.model import Object
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import COMPONENT_LABEL, REVISION_LABEL
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.model import AppRevision, Object
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import Trouble, is_terminating, read_plan, trouble_of
@@ -41,7 +44,7 @@ def planned(turn: Turn, revision: str, spec: StreamsAppSpec) -> Planned:
         spec: Its spec.
     """
     app = AppRevision(turn.desired.namespace, turn.desired.name, revision, spec)
-    name = names.plan_job(turn.desired.name, revision)
+    name = naming.plan_job(turn.desired.name, revision)
     job = turn.view.get("Job", name)
     plan = turn.view.plan(revision)
     if plan is not None:
@@ -70,7 +73,7 @@ def _from_job(turn: Turn, app: AppRevision, job: Object) -> Planned:
             why = f"Job {name} printed something that is no plan: is another version of Millrace in {image}? {_tail(output)}"
             return Planned(failure=Reason.PLAN_FAILED, message=why)
         turn.apply(plan_config_map(app, output))
-        if not turn.is_taken("ConfigMap", names.plan_config_map(turn.desired.name, app.revision)):
+        if not turn.is_taken("ConfigMap", naming.plan_config_map(turn.desired.name, app.revision)):
             turn.look_after(1)
         return Planned(message=f"The plan that Job {name} printed is being kept.")
     if _has(job, "Failed"):
@@ -116,7 +119,7 @@ def _other_trouble(turn: Turn, revision: str) -> str:
 def _troubles(turn: Turn, revision: str) -> Iterator[tuple[Object, Trouble]]:
     for key, item in sorted(turn.view.objects.items()):
         labels = item["metadata"].get("labels", {})
-        if key.kind == "Pod" and labels.get(COMPONENT) == "plan" and labels.get(REVISION) == revision:
+        if key.kind == "Pod" and labels.get(COMPONENT_LABEL) == "plan" and labels.get(REVISION_LABEL) == revision:
             trouble = trouble_of(item)
             if trouble is not None:
                 yield item, trouble

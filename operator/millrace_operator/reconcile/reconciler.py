@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from millrace.manifest.status import LifecycleState
-from millrace_operator.children import TEMPLATE, AppRevision, owner_reference, stateful_set
-from millrace_operator.model import FINALIZER, Decision, Desired, Observed, SetFinalizer
+from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION, TEMPLATE_ANNOTATION, owner_reference
+from millrace_operator.children.stateful_set import stateful_set
+from millrace_operator.model import AppRevision, Decision, Desired, Observed, SetFinalizer
 from millrace_operator.reconcile import (
     application_id,
     autoscaling,
@@ -27,7 +28,6 @@ from millrace_operator.reconcile import (
     status,
     storage,
 )
-from millrace_operator.reconcile.annotations import PAUSE
 from millrace_operator.reconcile.events import transitions
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.supporting import collect_garbage, keep_supporting
@@ -50,7 +50,7 @@ def reconcile(desired: Desired, observed: Observed) -> Decision:
             return Decision()
         _observe(turn)
         deletion.delete(turn)
-    elif desired.annotations.get(PAUSE, "").lower() == "true":
+    elif desired.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
         _pause(turn)
     elif desired.spec is None:
         _refuse(turn)
@@ -72,7 +72,7 @@ def _observe(turn: Turn) -> None:
 
 def _pause(turn: Turn) -> None:
     _observe(turn)
-    message = f"The annotation {PAUSE} keeps the operator from changing anything. Remove it to go on."
+    message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to go on."
     turn.settle("True", Reason.PAUSED_BY_ANNOTATION, message)
     turn.settle("False", Reason.HELD_BACK)
     turn.lifecycle = "Paused"
@@ -139,7 +139,7 @@ def _bring_to(turn: Turn, target: Target, wanted: int, running: int) -> None:
         settle_waiting(turn)
     if not applied or step.replicas != turn.view.replicas or step.leaving is not None:
         return
-    template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE]
+    template = item["spec"]["template"]["metadata"]["annotations"][TEMPLATE_ANNOTATION]
     _replace_pods(turn, target, template, step.replicas, wanted)
 
 

@@ -15,9 +15,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from millrace_operator.children import APP_UID, RETAINED, RETAINED_KEY, names, retained_config_map
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import RETAINED_KEY, retained_config_map
+from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
 from millrace_operator.model import Apply, Delete, Key, Release
-from millrace_operator.reconcile.annotations import STARTED
 from millrace_operator.reconcile.applying import needs_apply, stamped
 from millrace_operator.reconcile.turn import Turn
 from millrace_operator.reconcile.view import View, is_terminating
@@ -98,7 +99,7 @@ def forgotten(view: View) -> list[Delete]:
 def remedy(turn: Turn) -> str:
     """Return what to do if a topology is held back by the plans of an earlier application of which nothing else is left."""
     plans = [key for key in sorted(turn.view.objects) if _tells_of_state(turn.view, key)]
-    earlier = [key.name for key in plans if _labels(turn.view, key).get(APP_UID) != turn.desired.uid]
+    earlier = [key.name for key in plans if _labels(turn.view, key).get(APP_UID_LABEL) != turn.desired.uid]
     if not earlier:
         return ""
     record = _key(turn.view)
@@ -113,13 +114,13 @@ def _release(turn: Turn, key: Key, *, retained: bool = False) -> None:
     item = turn.view.objects[key]
     labels = _labels(turn.view, key)
     owned = any(reference["uid"] == turn.desired.uid for reference in item["metadata"].get("ownerReferences") or ())
-    if not is_terminating(item) and (APP_UID in labels or owned or (retained and RETAINED not in labels)):
+    if not is_terminating(item) and (APP_UID_LABEL in labels or owned or (retained and RETAINED_LABEL not in labels)):
         turn.actions.append(Release(key, item["metadata"]["uid"], retained))
 
 
 def _tells_of_state(view: View, key: Key) -> bool:
     annotations = view.objects[key]["metadata"].get("annotations") or {}
-    return key.kind == "ConfigMap" and STARTED in annotations and not is_terminating(view.objects[key])
+    return key.kind == "ConfigMap" and STARTED_ANNOTATION in annotations and not is_terminating(view.objects[key])
 
 
 def _keep_record(turn: Turn, ids: Mapping[str, str], uids: Sequence[str]) -> Key:
@@ -148,7 +149,7 @@ def _record(view: View) -> Mapping[str, Any]:
 
 
 def _key(view: View) -> Key:
-    return Key("ConfigMap", names.retained_config_map(view.app))
+    return Key("ConfigMap", naming.retained_config_map(view.app))
 
 
 def _labels(view: View, key: Key) -> Mapping[str, str]:

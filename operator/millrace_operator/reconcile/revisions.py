@@ -14,7 +14,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsAppSpec
-from millrace_operator.children import MANIFEST_KEY
+from millrace_operator.children.config_maps import MANIFEST_KEY
 from millrace_operator.model import Object
 
 _NOT_OF_PODS: Final = (

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from millrace_operator.model import DRAIN, Delete, DrainPod, Key
+from millrace_operator.children.naming import DRAIN_ANNOTATION
+from millrace_operator.model import Delete, DrainPod, Key
 from millrace_operator.reconcile import members
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import Turn
@@ -31,7 +32,7 @@ class Scale:
     @property
     def notes(self) -> dict[str, str]:
         """The annotations by which the StatefulSet remembers it."""
-        return {} if self.leaving is None else {DRAIN: f"{self.leaving.uid} {self.since}"}
+        return {} if self.leaving is None else {DRAIN_ANNOTATION: f"{self.leaving.uid} {self.since}"}
 
 
 def scale(turn: Turn, wanted: int, *, may_start: bool) -> Scale:
@@ -75,7 +76,7 @@ def _one_fewer(turn: Turn, current: int) -> Scale:
 def _noted(turn: Turn, pod: Pod) -> int | None:
     """Return since when a pod is to hand its tasks over, by the StatefulSet's annotation."""
     annotations = (turn.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
-    uid, _, since = annotations.get(DRAIN, "").partition(" ")
+    uid, _, since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
     return int(since) if uid == pod.uid and since.isdecimal() else None
 
 

@@ -22,7 +22,7 @@ from millrace.manifest.status import (
     TasksStatus,
     TopologyStatus,
 )
-from millrace_operator.children import selector
+from millrace_operator.children.naming import selector
 from millrace_operator.model import Event, Instance
 from millrace_operator.reconcile.reasons import REASONS, Reason
 from millrace_operator.reconcile.storage import max_used_percent

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.fields import quantity_value
-from millrace_operator.children import names
+from millrace_operator.children import naming
+from millrace_operator.children.stateful_set import IMMUTABLE_FIELDS
 from millrace_operator.model import Delete, Key, Object, ResizeClaim
 from millrace_operator.reconcile.applying import is_part_of
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.turn import ConditionStatus, Turn
 
 FULL_PERCENT: Final = 85
-_FIXED_FIELDS: Final = ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates")
 
 
 def with_possible_storage(turn: Turn, spec: StreamsAppSpec) -> StreamsAppSpec:
@@ -42,7 +42,7 @@ def needs_recreation(turn: Turn, wanted: Mapping[str, Any]) -> bool:
     """Return whether the StatefulSet differs from what is wanted in a field that cannot be changed."""
     seen = turn.view.stateful_set
     return seen is not None and any(
-        not is_part_of(wanted["spec"][name], seen["spec"].get(name), name) for name in _FIXED_FIELDS
+        not is_part_of(wanted["spec"][name], seen["spec"].get(name), name) for name in IMMUTABLE_FIELDS
     )
 
 
@@ -119,7 +119,7 @@ def delete_claims_beyond(turn: Turn, wanted: int) -> None:
 def _claim_template(turn: Turn) -> Object | None:
     seen = turn.view.stateful_set
     templates = [] if seen is None else seen["spec"].get("volumeClaimTemplates", [])
-    prefix = names.claim("", 0).partition("-")[0]
+    prefix = naming.claim("", 0).partition("-")[0]
     return next((item for item in templates if item["metadata"]["name"] == prefix), None)
 
 

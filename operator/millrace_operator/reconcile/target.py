@@ -11,10 +11,11 @@ from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import AppRevision, names, revision_config_map
-from millrace_operator.model import Event, ProvisionTopics
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import revision_config_map
+from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
+from millrace_operator.model import AppRevision, Event, ProvisionTopics
 from millrace_operator.reconcile import history, planning, retained, rolling, topics
-from millrace_operator.reconcile.annotations import ACCEPT_LOSS, FAILED
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
 from millrace_operator.reconcile.rolling import Failure
@@ -44,7 +45,7 @@ def choose(turn: Turn) -> Target | None:
     running = _running(turn, wanted)
     failure = _failure(turn, wanted)
     _keep_revision(turn, wanted, failure)
-    if turn.is_taken("ConfigMap", names.revision_config_map(turn.desired.name, wanted)):
+    if turn.is_taken("ConfigMap", naming.revision_config_map(turn.desired.name, wanted)):
         turn.settle("Unknown", Reason.PLAN_PENDING)
         kept = _kept(turn, running, decided=True)  # pods of the wanted revision would be given somebody else's manifest
         return None if kept in {None, wanted} else _with_topics(turn, kept)
@@ -99,8 +100,8 @@ def _failure(turn: Turn, wanted: str) -> Failure | None:
     """Return why the wanted revision failed: as remembered, or as its pods show just now."""
     kept = turn.view.revision_config_map(wanted)
     text = {} if kept is None else kept["metadata"].get("annotations") or {}
-    if FAILED in text:
-        return Failure.from_text(text[FAILED])
+    if FAILED_ANNOTATION in text:
+        return Failure.from_text(text[FAILED_ANNOTATION])
     upgrade = turn.stable is not None and wanted != turn.stable and turn.view.running_revision == wanted
     if upgrade and _rolls_back(turn):
         return rolling.failure_of(turn, wanted)
@@ -111,7 +112,7 @@ def _keep_revision(turn: Turn, wanted: str, failure: Failure | None) -> None:
     app = AppRevision(turn.desired.namespace, turn.desired.name, wanted, turn.spec)
     item = revision_config_map(app, pods_part(turn.spec))
     if failure is not None:
-        item["metadata"]["annotations"] = {FAILED: failure.to_text()}
+        item["metadata"]["annotations"] = {FAILED_ANNOTATION: failure.to_text()}
     turn.apply(item)
 
 
@@ -196,7 +197,7 @@ def _may_run_on(turn: Turn, running: str | None) -> bool:
 
 def _found(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> Topics | None:
     known = retained.topic_ids(turn)
-    accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS, "").split(","))
+    accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(","))
     return topics.examine(plan, spec, turn.observed.kafka, known, accepted)
 
 

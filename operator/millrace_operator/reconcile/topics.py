@@ -17,8 +17,8 @@ from millrace.manifest import StreamsAppSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
+from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.annotations import ACCEPT_LOSS
 from millrace_operator.reconcile.reasons import Reason
 
 _DELETE: Final = "delete"
@@ -217,7 +217,7 @@ class _Examination:
             name,
             Reason.REPARTITION_TOPIC_LOST if is_repartition else Reason.CHANGELOG_LOST,
             f"{what} {name} {fate}; with it {loss} may be lost. Reset the application with a StreamsReset, or accept the loss: "
-            f"kubectl annotate streamsapp NAME --overwrite {ACCEPT_LOSS}={known}",
+            f"kubectl annotate streamsapp NAME --overwrite {ACCEPT_LOSS_ANNOTATION}={known}",
         )
 
     def _unfit(self, name: str, topic: Topic, partitions: int, config: Mapping[str, str]) -> Iterator[Finding]:

@@ -13,8 +13,11 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import COMPONENT, DRAIN_FILE, PLAN_KEY, REVISION, TEMPLATE, names
-from millrace_operator.model import DRAIN, Desired, Key, Object, Observed
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION
+from millrace_operator.children.pod import DRAIN_FILE_VARIABLE
+from millrace_operator.model import Desired, Key, Object, Observed
 from millrace_operator.reconcile.ownership import is_own, is_own_pod
 
 _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
@@ -114,14 +117,14 @@ class View:
     @property
     def stateful_set(self) -> Object | None:
         """The StatefulSet, if it exists and is not being deleted."""
-        found = self.get("StatefulSet", names.stateful_set(self.app))
+        found = self.get("StatefulSet", naming.stateful_set(self.app))
         return None if found is None or is_terminating(found) else found
 
     @property
     def running_revision(self) -> str | None:
         """The revision that new pods get."""
         found = self.stateful_set
-        return None if found is None else _labels(found["spec"]["template"]).get(REVISION)
+        return None if found is None else _labels(found["spec"]["template"]).get(REVISION_LABEL)
 
     @property
     def revision_of_pods(self) -> str | None:
@@ -160,11 +163,11 @@ class View:
 
     def revision_config_map(self, revision: str | None) -> Object | None:
         """Return the ConfigMap with a revision's manifest."""
-        return None if revision is None else self.get("ConfigMap", names.revision_config_map(self.app, revision))
+        return None if revision is None else self.get("ConfigMap", naming.revision_config_map(self.app, revision))
 
     def plan_config_map(self, revision: str | None) -> Object | None:
         """Return the ConfigMap with a revision's plan."""
-        return None if revision is None else self.get("ConfigMap", names.plan_config_map(self.app, revision))
+        return None if revision is None else self.get("ConfigMap", naming.plan_config_map(self.app, revision))
 
     def plan_text(self, revision: str | None) -> str | None:
         """Return the JSON of a revision's plan."""
@@ -189,9 +192,9 @@ class View:
         """Return the revisions of which ConfigMaps or Jobs exist."""
         kinds = {"ConfigMap", "Job"}
         return {
-            _labels(item)[REVISION]
+            _labels(item)[REVISION_LABEL]
             for key, item in self.objects.items()
-            if key.kind in kinds and _labels(item).get(REVISION)
+            if key.kind in kinds and _labels(item).get(REVISION_LABEL)
         }
 
 
@@ -201,21 +204,23 @@ def view_of(desired: Desired, observed: Observed) -> View:
     pods, claims = {}, {}
     pod_name, claim_name = (
         re.compile(rf"{re.escape(app)}-(\d+)"),
-        re.compile(rf"{re.escape(names.claim(app, 0)[:-1])}(\d+)"),
+        re.compile(rf"{re.escape(naming.claim(app, 0)[:-1])}(\d+)"),
     )
     own = {
         key: item
         for key, item in observed.objects.items()
         if key.kind not in _NOT_APPLIED and is_own(key, item, app, desired.uid)
     }
-    set_key = Key("StatefulSet", names.stateful_set(app))
+    set_key = Key("StatefulSet", naming.stateful_set(app))
     others = None if set_key in own else observed.objects.get(set_key)
     others_uid = None if others is None else others["metadata"]["uid"]
     for key, item in observed.objects.items():
-        if key.kind == "Pod" and _labels(item).get(COMPONENT) == "plan":
+        if key.kind == "Pod" and _labels(item).get(COMPONENT_LABEL) == "plan":
             own[key] = item
         elif (
-            key.kind == "Pod" and _labels(item).get(COMPONENT) == "runtime" and (match := pod_name.fullmatch(key.name))
+            key.kind == "Pod"
+            and _labels(item).get(COMPONENT_LABEL) == "runtime"
+            and (match := pod_name.fullmatch(key.name))
         ):
             known_as_others = set_key not in own and key in observed.taken
             if not known_as_others and is_own_pod(item, app, own.get(set_key), others_uid):
@@ -294,13 +299,13 @@ def _pod(item: Object, index: int) -> Pod:
     ready_since, unready_since = _readiness(item)
     containers = item.get("status", {}).get("containerStatuses", ())
     variables = [each for container in item["spec"]["containers"] for each in container.get("env", ())]
-    since = metadata.get("annotations", {}).get(DRAIN, "")
+    since = metadata.get("annotations", {}).get(DRAIN_ANNOTATION, "")
     return Pod(
         name=metadata["name"],
         index=index,
         uid=metadata["uid"],
-        revision=_labels(item).get(REVISION),
-        template=(metadata.get("annotations") or {}).get(TEMPLATE),
+        revision=_labels(item).get(REVISION_LABEL),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION),
         created=seconds(metadata["creationTimestamp"]),
         terminating=is_terminating(item),
         ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,
@@ -308,7 +313,7 @@ def _pod(item: Object, index: int) -> Pod:
         unready_since=unready_since,
         trouble=trouble_of(item),
         drains_since=int(since) if since.isdecimal() else None,
-        reads_drain=any(variable["name"] == DRAIN_FILE for variable in variables),
+        reads_drain=any(variable["name"] == DRAIN_FILE_VARIABLE for variable in variables),
         last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
     )
 

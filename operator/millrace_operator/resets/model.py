@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from millrace.manifest import StreamsResetSpec, StreamsResetStatus
 from millrace.plan import reset
-from millrace_operator.kafka import SetOffsets
+from millrace_operator.kafka.actions import SetOffsets
 from millrace_operator.model import Apply, Delete, DeleteTopics, Desired, Event, Key, Object, SetFinalizer
 
 

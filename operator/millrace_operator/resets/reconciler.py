@@ -25,10 +25,10 @@ from millrace.manifest.streamsreset import ResetResult
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget, ResetActions
-from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import FINALIZER, Delete, DeleteTopics, Desired, Event, Key, Observed, SetFinalizer
+from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
+from millrace_operator.kafka.actions import SetOffsets
+from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed, SetFinalizer
 from millrace_operator.reconcile import history, retained
-from millrace_operator.reconcile.annotations import ACCEPT_LOSS, PAUSE
 from millrace_operator.reconcile.status import timestamp
 from millrace_operator.reconcile.view import View, view_of
 from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
@@ -189,8 +189,10 @@ class _Pass:
         assert app.spec is not None
         if app.spec.state != "suspended":
             return self._not_suspended(app.name)
-        if app.annotations.get(PAUSE, "").lower() == "true":
-            return self._wait(f"The annotation {PAUSE} of StreamsApp {app.name} keeps it as it is: remove it.")
+        if app.annotations.get(PAUSE_ANNOTATION, "").lower() == "true":
+            return self._wait(
+                f"The annotation {PAUSE_ANNOTATION} of StreamsApp {app.name} keeps it as it is: remove it."
+            )
         if self.observed.before:
             return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
         if self.observed.claimants:
@@ -319,8 +321,10 @@ def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus
 def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
     """Return what has the loss of topics accepted before they are deleted, so that nobody reports it, however late he looks."""
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
-    accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS, "").split(",")}
-    return [PatchApp(app.uid, annotations={ACCEPT_LOSS: ",".join(sorted(known))})] if known - accepted else []
+    accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")}
+    return (
+        [PatchApp(app.uid, annotations={ACCEPT_LOSS_ANNOTATION: ",".join(sorted(known))})] if known - accepted else []
+    )
 
 
 def _remembered(app: Desired) -> dict[str, None]:

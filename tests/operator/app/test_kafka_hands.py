@@ -9,9 +9,9 @@ from tests.operator.kafka.support import count_plan, patient_clusters, streams_a
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import InternalTopicStatus
 from millrace_operator.app.kafka_hands import KafkaHands
-from millrace_operator.children import AppRevision, plan_config_map
+from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Desired, KafkaState, Key
+from millrace_operator.model import AppRevision, Desired, KafkaState, Key
 
 GONE = ApiError("GET secret", 404, "NotFound", "")
 FORBIDDEN = ApiError("GET secret", 403, "Forbidden", "")

@@ -16,8 +16,9 @@ from millrace_operator.app.queue import WorkQueue
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.workers import Workers
 from millrace_operator.cluster.kinds import APPS
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.connections import MOST_OPEN, Connections
+from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.model import Decision
 
 MANY = 1000

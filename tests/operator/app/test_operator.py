@@ -4,7 +4,7 @@ from kubernetes import client
 
 from millrace_operator.app.operator import Operator
 from millrace_operator.app.settings import Settings
-from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.reconciler import reconcile
 
 
 class Pauses:

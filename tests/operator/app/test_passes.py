@@ -17,25 +17,26 @@ from millrace_operator.app.failures import FailedError, TransientError
 from millrace_operator.app.passes import STALE_SECONDS, TRANSIENT_FAILURES, Passes
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.renewals import Renewals
-from millrace_operator.children import labels, names
+from millrace_operator.children import naming
+from millrace_operator.children.naming import labels
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, NAMESPACES, PODS, STATEFUL_SETS
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import Apply, Decision, Delete, DeleteTopics, Event, KafkaState, Key, Renewal, SetFinalizer
-from millrace_operator.resets import PatchApp
+from millrace_operator.resets.model import PatchApp
 
 REF = Ref("StreamsApp", "shop", "orders")
 PATH = APPS.path("shop", "orders")
 MAP = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
-    "metadata": {"name": names.retained_config_map("orders"), "namespace": "shop", "labels": labels("orders")},
+    "metadata": {"name": naming.retained_config_map("orders"), "namespace": "shop", "labels": labels("orders")},
 }
 MAP_NAME = MAP["metadata"]["name"]
 POD = {"name": "orders-0", "namespace": "shop", "labels": labels("orders")}
 BUDGET = {
     "apiVersion": "policy/v1",
     "kind": "PodDisruptionBudget",
-    "metadata": {"name": names.disruption_budget("orders"), "namespace": "shop", "labels": labels("orders")},
+    "metadata": {"name": naming.disruption_budget("orders"), "namespace": "shop", "labels": labels("orders")},
 }
 BUDGET_PATH = "/apis/policy/v1/namespaces/shop/poddisruptionbudgets/orders"
 SPEC = {

@@ -13,9 +13,10 @@ from millrace_operator.app.brokers import AnswerAwaitedError, Brokers
 from millrace_operator.app.passes import STALE_SECONDS
 from millrace_operator.app.refs import Ref
 from millrace_operator.app.reset_passes import ResetPasses
-from millrace_operator.children import AppRevision, plan_config_map
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import FINALIZER
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
-from millrace_operator.model import FINALIZER, DeleteTopics, KafkaState
+from millrace_operator.model import AppRevision, DeleteTopics, KafkaState
 
 REF, APP = Ref("StreamsReset", "default", "again"), Ref("StreamsApp", "default", "app")
 INPUT = TopicPartition("in", 0)

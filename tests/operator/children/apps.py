@@ -5,8 +5,17 @@ from typing import Any
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.pods import APP_CONTAINER
-from millrace_operator import children
-from millrace_operator.children import AppRevision
+from millrace_operator.children.auxiliary_objects import (
+    disruption_budget,
+    headless_service,
+    pod_monitor,
+    service_account,
+)
+from millrace_operator.children.config_maps import plan_config_map, revision_config_map
+from millrace_operator.children.network_policy import network_policy, plan_network_policy
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.stateful_set import stateful_set
+from millrace_operator.model import AppRevision
 
 SMALL: dict[str, Any] = {
     "applicationId": "words-v1",
@@ -212,16 +221,16 @@ def full(**changes: Any) -> AppRevision:
 def rendered(app: AppRevision, spec: Mapping[str, Any], *, replicas: int = 3) -> list[dict[str, Any]]:
     """Return every object that an application may have."""
     objects = [
-        children.service_account(app),
-        children.network_policy(app, OPERATOR_NAMESPACE),
-        children.plan_network_policy(app),
-        children.revision_config_map(app, spec),
-        children.plan_config_map(app, '{"version": 1}'),
-        children.plan_job(app),
-        children.headless_service(app),
-        children.disruption_budget(app),
-        children.pod_monitor(app),
-        children.stateful_set(app, replicas),
+        service_account(app),
+        network_policy(app, OPERATOR_NAMESPACE),
+        plan_network_policy(app),
+        revision_config_map(app, spec),
+        plan_config_map(app, '{"version": 1}'),
+        plan_job(app),
+        headless_service(app),
+        disruption_budget(app),
+        pod_monitor(app),
+        stateful_set(app, replicas),
     ]
     return [item for item in objects if item is not None]
 

@@ -15,7 +15,10 @@ from millrace.manifest import to_streams_config
 from millrace.manifest.loader import load
 from millrace.manifest.settings import SECRETS_DIR
 from millrace.plan.model import TopologyPlan
-from millrace_operator.children import MANIFEST_KEY, names, plan_job, pod_template, revision_config_map
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import MANIFEST_KEY, revision_config_map
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 from millrace_operator.reconcile import members
 
 PROGRAM = '''\
@@ -105,7 +108,7 @@ def test_pods_command_is_understood(tmp_path):
     assert given["secrets_dir"] == SECRETS_DIR
     assert [setting(text) for text in given["config"]] == [("__internal.topics.create__", "false")]
     settings = to_streams_config(load(given["file"]), given["replica"])
-    assert settings["group.instance.id"] == names.pod("orders", 2)
+    assert settings["group.instance.id"] == naming.pod("orders", 2)
 
 
 def test_members_are_named_as_the_operator_knows_them(tmp_path):

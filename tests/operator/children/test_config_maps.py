@@ -5,7 +5,7 @@ import yaml
 from tests.operator.children.apps import FULL, SMALL, revision_of
 
 from millrace.manifest import load
-from millrace_operator.children import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
+from millrace_operator.children.config_maps import MANIFEST_KEY, PLAN_KEY, plan_config_map, revision_config_map
 
 
 @pytest.mark.parametrize("spec", [SMALL, FULL], ids=["small", "full"])

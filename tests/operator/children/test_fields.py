@@ -9,7 +9,8 @@ from pydantic import BaseModel
 from tests.operator.children.apps import BOUND, FULL, MSK, OAUTH, rendered, revision_of
 
 from millrace.manifest import StreamsAppSpec
-from millrace_operator.children import plan_job, pod_template
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 from millrace_operator.reconcile import revisions
 
 IN_CHILDREN: dict[str, Any] = {

@@ -2,8 +2,9 @@
 
 from tests.operator.children.apps import FULL, OPERATOR_NAMESPACE, full, program, small
 
-from millrace_operator.children import headless_service, pod_template
-from millrace_operator.children import network_policy as policy_of
+from millrace_operator.children.auxiliary_objects import headless_service
+from millrace_operator.children.network_policy import network_policy as policy_of
+from millrace_operator.children.pod import pod_template
 
 
 def network_policy(app):

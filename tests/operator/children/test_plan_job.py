@@ -3,7 +3,9 @@
 import pytest
 from tests.operator.children.apps import OPERATOR_NAMESPACE, full, program, small
 
-from millrace_operator.children import network_policy, plan_job, plan_network_policy, pod_template
+from millrace_operator.children.network_policy import network_policy, plan_network_policy
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 
 
 def test_it_plans_the_revisions_manifest():

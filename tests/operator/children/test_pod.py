@@ -10,7 +10,10 @@ import yaml
 from tests.operator.children.apps import FULL, full, program, revision_of, small
 
 from millrace.manifest.pods import APP_CONTAINER, OWN_PATHS, OWN_VOLUMES
-from millrace_operator.children import HTTP_PORT, headless_service, plan_job, pod_template
+from millrace_operator.children.auxiliary_objects import headless_service
+from millrace_operator.children.naming import HTTP_PORT
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 
 
 def spec_of(app):

@@ -8,7 +8,8 @@ import pytest
 from tests.operator.children.apps import FULL, full, program, small
 from tests.operator.children.restricted import violations
 
-from millrace_operator.children import plan_job, pod_template
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 
 PODS = {
     "small": lambda: pod_template(small())["spec"],

@@ -3,7 +3,10 @@
 import pytest
 from tests.operator.children.apps import full, small
 
-from millrace_operator.children import disruption_budget, names, pod_template, service_account, stateful_set
+from millrace_operator.children import naming
+from millrace_operator.children.auxiliary_objects import disruption_budget, service_account
+from millrace_operator.children.pod import pod_template
+from millrace_operator.children.stateful_set import stateful_set
 
 
 def test_pods_are_only_replaced_by_the_operator():
@@ -36,7 +39,7 @@ def test_claims_have_the_size_and_class_of_the_spec():
     (claim,) = stateful_set(small(storage={"size": "1024Mi"}), 1)["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi"
     assert "storageClassName" not in claim["spec"]
-    assert claim["metadata"]["name"] == names.STATE_VOLUME
+    assert claim["metadata"]["name"] == naming.STATE_VOLUME
 
 
 def test_claims_do_not_follow_the_revision():

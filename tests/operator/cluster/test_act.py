@@ -2,23 +2,12 @@
 
 import pytest
 
-from millrace_operator.children import APP_UID, labels, owner_reference
+from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, FINALIZER, labels, owner_reference
 from millrace_operator.cluster.act import Hands, NameTakenError, StaleError
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, PODS, STATEFUL_SETS
-from millrace_operator.model import (
-    DRAIN,
-    FINALIZER,
-    Apply,
-    Delete,
-    DrainPod,
-    Key,
-    ProvisionTopics,
-    Release,
-    ResizeClaim,
-    SetFinalizer,
-)
-from millrace_operator.resets import PatchApp
+from millrace_operator.model import Apply, Delete, DrainPod, Key, ProvisionTopics, Release, ResizeClaim, SetFinalizer
+from millrace_operator.resets.model import PatchApp
 
 LABELS = labels("orders")
 MANIFEST_OF_R = "orders-rev-r"
@@ -48,7 +37,7 @@ def app(server, caches):
 
 def manifest_of(app):
     """Return the ConfigMap of a revision, as it is wanted."""
-    marks = {**labels("orders", revision="r"), APP_UID: app["metadata"]["uid"]}
+    marks = {**labels("orders", revision="r"), APP_UID_LABEL: app["metadata"]["uid"]}
     metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
@@ -70,7 +59,7 @@ def test_applied_object_is_seen_by_the_next_pass(hands, caches, app):
 def test_object_of_somebody_else_is_left_alone(server, hands, caches, app):
     """Whether it has no labels, those of another application, or copied ones with another uid: it is told whose it is."""
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
-    for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID: "another"}):
+    for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID_LABEL: "another"}):
         server.objects.pop(path, None)
         metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
         before = server.put(path, {"kind": "ConfigMap", "metadata": metadata})
@@ -79,7 +68,7 @@ def test_object_of_somebody_else_is_left_alone(server, hands, caches, app):
         assert server.objects[path] == before
 
 
-@pytest.mark.parametrize("uid", [{}, {APP_UID: "its own"}])
+@pytest.mark.parametrize("uid", [{}, {APP_UID_LABEL: "its own"}])
 def test_own_object_that_no_watch_has_told_of_is_taken_over(server, hands, caches, app, uid):
     """As after a restart, or when an older operator wrote it, which knew no uid."""
     own = dict.fromkeys(uid, app["metadata"]["uid"])
@@ -111,7 +100,7 @@ def test_released_object_loses_the_uid_and_the_reference_to_the_application(serv
     uid = app["metadata"]["uid"]
     marked = {
         **obj["metadata"],
-        "labels": {**LABELS, APP_UID: uid},
+        "labels": {**LABELS, APP_UID_LABEL: uid},
         "ownerReferences": [owner_reference("orders", uid), other],
     }
     caches[1].put(STATEFUL_SETS, server.put(STATEFUL_SETS.path("shop", "orders"), {**obj, "metadata": marked}))
@@ -211,11 +200,11 @@ def test_only_the_pod_that_was_seen_is_drained(server, hands, caches, app):
     obj = child(server, caches, PODS, "orders-0", status={"podIP": "127.0.0.1"})
     hands.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
     served = server.objects[PODS.path("shop", "orders-0")]
-    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
-    assert caches[1].get(PODS, "shop", "orders-0")["metadata"]["annotations"] == {DRAIN: "1700000000"}
+    assert served["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
+    assert caches[1].get(PODS, "shop", "orders-0")["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
     with pytest.raises(StaleError):
         hands.do(DrainPod("orders-0", "another", 1700000001), app)
-    assert served["metadata"]["annotations"] == {DRAIN: "1700000000"}
+    assert served["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
 
 
 def test_reset_changes_annotations_and_status_of_its_app(server, hands, caches, app):

@@ -15,8 +15,9 @@ import yaml
 from rich.console import Console
 
 from millrace_operator.explain.facts import Facts
-from millrace_operator.explain.findings import Findings, Severity, Verdict, explain
+from millrace_operator.explain.findings import Findings, Verdict, explain
 from millrace_operator.explain.showing import shown
+from millrace_operator.explain.words import Severity
 
 RECORDED = Path(__file__).parent / "recorded"
 NAMES = sorted(path.stem for path in RECORDED.glob("*.yaml"))

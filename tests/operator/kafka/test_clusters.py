@@ -17,8 +17,10 @@ from millrace.kafka.admin_requests import give_up_when
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
-from millrace_operator.children import names
-from millrace_operator.kafka import Credentials, KafkaClusters, SetOffsets
+from millrace_operator.children import naming
+from millrace_operator.kafka.actions import SetOffsets
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
 from millrace_operator.reconcile import members
@@ -231,9 +233,9 @@ def test_whose_members_are(clusters, kafka, plan, app):
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **{"application.id": plan.application_id})
     try:
         for name, uid in (("ours", "u-1"), ("theirs", "x-1")):
-            ids = dict.fromkeys(("client.id", "group.instance.id"), names.member("app-0", uid))
+            ids = dict.fromkeys(("client.id", "group.instance.id"), naming.member("app-0", uid))
             group.join(name, **ids)
-        group.join("dynamic", **{"client.id": names.member("app-1", "u-1")})
+        group.join("dynamic", **{"client.id": naming.member("app-1", "u-1")})
         group.settle()
         seen = clusters.observe(app, Credentials(), plan).group.members
     finally:

@@ -4,7 +4,7 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.manifest.kafka import Kafka
-from millrace_operator.kafka import Credentials, needed_secrets
+from millrace_operator.kafka.credentials import Credentials, needed_secrets
 from millrace_operator.kafka.settings import client_config, client_settings
 
 CANARY = b"c4n4ry-s3cret"

@@ -4,7 +4,7 @@ import pytest
 from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
-from millrace_operator.kafka import Credentials
+from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.kafka.settings import Allowed
 
 pytestmark = pytest.mark.broker

@@ -4,7 +4,8 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import ConfigError
-from millrace_operator.kafka import Credentials, KafkaClusters
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.kafka.credentials import Credentials
 from millrace_operator.kafka.settings import (
     Allowed,
     TokenEndpointNotAllowedError,

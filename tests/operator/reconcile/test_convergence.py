@@ -13,9 +13,9 @@ from tests.operator.reconcile.world import APP, INPUT, SMALL, Program, RefusedEr
 
 from millrace.plan.diff import diff_plans
 from millrace_operator import model
-from millrace_operator.children import RETAINED
+from millrace_operator.children.naming import RETAINED_LABEL
 from millrace_operator.model import Key
-from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.reconciler import reconcile
 from millrace_operator.reconcile.revisions import revision_of
 
 PROGRAMS = {
@@ -263,7 +263,7 @@ def test_deletion_ends_and_honours_its_policy(history, policy, brokers_up, after
     assert world.names("StatefulSet") == world.names("Pod") == world.names("Job") == []
     left = [item["metadata"]["labels"] for key, item in world.objects.items() if key.kind == "ConfigMap"]
     if policy == "Retain":
-        assert all(marks.get(RETAINED) == "true" for marks in left)
+        assert all(marks.get(RETAINED_LABEL) == "true" for marks in left)
         assert set(claims) <= set(kept)
         assert topics <= set(world.topics)
     else:

@@ -4,9 +4,9 @@ import pytest
 from tests.operator.reconcile.world import INPUT, World
 
 from millrace_operator import model
-from millrace_operator.children import APP_UID
+from millrace_operator.children.naming import APP_UID_LABEL
 from millrace_operator.model import Decision, Key, Member
-from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.reconciler import reconcile
 
 CHANGELOG = "words-v1-counts-changelog"
 
@@ -85,7 +85,7 @@ def test_orphan_leaves_everything(world):
     after = {key: (item["metadata"]["uid"], item.get("spec")) for key, item in world.objects.items()}
     assert {key: after[key] for key in before} == before
     assert [key.name for key in after.keys() - before.keys()] == ["words.retained"]
-    assert not any(APP_UID in item["metadata"]["labels"] for item in world.objects.values())
+    assert not any(APP_UID_LABEL in item["metadata"]["labels"] for item in world.objects.values())
     assert world.objects[Key("StatefulSet", "words")]["metadata"]["ownerReferences"] == []
     assert world.log[-1] == model.SetFinalizer(present=False)
     assert world.done(model.Delete) == []

@@ -6,8 +6,8 @@ import pytest
 from tests.operator.reconcile.world import APP, NAMESPACE, World
 
 from millrace_operator import model
-from millrace_operator.children import APP as APP_LABEL
-from millrace_operator.children import APP_UID, labels, names
+from millrace_operator.children import naming
+from millrace_operator.children.naming import APP_LABEL, APP_UID_LABEL, labels
 from millrace_operator.model import Key
 from millrace_operator.reconcile.revisions import revision_of
 
@@ -16,16 +16,16 @@ SUPPORTING = [
     Key("Service", APP),
     Key("PodDisruptionBudget", APP),
     Key("NetworkPolicy", APP),
-    Key("NetworkPolicy", names.plan_network_policy(APP)),
+    Key("NetworkPolicy", naming.plan_network_policy(APP)),
 ]
 REVISION = revision_of(World().desired().spec)
 NEEDED = [
     Key("StatefulSet", APP),
-    Key("Job", names.plan_job(APP, REVISION)),
-    Key("ConfigMap", names.revision_config_map(APP, REVISION)),
-    Key("ConfigMap", names.plan_config_map(APP, REVISION)),
+    Key("Job", naming.plan_job(APP, REVISION)),
+    Key("ConfigMap", naming.revision_config_map(APP, REVISION)),
+    Key("ConfigMap", naming.plan_config_map(APP, REVISION)),
 ]
-COPIED = {**labels(APP, "plan", REVISION), APP_UID: "app-of-another-namespace"}
+COPIED = {**labels(APP, "plan", REVISION), APP_UID_LABEL: "app-of-another-namespace"}
 
 
 def foreign(world, key, marks=None):
@@ -94,7 +94,7 @@ def test_a_name_that_is_taken_for_a_new_revision_leaves_the_running_one_alone():
     running = world.revisions()
     newer = {**world.manifest, "image": "registry.example/words:2"}
     revision = revision_of(type(world.desired().spec).model_validate(newer))
-    foreign(world, Key("ConfigMap", names.revision_config_map(APP, revision)))
+    foreign(world, Key("ConfigMap", naming.revision_config_map(APP, revision)))
     world.change(image="registry.example/words:2", replicas=2)
     world.run()
     assert world.condition("Stalled") == ("True", "NameTaken")
@@ -118,13 +118,13 @@ def test_children_of_an_older_operator_are_taken_over():
     world.run()
     pods = [pod["metadata"]["uid"] for pod in world.pods()]
     for item in world.objects.values():
-        item["metadata"]["labels"].pop(APP_UID, None)
+        item["metadata"]["labels"].pop(APP_UID_LABEL, None)
         item["metadata"].pop("ownerReferences", None)
     world.run()
     assert world.condition("Stalled")[0] == "False"
     assert [pod["metadata"]["uid"] for pod in world.pods()] == pods
     applied = {key for key in world.objects if key.kind not in {"Pod", "PersistentVolumeClaim"}}
-    assert all(world.objects[key]["metadata"]["labels"][APP_UID] == world.uid for key in applied)
+    assert all(world.objects[key]["metadata"]["labels"][APP_UID_LABEL] == world.uid for key in applied)
 
 
 def test_templates_do_not_depend_on_who_owns_the_application():
@@ -132,7 +132,7 @@ def test_templates_do_not_depend_on_who_owns_the_application():
     world = World()
     world.run()
     spec = str(world.objects[Key("StatefulSet", APP)]["spec"])
-    assert APP_UID not in spec
+    assert APP_UID_LABEL not in spec
     assert world.uid not in spec
 
 
@@ -140,7 +140,7 @@ def test_copies_with_labels_are_not_deleted():
     """Whoever copies a child copies its labels, the uid too; under another name it is not the operator's."""
     world = World()
     world.run()
-    for kind, name in (("ConfigMap", names.revision_config_map(APP, REVISION)), ("Service", APP)):
+    for kind, name in (("ConfigMap", naming.revision_config_map(APP, REVISION)), ("Service", APP)):
         copied = copy.deepcopy(world.objects[Key(kind, name)])
         world.create({**copied, "metadata": {**copied["metadata"], "name": "mine"}})
     claim = copy.deepcopy(world.objects[Key("PersistentVolumeClaim", f"state-{APP}-0")])
@@ -170,7 +170,7 @@ def test_pods_of_somebody_elses_stateful_set_are_not_deleted():
 
 def test_the_policy_that_plan_jobs_had_under_a_former_name_is_deleted():
     """It would keep the name from another application; another application's policy of the name stays."""
-    former = Key("NetworkPolicy", names.former_plan_network_policy(APP))
+    former = Key("NetworkPolicy", naming.former_plan_network_policy(APP))
     world = policies(World())
     foreign(world, former, labels(APP, "plan"))
     world.run()
@@ -223,9 +223,9 @@ def test_a_finalizer_taken_off_by_force_leaves_children_that_have_to_be_handed_o
     world.recreate()
     world.run()
     assert world.condition("Stalled") == ("True", "NameTaken")
-    assert f"-l {APP_LABEL}={APP} {APP_UID}-" in world.message("Stalled")
+    assert f"-l {APP_LABEL}={APP} {APP_UID_LABEL}-" in world.message("Stalled")
     for item in world.objects.values():
-        item["metadata"]["labels"].pop(APP_UID, None)
+        item["metadata"]["labels"].pop(APP_UID_LABEL, None)
     world.run()
     assert world.condition("Stalled")[0] == "False"
     assert world.condition("Ready")[0] == "True"

@@ -6,7 +6,8 @@ import pytest
 from tests.operator.reconcile.world import APP, Program, World
 
 from millrace_operator import model
-from millrace_operator.children import TEMPLATE, pod
+from millrace_operator.children import pod
+from millrace_operator.children.naming import TEMPLATE_ANNOTATION
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world,
     """Nothing tells by which template they were made."""
     world.stale.clear()
     for item in (*world.pods(), world.objects[model.Key("StatefulSet", APP)]["spec"]["template"]):
-        del item["metadata"]["annotations"][TEMPLATE]
+        del item["metadata"]["annotations"][TEMPLATE_ANNOTATION]
     world.renewal = "Now"
     world.run()
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]

@@ -5,9 +5,9 @@ import json
 import pytest
 from tests.operator.reconcile.world import APP, INPUT, Program, World, plan
 
-from millrace_operator.children import APP_UID, RETAINED, RETAINED_KEY
+from millrace_operator.children.config_maps import RETAINED_KEY
+from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
 from millrace_operator.model import Key, Member, Topic
-from millrace_operator.reconcile.annotations import ACCEPT_LOSS, STARTED
 
 NEXT = "registry.example/words:2"
 WINDOWED = plan(["counts"], kinds={"counts": "window"})
@@ -60,8 +60,8 @@ def test_what_is_retained_is_labelled_as_that():
     kept = [item for key, item in world.objects.items() if key.kind == "ConfigMap"]
     assert len(kept) == 2
     for item in kept:
-        assert item["metadata"]["labels"][RETAINED] == "true"
-        assert APP_UID not in item["metadata"]["labels"]
+        assert item["metadata"]["labels"][RETAINED_LABEL] == "true"
+        assert APP_UID_LABEL not in item["metadata"]["labels"]
     record = json.loads(world.objects[RECORD]["data"][RETAINED_KEY])
     assert record["topicIds"] == {CHANGELOG: world.topics[CHANGELOG].id}
 
@@ -93,7 +93,7 @@ def test_a_topic_that_was_made_anew_meanwhile_is_found():
     assert world.condition("TopicsReady") == ("False", "ChangelogLost")
     assert known in world.message("TopicsReady")
     assert world.pods() == []
-    world.annotations[ACCEPT_LOSS] = known
+    world.annotations[ACCEPT_LOSS_ANNOTATION] = known
     world.run()
     assert world.condition("Ready")[0] == "True"
 
@@ -107,8 +107,8 @@ def test_a_compatible_application_goes_on_and_needs_no_record_any_more():
     assert world.status.stable_revision is not None
     assert RECORD not in world.objects
     plans = [item for key, item in world.objects.items() if key.kind == "ConfigMap"]
-    assert all(item["metadata"]["labels"][APP_UID] == world.uid for item in plans)
-    assert not any(RETAINED in item["metadata"]["labels"] for item in plans)
+    assert all(item["metadata"]["labels"][APP_UID_LABEL] == world.uid for item in plans)
+    assert not any(RETAINED_LABEL in item["metadata"]["labels"] for item in plans)
 
 
 def test_what_is_retained_survives_a_second_deletion():
@@ -252,7 +252,11 @@ def test_what_failed_last_is_not_taken_for_what_ran_well():
 def test_a_restored_plan_with_an_old_uid_counts():
     """A backup brings back volumes, topics and plans, and a StreamsApp with another uid: the plan still tells of the state."""
     world = ran()
-    plans = {key: item for key, item in world.objects.items() if STARTED in item["metadata"].get("annotations", {})}
+    plans = {
+        key: item
+        for key, item in world.objects.items()
+        if STARTED_ANNOTATION in item["metadata"].get("annotations", {})
+    }
     claims = {key: item for key, item in world.objects.items() if key.kind == "PersistentVolumeClaim"}
     world.delete()
     world.run(200)

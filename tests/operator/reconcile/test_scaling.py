@@ -105,7 +105,7 @@ def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
     (told,) = world.done(model.DrainPod)
     assert {told.uid} == drained == world.drained
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
-    assert pod["metadata"]["annotations"][model.DRAIN] == str(told.since)
+    assert pod["metadata"]["annotations"][model.DRAIN_ANNOTATION] == str(told.since)
     assert "deletionTimestamp" not in pod["metadata"]
     world.rebalancing = False
     world.run()
@@ -118,7 +118,7 @@ def test_time_to_drain_is_counted_from_the_first_word(world):
     world.run(300)
     world.deaf = True
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["name"] == f"{APP}-1")
-    pod["metadata"].setdefault("annotations", {})[model.DRAIN] = "true"
+    pod["metadata"].setdefault("annotations", {})[model.DRAIN_ANNOTATION] = "true"
     world.log.clear()
     world.change(replicas=1)
     world.run(60)

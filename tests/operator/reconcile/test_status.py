@@ -7,9 +7,9 @@ from tests.operator.reconcile.world import SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
-from millrace_operator.reconcile import REASONS, Reason, reconcile
 from millrace_operator.reconcile.events import transitions
-from millrace_operator.reconcile.reasons import Explanation
+from millrace_operator.reconcile.reasons import REASONS, Explanation, Reason
+from millrace_operator.reconcile.reconciler import reconcile
 
 
 @pytest.fixture

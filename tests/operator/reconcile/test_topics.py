@@ -8,8 +8,8 @@ from tests.operator.reconcile.world import INPUT, SMALL, World, plan
 from millrace.manifest import StreamsAppSpec
 from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology
 from millrace_operator import model
+from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.annotations import ACCEPT_LOSS
 from millrace_operator.reconcile.reasons import Reason
 from millrace_operator.reconcile.topics import examine
 
@@ -70,7 +70,7 @@ def test_a_changelog_that_was_lost_is_not_made_again(changelog):
     assert reasons(topics) == [Reason.CHANGELOG_LOST]
     assert not topics.ready
     assert topics.statuses[0].topic_id == "id-1"
-    assert f"{ACCEPT_LOSS}=id-1" in topics.findings[0].message
+    assert f"{ACCEPT_LOSS_ANNOTATION}=id-1" in topics.findings[0].message
 
 
 def test_a_loss_that_was_accepted():
@@ -222,7 +222,7 @@ def test_a_changelog_deleted_behind_the_back_is_reported(world):
     assert world.log == []
     assert len(world.pods()) == 1
     lost = world.status.internal_topics[0].topic_id
-    world.annotations[ACCEPT_LOSS] = f"other, {lost}"
+    world.annotations[ACCEPT_LOSS_ANNOTATION] = f"other, {lost}"
     world.run()
     assert world.condition("TopicsReady") == ("True", "TopicsFit")
     assert world.status.internal_topics[0].topic_id not in {lost, None}
@@ -230,7 +230,7 @@ def test_a_changelog_deleted_behind_the_back_is_reported(world):
 
 def test_an_accepted_loss_accepts_no_other(world):
     """The annotation that stays on the resource says nothing about the next loss."""
-    world.annotations[ACCEPT_LOSS] = world.status.internal_topics[0].topic_id
+    world.annotations[ACCEPT_LOSS_ANNOTATION] = world.status.internal_topics[0].topic_id
     del world.topics[CHANGELOG]
     world.run()
     assert CHANGELOG in world.topics

@@ -6,7 +6,7 @@ import pytest
 from tests.operator.reconcile.world import APP, Program, World, is_ready, plan
 
 from millrace_operator import model
-from millrace_operator.reconcile import reconcile
+from millrace_operator.reconcile.reconciler import reconcile
 
 NEW = "registry.example/words:2"
 

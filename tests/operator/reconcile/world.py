@@ -26,22 +26,19 @@ from millrace.plan.model import (
 from millrace_operator import model
 from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
 from millrace_operator.app.stalled import described as words_of
-from millrace_operator.children import APP as APP_LABEL
-from millrace_operator.children import APP_UID, COMPONENT, MANAGER, RETAINED, REVISION, names
-from millrace_operator.model import (
+from millrace_operator.children import naming
+from millrace_operator.children.naming import (
+    APP_LABEL,
+    APP_UID_LABEL,
+    COMPONENT_LABEL,
     FINALIZER,
-    Decision,
-    Desired,
-    Group,
-    Instance,
-    KafkaState,
-    Key,
-    Member,
-    Observed,
-    Topic,
+    MANAGER,
+    RETAINED_LABEL,
+    REVISION_LABEL,
 )
-from millrace_operator.reconcile import reconcile
+from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
 from millrace_operator.reconcile.ownership import described, is_own
+from millrace_operator.reconcile.reconciler import reconcile
 from millrace_operator.reconcile.view import seconds
 
 APP = "words"
@@ -292,7 +289,7 @@ class World:
         for seen in filter(None, [*self.pods(), *templates]):
             self.member = _member_in(seen)
             break
-        return (self.member or names.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
+        return (self.member or naming.member("$(POD_NAME)", self.uid)).replace("$(POD_NAME)", pod)
 
     def renew_certificates(self) -> None:
         """Change what Secrets hold: who runs does not use it."""
@@ -441,8 +438,8 @@ class World:
     def _release(self, action: model.Release) -> None:
         metadata = self.objects[action.key]["metadata"]
         assert metadata["uid"] == action.uid
-        metadata["labels"].pop(APP_UID, None)
-        metadata["labels"] |= {RETAINED: "true"} if action.retained else {}
+        metadata["labels"].pop(APP_UID_LABEL, None)
+        metadata["labels"] |= {RETAINED_LABEL: "true"} if action.retained else {}
         owners = metadata.get("ownerReferences", [])
         metadata["ownerReferences"] = [owner for owner in owners if owner["uid"] != self.uid]
 
@@ -513,7 +510,7 @@ class World:
         pod = self.objects.get(Key("Pod", action.pod))
         if pod is None or pod["metadata"]["uid"] != action.uid:
             return
-        pod["metadata"].setdefault("annotations", {})[model.DRAIN] = str(action.since)
+        pod["metadata"].setdefault("annotations", {})[model.DRAIN_ANNOTATION] = str(action.since)
         if self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(action.pod)
@@ -628,12 +625,12 @@ class World:
         return [
             item
             for key, item in sorted(self.objects.items())
-            if key.kind == "Pod" and item["metadata"]["labels"][COMPONENT] == "runtime"
+            if key.kind == "Pod" and item["metadata"]["labels"][COMPONENT_LABEL] == "runtime"
         ]
 
     def revisions(self) -> list[str]:
         """Return the revisions of the pods."""
-        return [pod["metadata"]["labels"][REVISION] for pod in self.pods()]
+        return [pod["metadata"]["labels"][REVISION_LABEL] for pod in self.pods()]
 
     def names(self, kind: str) -> list[str]:
         """Return the names of all objects of a kind."""

@@ -10,11 +10,13 @@ from millrace.manifest import StreamsAppStatus, StreamsResetSpec
 from millrace.manifest.status import InternalTopicStatus
 from millrace.plan import reset
 from millrace.records import TopicPartition
-from millrace_operator.children import REVISION, AppRevision, labels, names, plan_config_map, retained_config_map
-from millrace_operator.kafka import SetOffsets
-from millrace_operator.model import FINALIZER, Apply, Delete, DeleteTopics, Desired, Key, SetFinalizer
-from millrace_operator.reconcile.annotations import STARTED
-from millrace_operator.resets import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import plan_config_map, retained_config_map
+from millrace_operator.children.naming import FINALIZER, REVISION_LABEL, STARTED_ANNOTATION, labels
+from millrace_operator.kafka.actions import SetOffsets
+from millrace_operator.model import Apply, AppRevision, Delete, DeleteTopics, Desired, Key, SetFinalizer
+from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp
+from millrace_operator.resets.reconciler import question_for, reconcile_reset
 
 REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
 INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
@@ -92,7 +94,7 @@ class World:
                 item = plan_config_map(AppRevision("default", "app", revision, streams_app().spec), plan)
                 item["metadata"]["uid"] = f"m-{revision}"
                 if revision in self.started:
-                    item["metadata"]["annotations"] = {STARTED: "1690000000"}
+                    item["metadata"]["annotations"] = {STARTED_ANNOTATION: "1690000000"}
                 objects[Key("ConfigMap", item["metadata"]["name"])] = item
         if self.earlier:
             item = retained_config_map("default", "app", self.earlier)
@@ -122,7 +124,7 @@ class World:
         return objects
 
     def _arguments(self):
-        return ["run", "-c", f"client.id={names.member('$(POD_NAME)', self.pods_uid)}"]
+        return ["run", "-c", f"client.id={naming.member('$(POD_NAME)', self.pods_uid)}"]
 
     def look(self):
         """Return the reset and what a pass sees."""
@@ -190,8 +192,8 @@ class World:
                 if key.name in self.claims:
                     self.terminating.add(key.name)
             case Apply(item):
-                assert STARTED not in item["metadata"]["annotations"]
-                self.started.remove(item["metadata"]["labels"][REVISION])
+                assert STARTED_ANNOTATION not in item["metadata"]["annotations"]
+                self.started.remove(item["metadata"]["labels"][REVISION_LABEL])
             case PatchApp(uid, annotations, status):
                 assert uid == "u-1"
                 self.annotations.update(annotations)
@@ -220,4 +222,4 @@ class World:
 
 def claim(index):
     """Return the name of a replica's claim."""
-    return names.claim("app", index)
+    return naming.claim("app", index)

@@ -3,7 +3,7 @@
 import pytest
 from tests.operator.children.apps import program, small
 
-from millrace_operator.children import pod_template
+from millrace_operator.children.pod import pod_template
 
 
 def resources(**wanted):

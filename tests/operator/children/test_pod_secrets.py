@@ -7,7 +7,8 @@ import pytest
 from tests.operator.children.apps import BOUND, FULL, full, program, revision_of, small
 
 from millrace.manifest import StreamsApp, to_streams_config
-from millrace_operator.children import plan_job, pod_template
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 
 
 def projected(app):

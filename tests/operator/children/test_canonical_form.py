@@ -3,7 +3,7 @@
 import pytest
 
 from millrace.manifest.pods import Container, Volume
-from millrace_operator.children.passed_on import as_kept
+from millrace_operator.children.canonical_form import canonical
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from millrace_operator.children.passed_on import as_kept
 )
 def test_volumes(written, kept):
     """Empty texts and lists go, what is empty on purpose stays, quantities are in their shortest form."""
-    assert as_kept(Volume.model_validate({"name": "v", **written})) == {"name": "v", **kept}
+    assert canonical(Volume.model_validate({"name": "v", **written})) == {"name": "v", **kept}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_volumes(written, kept):
 )
 def test_containers(written, kept):
     """Nulls go, and values that the server takes for absent; those that differ from absent stay."""
-    assert as_kept(Container.model_validate({"name": "c", "image": "i", **written})) == {
+    assert canonical(Container.model_validate({"name": "c", "image": "i", **written})) == {
         "name": "c",
         "image": "i",
         **kept,

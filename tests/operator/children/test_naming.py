@@ -5,8 +5,8 @@ import itertools
 import pytest
 from tests.operator.children.apps import FULL, SMALL, rendered, revision_of
 
-from millrace_operator.children import REVISION as REVISION_LABEL
-from millrace_operator.children import names
+from millrace_operator.children import naming
+from millrace_operator.children.naming import REVISION_LABEL
 
 LONGEST = "a" * 52
 REVISION = "0123456789"
@@ -29,9 +29,9 @@ def children(app):
         for spec in specs
         for item in rendered(revision_of(spec, name=app), spec)
     }
-    found.add(("ConfigMap", names.retained_config_map(app)))
+    found.add(("ConfigMap", naming.retained_config_map(app)))
     for index in (0, 1, 10):
-        found |= {("Pod", names.pod(app, index)), ("PersistentVolumeClaim", names.claim(app, index))}
+        found |= {("Pod", naming.pod(app, index)), ("PersistentVolumeClaim", naming.claim(app, index))}
     return found
 
 
@@ -45,9 +45,9 @@ def test_children_of_two_applications_never_meet():
 
 def test_names_that_become_labels_fit():
     """For the longest name an application may have, names that Kubernetes puts into labels keep within 63 characters."""
-    assert len(names.plan_job(LONGEST, REVISION)) <= names.LABEL_LENGTH
-    assert len(names.service(LONGEST)) <= names.LABEL_LENGTH
-    assert len(f"{names.stateful_set(LONGEST)}-{REVISION}") <= names.LABEL_LENGTH
+    assert len(naming.plan_job(LONGEST, REVISION)) <= naming.LABEL_LENGTH
+    assert len(naming.service(LONGEST)) <= naming.LABEL_LENGTH
+    assert len(f"{naming.stateful_set(LONGEST)}-{REVISION}") <= naming.LABEL_LENGTH
 
 
 @pytest.mark.parametrize("app", ["orders", LONGEST])
@@ -55,7 +55,7 @@ def test_every_child_is_known_by_its_name(app):
     """What the operator builds it also recognises as an application's child, whichever it is."""
     for item in (item for spec in (SMALL, FULL) for item in rendered(revision_of(spec, name=app), spec)):
         revision = item["metadata"]["labels"].get(REVISION_LABEL)
-        assert names.is_child(app, item["kind"], item["metadata"]["name"], revision), item["kind"]
+        assert naming.is_child(app, item["kind"], item["metadata"]["name"], revision), item["kind"]
 
 
 def test_other_names_are_not_those_of_children():
@@ -63,4 +63,4 @@ def test_other_names_are_not_those_of_children():
     kinds = ("ConfigMap", "Job", "NetworkPolicy", "Service", "ServiceAccount", "StatefulSet", "PodDisruptionBudget")
     others = ("orders-copy", f"orders-plan-{REVISION[::-1]}", "shipments", "orders.mine")
     for kind, name in itertools.product(kinds, others):
-        assert not names.is_child("orders", kind, name, REVISION)
+        assert not naming.is_child("orders", kind, name, REVISION)

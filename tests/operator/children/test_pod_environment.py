@@ -3,7 +3,8 @@
 import pytest
 from tests.operator.children.apps import full, program, small
 
-from millrace_operator.children import plan_job, pod_template
+from millrace_operator.children.plan_job import plan_job
+from millrace_operator.children.pod import pod_template
 
 
 def variables(app):

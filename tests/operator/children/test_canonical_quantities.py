@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kubernetes.utils.quantity import parse_quantity
 
-from millrace_operator.children import canonical_quantity
+from millrace_operator.children.canonical_form import canonical_quantity
 
 
 @pytest.mark.parametrize(
