@@ -510,7 +510,7 @@ class World:
         pod = self.objects.get(Key("Pod", action.pod))
         if pod is None or pod["metadata"]["uid"] != action.uid:
             return
-        pod["metadata"].setdefault("annotations", {})[model.DRAIN_ANNOTATION] = str(action.since)
+        pod["metadata"].setdefault("annotations", {})[naming.DRAIN_ANNOTATION] = str(action.since)
         if self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(action.pod)
