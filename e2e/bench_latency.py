@@ -1,6 +1,6 @@
 """How fast the operator is, and how little it asks at rest, with many StreamsApps: `make bench-operator`.
 
-The API server, its controllers and the operator are real; nodes and pods are pretended, and at first brokers (`e2e.pretend`).
+The API server, its controllers and the operator are real; nodes and pods are simulated, and at first brokers (`e2e.simulation`).
 Each application has credentials of its own. `--apps 1000 --pods 3` is the size that the operator is made for.
 
 * *create*: all applications at once, until each is Ready; and for each from its creation to Ready;
@@ -33,7 +33,7 @@ from urllib3.exceptions import HTTPError
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.simulation import Kubelet, manifest
 
 _GROUP = ("streams.millrace.dev", "v1alpha1")
 _SPACE = "bench"
@@ -97,7 +97,7 @@ def main() -> int:
             with operator("second") as second:
                 _fail_over(first, second, options.apps)
                 second.signal(signal.SIGKILL)
-        with operator("third", PRETEND_BROKERS="real") as third:
+        with operator("third", SIMULATED_BROKERS="real") as third:
             _brokers_away(cluster, third, names)
         kubelet.close()
     return 0

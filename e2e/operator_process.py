@@ -22,14 +22,14 @@ class OperatorProcess:
     Args:
         kubeconfig: The cluster's.
         log: The file that it logs to, which is appended to.
-        module: What is run: the operator, or one with something pretended.
+        module: What is run: the operator, or one with something simulated.
         settings: `MILLRACE_OPERATOR_…` variables, without their prefix, and others with their whole names.
     """
 
-    def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.pretend", **settings: str | int) -> None:
+    def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulation", **settings: str | int) -> None:
         given = {"METRICS_PORT": 0, "LEASE_SECONDS": 15, "LOG_LEVEL": "DEBUG", "POD_NAME": log.stem, **settings}
         variables = {
-            name if name.startswith("PRETEND_") else f"MILLRACE_OPERATOR_{name}": str(value)
+            name if name.startswith("SIMULATED_") else f"MILLRACE_OPERATOR_{name}": str(value)
             for name, value in given.items()
         }
         self._log = log

@@ -23,7 +23,7 @@ from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical_quantity
 from millrace_operator.children.plan_job import plan_job
 from millrace_operator.children.pod import pod_template
-from millrace_operator.reconcile.applying import needs_apply, stamped
+from millrace_operator.reconcile.drift import needs_apply, stamped
 
 MANAGER = "millrace-operator"
 RUN = secrets.token_hex(3)

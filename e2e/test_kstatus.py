@@ -18,10 +18,10 @@ from tests.operator.reconcile.world import APP, INPUT, NAMESPACE, Program, World
 from e2e.cluster import tools
 from millrace.manifest import StreamsAppStatus
 from millrace.manifest.status import UNSEEN_GENERATION
-from millrace_operator.app.stalled import stalled_status
+from millrace_operator.app.refusals import stalled_status
 from millrace_operator.children.naming import PAUSE_ANNOTATION, TEMPLATE_ANNOTATION
-from millrace_operator.model import Member
-from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.model import ConsumerGroupMember
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 from millrace_operator.reconcile.reconciler import reconcile
 
 HEALTH = Path(__file__).parents[1] / "charts/argocd/resource_customizations/streams.millrace.dev/StreamsApp/health.lua"
@@ -176,7 +176,7 @@ def name_taken() -> World:
 
 def id_in_use() -> World:
     """Return an application in whose group a Java application is."""
-    java = Member("java", "java-0", "10.0.0.3", "java-7f-StreamThread-1-consumer")
+    java = ConsumerGroupMember("java", "java-0", "10.0.0.3", "java-7f-StreamThread-1-consumer")
     world = World(group_exists=True, strangers=[java])
     world.run(300)
     return world
@@ -306,5 +306,5 @@ def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, arg
 
 def test_every_reason_to_stall_is_tried() -> None:
     """No state in which somebody has to do something is left out, of those that a pass itself comes to."""
-    known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {Reason.NOT_STALLED}
-    assert known <= {Reason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}
+    known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
+    assert known <= {ConditionReason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

@@ -1,6 +1,6 @@
 """`kubectl delete namespace`: it takes everything in no order, while a StreamsApp waits for the operator.
 
-The API server and its namespace controller are real, and so are the brokers; pods are pretended. The operator has the rights that
+The API server and its namespace controller are real, and so are the brokers; pods are simulated. The operator has the rights that
 the chart gives it, and no others.
 """
 
@@ -17,7 +17,7 @@ from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import INPUT, Kubelet, manifest
+from e2e.simulation import INPUT, Kubelet, manifest
 from millrace.dev.kafka import EmbeddedKafka
 
 OPERATOR = "platform"
@@ -26,7 +26,7 @@ _RIGHTS = ("ServiceAccount", "Role", "ValidatingAdmissionPolicy", "ClusterRole")
 
 
 class World:
-    """A control plane with a pretended node, and brokers."""
+    """A control plane with a simulated node, and brokers."""
 
     def __init__(self, cluster: Cluster, kafka: EmbeddedKafka, folder: Path) -> None:
         self.cluster, self.kafka, self.folder = cluster, kafka, folder
@@ -43,7 +43,7 @@ class World:
         kubeconfig = self.folder / f"{name}.kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(found))
         settings = {"NAMESPACES": namespace if namespaced else "", "POD_NAMESPACE": OPERATOR, "LEASE_NAME": name}
-        return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, PRETEND_BROKERS="real")
+        return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, SIMULATED_BROKERS="real")
 
     def is_gone(self, namespace: str) -> bool:
         """Return whether a namespace does not exist any more."""
@@ -56,7 +56,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(api_server: Cluster) -> Iterator[World]:
-    """Give a control plane with the CRDs and a pretended node."""
+    """Give a control plane with the CRDs and a simulated node."""
     api_server.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
     api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR}})

@@ -1,4 +1,4 @@
-"""The operator as a process against a real API server, with pretended pods and brokers.
+"""The operator as a process against a real API server, with simulated pods and brokers.
 
 A fault in its own code holds nobody up, nothing is written at rest, and it goes on after the API server was away. With real pods,
 `test_operator_faults.py` and `test_operator_replicas.py` have it die and be followed by another; `test_many.py` has it serve
@@ -18,7 +18,7 @@ from kubernetes import config
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.simulation import Kubelet, manifest
 
 _WRITES = {"APPLY", "CREATE", "DELETE", "DELETECOLLECTION", "PATCH", "POST", "PUT", "UPDATE"}
 _OURS = {
@@ -30,7 +30,7 @@ _WRITE_LINE = re.compile(r"DEBUG \S+requests: (apply|create|patch|delete|update)
 
 
 class World:
-    """A control plane with a pretended node."""
+    """A control plane with a simulated node."""
 
     def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path) -> None:
         self.cluster = cluster
@@ -95,7 +95,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
-    """Start a control plane with the CRDs and a pretended node."""
+    """Start a control plane with the CRDs and a simulated node."""
     with (
         tempfile.TemporaryDirectory(prefix="process-") as folder,
         Cluster.start(Path(folder) / "c", with_node=False) as cluster,
@@ -152,13 +152,13 @@ def test_broken_resource_holds_no_other_up(world):
     """Among fifty good ones, one on which reconciliation fails says so in `Stalled`; the others run, and change, without it."""
     space = world.namespace("poison")
     good = [f"good-{number}" for number in range(50)]
-    with world.operator("poison", space, PRETEND_BUG_IN="broken") as operator:
+    with world.operator("poison", space, SIMULATED_BUG_IN="broken") as operator:
         world.apply(space, *good[:25], "broken", *good[25:])
         world.wait_ready(space, *good, timeout_s=400)
         wait_for("the fault to be told", lambda: world.condition(space, "broken", "Stalled"), timeout_s=120)
         stalled = world.condition(space, "broken", "Stalled")
         assert (stalled["status"], stalled["reason"]) == ("True", "OperatorError")
-        assert "ZeroDivisionError: pretended bug" in stalled["message"]
+        assert "ZeroDivisionError: simulated bug" in stalled["message"]
         world.apply(space, good[3], replicas=2)
         world.wait_ready(space, *good, timeout_s=240)
         failures = operator.metric('millrace_operator_reconcile_seconds_count{result="stalled"}')

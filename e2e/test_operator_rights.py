@@ -1,7 +1,7 @@
 """What the operator's account may do, on a real API server: what the operator asks for, nothing else, to its own objects only.
 
 The operator runs with the chart's rights and no others, and the API server writes down what it asks for. Pods and brokers are
-pretended.
+simulated.
 """
 
 import json
@@ -18,12 +18,12 @@ from e2e.cluster.control_plane import WATCHED_NAMESPACE
 from e2e.cluster.waiting import wait_for
 from e2e.manifests import render
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.simulation import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_ownership import FOREIGN, SPEC
-from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, Kind
+from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, CONFIG_MAPS, POD_MONITORS, PODS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.reconcile.applying import is_part_of
+from millrace_operator.reconcile.drift import is_part_of
 
 ACCOUNT = f"system:serviceaccount:{WATCHED_NAMESPACE}:millrace-operator"
 SPACE = "apps"
@@ -41,7 +41,7 @@ NOT_PRETENDED: set[Right] = {
     ("patch", "streams.millrace.dev", "streamsresets/status"),
     ("patch", "", "events"),  # that come again
 }
-"""What the operator needs for parts of the world that are pretended here; tests with a node use it."""
+"""What the operator needs for parts of the world that are simulated here; tests with a node use it."""
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None
     return ""
 
 
-def refused_patch(cluster: Cluster, kind: Kind, name: str, body: dict[str, Any]) -> str:
+def refused_patch(cluster: Cluster, kind: ResourceKind, name: str, body: dict[str, Any]) -> str:
     """Return what the API server says when the operator's account is refused a merge patch; empty if it is not."""
     api = config.new_client_from_config(str(cluster.kubeconfig))
     api.set_default_header("Impersonate-User", ACCOUNT)
@@ -149,7 +149,7 @@ def test_of_a_pod_only_the_drain_annotation_can_be_changed(guarded: Cluster) -> 
 
 @pytest.fixture
 def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
-    """Give a pretended node."""
+    """Give a simulated node."""
     kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)))
     yield kubelet
     kubelet.close()

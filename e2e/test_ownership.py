@@ -1,6 +1,6 @@
 """Whose objects are, judged by Kubernetes itself: nothing of somebody else is written or deleted, and who owns the StatefulSet.
 
-A real API server with its controllers, garbage collection among them; pods and brokers are pretended.
+A real API server with its controllers, garbage collection among them; pods and brokers are simulated.
 """
 
 import json
@@ -15,15 +15,15 @@ from kubernetes import config
 from e2e.cluster import Cluster
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.simulation import Kubelet, manifest
 from e2e.test_children import POD_MONITOR_CRD
 from e2e.test_operator_process import World
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import RETAINED_KEY
 from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, labels
-from millrace_operator.cluster.act import Hands, StaleError
 from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.executor import Executor, StaleError
 from millrace_operator.cluster.kinds import APPS, CHILDREN, CONFIG_MAPS, POD_MONITORS
 from millrace_operator.cluster.requests import Requests
 from millrace_operator.model import Apply, Key
@@ -98,7 +98,7 @@ SUPPORTING = {"account", "service", "budget", "policy", "plan-policy", "monitor"
 
 
 class Place(World):
-    """A control plane with a pretended node, which is asked without a process for each look."""
+    """A control plane with a simulated node, which is asked without a process for each look."""
 
     def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path) -> None:
         super().__init__(cluster, kubelet, folder)
@@ -123,7 +123,7 @@ def _count(*_: Any) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Iterator[Place]:
-    """Start a control plane with the CRDs, PodMonitor's among them, and a pretended node."""
+    """Start a control plane with the CRDs, PodMonitor's among them, and a simulated node."""
     folder = tmp_path_factory.mktemp("ownership")
     with Cluster.start(folder / "c", with_node=False) as cluster:
         cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
@@ -209,7 +209,7 @@ class _Hands:
     def __init__(self, world: Place, space: str) -> None:
         self.requests = Requests(config.new_client_from_config(str(world.cluster.kubeconfig)), lambda: 60.0, _count)
         self.children = Cache()
-        self._hands = Hands(self.requests, Cache(), self.children)
+        self._hands = Executor(self.requests, Cache(), self.children)
         self.app = {"metadata": {"name": "orders", "namespace": space, "uid": "11111111-2222-3333-4444-555555555555"}}
 
     def config_map(self, **marks: str) -> dict[str, Any]:

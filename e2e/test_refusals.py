@@ -1,4 +1,4 @@
-"""What a real API server refuses, and what users and their tools see of it: the operator as a process, with pretended pods.
+"""What a real API server refuses, and what users and their tools see of it: the operator as a process, with simulated pods.
 
 A quota, an admission policy or a missing right is told in a status that is true of the manifest's generation, and holds up only
 what rests on it.
@@ -17,7 +17,7 @@ from kubernetes import config
 from e2e.cluster import Cluster, ClusterError, tools
 from e2e.cluster.waiting import wait_for
 from e2e.operator_process import OperatorProcess
-from e2e.pretend import Kubelet, manifest
+from e2e.simulation import Kubelet, manifest
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 
 BUDGET: dict[str, Any] = {
@@ -37,7 +37,7 @@ _BINDING = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "Validating
 
 
 class World:
-    """A control plane with a pretended node, and one application."""
+    """A control plane with a simulated node, and one application."""
 
     def __init__(self, cluster: Cluster, folder: Path, namespace: str) -> None:
         self.cluster = cluster
@@ -116,7 +116,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[tuple[Cluster, Path]]:
-    """Start a control plane with the CRDs and a pretended node."""
+    """Start a control plane with the CRDs and a simulated node."""
     with (
         tempfile.TemporaryDirectory(prefix="refusals-") as folder,
         Cluster.start(Path(folder) / "c", with_node=False) as cluster,

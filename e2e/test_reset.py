@@ -29,9 +29,8 @@ from millrace.manifest import StreamsApp
 from millrace.records import TopicPartition
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import labels
+from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import client_config
 from millrace_operator.model import AppRevision, ProvisionTopics
 from millrace_operator.reconcile.revisions import revision_of
 
@@ -62,7 +61,7 @@ def brokers() -> Iterator[EmbeddedKafka]:
 
 
 @contextlib.contextmanager
-def running_operator(cluster: Cluster, log: Path, crash_after: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def running_operator(cluster: Cluster, log: Path, *, crashing: bool = False) -> Iterator[subprocess.Popen[bytes]]:
     """Run the operator as administrator, until it ends or is ended."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {
@@ -73,10 +72,9 @@ def running_operator(cluster: Cluster, log: Path, crash_after: int | None = None
         "MILLRACE_OPERATOR_LEASE_SECONDS": "3",
         "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
     }
-    if crash_after is not None:
-        environment["MILLRACE_OPERATOR_CRASH_AFTER_ACTIONS"] = str(crash_after)
+    module = "e2e.crashing_operator" if crashing else "millrace_operator"
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", "millrace_operator"], env=environment, stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", module], env=environment, stderr=output)
         try:
             yield process
         finally:
@@ -320,7 +318,7 @@ def test_an_operator_that_crashes_gets_there(api: Cluster, app: Application, tmp
     status = app.reset(toOffset="shift:-3")
     crashes = 0
     for _ in range(20):
-        with running_operator(api, log, crash_after=1) as process:
+        with running_operator(api, log, crashing=True) as process:
 
             def ended(process: subprocess.Popen[bytes] = process) -> bool:
                 return process.poll() is not None or status().get("phase") == "Succeeded"

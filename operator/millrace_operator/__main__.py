@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import sys
 
 from kubernetes.config import ConfigException
 
-from millrace_operator.app.logs import configure_logs
 from millrace_operator.app.operator import Operator, api_client
-from millrace_operator.app.settings import SettingsError, settings_from
+from millrace_operator.app.settings import SettingsError, configure_logs, settings_from
 from millrace_operator.cluster.requests import ApiError
 
 log = logging.getLogger("millrace_operator")
@@ -26,8 +24,7 @@ def main() -> int:
         return 2
     configure_logs(settings)
     try:
-        reconcile = importlib.import_module("millrace_operator.reconcile").reconcile
-        return Operator(settings, reconcile, api_client(settings.workers)).run()
+        return Operator(settings, api_client(settings.workers)).run()
     except (ApiError, ConfigException) as error:
         log.error("%s", error)  # noqa: TRY400 - the message says it all
         return 1

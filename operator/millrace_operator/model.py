@@ -5,16 +5,21 @@ in their order. None of these keeps anything from one pass to the next: what mus
 in a child. So a pass may start from anything, including what a crash between two actions has left behind.
 
 Children are plain mappings, as the API gives them.
+
+
+What waits in the queue: the name of a resource, never what was seen of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.status import StreamsAppStatus
+from millrace.plan.reset import ActiveMember
+from millrace.records import TopicPartition
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
@@ -29,7 +34,7 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Desired:
+class DesiredApp:
     """One `StreamsApp` as it stands in the API."""
 
     namespace: str
@@ -64,7 +69,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ConsumerGroupMember:
     """A member of the consumer group; `instance_id` is a pod's name for those of ours, of which each thread is a member."""
 
     member_id: str
@@ -82,13 +87,13 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ConsumerGroup:
     """The application's consumer group."""
 
     state: str
     """Kafka's: Stable, PreparingRebalance, CompletingRebalance, Empty, Dead."""
     protocol: str = "classic"
-    members: tuple[Member, ...] = ()
+    members: tuple[ConsumerGroupMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +114,13 @@ class KafkaState:
     brokers: int = 0
     cluster_id: str | None = None
     """What the brokers call their cluster."""
-    group: Group | None = None
+    group: ConsumerGroup | None = None
     lag: int | None = None
     """Records of the input and repartition topics that are not yet committed; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class InstanceStatus:
     """What a pod's `/status` says; see docs/operations.md."""
 
     state: str
@@ -139,7 +144,7 @@ class Instance:
     rebalances: int = 0
 
 
-RenewalTurn = Literal["Never", "Waits", "Now"]
+RenewalPermit = Literal["Never", "Waits", "Now"]
 """Whether an application's pods may be renewed by the operator's template: never by itself, not yet, or now."""
 
 
@@ -177,7 +182,7 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedApp:
     """Everything a pass has seen."""
 
     now: float
@@ -185,7 +190,7 @@ class Observed:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The app's children: all objects with its label in its namespace."""
     kafka: KafkaState = KafkaState(error="not asked yet", reason="Unknown")
-    instances: Mapping[str, Instance] = field(default_factory=dict)
+    instances: Mapping[str, InstanceStatus] = field(default_factory=dict)
     """By pod name; pods that did not answer are left out."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """By Job name: what the finished plan Job printed (its plan as JSON), or why it failed."""
@@ -199,7 +204,7 @@ class Observed:
     """Where the operator runs."""
     taken: Mapping[Key, str] = field(default_factory=dict)
     """Names that objects of somebody else have, as earlier passes have found, and what is known of these objects."""
-    renewal: RenewalTurn = "Never"
+    renewal: RenewalPermit = "Never"
     """Whether it is this application's turn to have its pods renewed."""
 
 
@@ -291,6 +296,15 @@ class DrainPod:
     """When it was told first, in seconds since the epoch."""
 
 
+@dataclass(frozen=True, slots=True)
+class SetOffsets:
+    """Set where the group goes on reading; it must have no members but those that are to leave."""
+
+    leaving: tuple[ActiveMember, ...]
+    """Members that were killed and did not leave the group."""
+    offsets: Mapping[TopicPartition, int]
+
+
 Action = (
     Apply
     | Delete
@@ -303,6 +317,7 @@ Action = (
     | DeleteGroup
     | DrainPod
 )
+KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | SetOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,3 +362,14 @@ class AppRevision:
     spec: StreamsAppSpec
     uid: str = ""
     """The StreamsApp's; needed for pods only."""
+
+
+class ResourceRef(NamedTuple):
+    """One resource that the operator serves."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"

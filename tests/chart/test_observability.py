@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from millrace.telemetry.metrics import mapping_rows
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.settings import settings_from
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ APP: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def known() -> dict[str, set[str]]:
     """Every series by its name in Prometheus, with its labels; those that are scraped with it come to them."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     metrics.watch(depth=lambda: 0, leads=lambda: True, apps=lambda: [APP])
     metrics.request("get", "pods", "200", 0.1)
     metrics.event("pods")

@@ -10,7 +10,7 @@ from tests.docs import conditions
 from tests.docs.inventory import ROOT
 
 from millrace.manifest.status import ConditionType
-from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 
 def test_page_is_current() -> None:
@@ -27,7 +27,7 @@ def test_every_condition_is_there_with_its_reasons() -> None:
 
 def test_every_reason_is_explained() -> None:
     """A reason that the operator can give has a line, with a meaning; the remedy is a sentence, or empty for what is well."""
-    assert {*REASONS} == {*Reason}
+    assert {*REASONS} == {*ConditionReason}
     page = conditions.PAGE.read_text()
     for reason, explanation in REASONS.items():
         assert f"| `{reason}` | {explanation.meaning} |" in page

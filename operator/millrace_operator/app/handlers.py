@@ -13,12 +13,11 @@ from typing import Any, Final
 
 import kopf
 
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.app.queue import WorkQueue
-from millrace_operator.app.refs import Ref
 from millrace_operator.cluster.cache import Cache, app_of
-from millrace_operator.cluster.kinds import APPS, CHILDREN, GROUP, PODS, RESETS, Kind
-from millrace_operator.model import Object
+from millrace_operator.cluster.kinds import APPS, CHILDREN, GROUP, PODS, RESETS, ResourceKind
+from millrace_operator.model import Object, ResourceRef
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,9 @@ class Handlers:
         metrics: Told of every event.
     """
 
-    def __init__(self, resources: Cache, children: Cache, queue: WorkQueue[Ref], metrics: Metrics) -> None:
+    def __init__(
+        self, resources: Cache, children: Cache, queue: WorkQueue[ResourceRef], metrics: OperatorMetrics
+    ) -> None:
         self._resources = resources
         self._children = children
         self._queue = queue
@@ -53,9 +54,9 @@ class Handlers:
             self._watch(registry, kind, self.on_child)
         return registry
 
-    def on_resource(self, kind: Kind, event_type: str | None, obj: Object) -> None:
+    def on_resource(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
         """Take an event of a StreamsApp or a StreamsReset."""
-        ref = Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
+        ref = ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
         if event_type == "DELETED":
             self._resources.remove(kind, obj)
             self._queue.add(ref)
@@ -67,15 +68,15 @@ class Handlers:
             if asked:
                 self._queue.add(ref, urgent=True)
 
-    def on_child(self, kind: Kind, event_type: str | None, obj: Object) -> None:
+    def on_child(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
         """Take an event of a child."""
         if event_type == "DELETED":
             self._children.remove(kind, obj)
         elif not self._children.put(kind, obj):
             return
-        self._queue.add(Ref(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
+        self._queue.add(ResourceRef(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
 
-    def _watch(self, registry: kopf.OperatorRegistry, kind: Kind, take: Any) -> None:
+    def _watch(self, registry: kopf.OperatorRegistry, kind: ResourceKind, take: Any) -> None:
         async def handle(event: Mapping[str, Any], **_: Any) -> None:
             self._metrics.event(kind.plural)
             try:

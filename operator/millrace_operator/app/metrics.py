@@ -22,7 +22,7 @@ _APP_PREFIX: Final = "millrace_app"
 _SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-class Metrics:
+class OperatorMetrics:
     """The operator's metrics, in a registry of their own."""
 
     def __init__(self) -> None:

@@ -15,38 +15,34 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final
 
 import kopf
 from kubernetes import client
 from kubernetes import config as kubernetes_config
 
-from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.context import Cluster, Kafka
+from millrace_operator.app.app_controller import AppController, ControllerContext
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
-from millrace_operator.app.health import HealthServer
-from millrace_operator.app.kafka_hands import KafkaHands
+from millrace_operator.app.health import ProbeServer
+from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.app.leader import Leader
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.passes import Passes, Reconcile
-from millrace_operator.app.queue import WorkQueue
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.renewals import Renewals
-from millrace_operator.app.reset_passes import ResetPasses
-from millrace_operator.app.settings import Settings
-from millrace_operator.app.workers import Workers
-from millrace_operator.cluster.act import Hands, crash_after
-from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
+from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.app.queue import Workers, WorkQueue
+from millrace_operator.app.renewal_limiter import RenewalLimiter
+from millrace_operator.app.reset_controller import ResetController
+from millrace_operator.app.settings import OperatorSettings
+from millrace_operator.cluster.cache import Cache, relist
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import Executor
+from millrace_operator.cluster.instance_status import InstanceStatusClient
 from millrace_operator.cluster.kinds import APPS, RESETS
-from millrace_operator.cluster.observe import Expandable, Outputs
-from millrace_operator.cluster.relist import relist
+from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses
 from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.kafka.client_config import AllowedAccess
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.settings import Allowed
+from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.model import ResourceRef
+from millrace_operator.reconcile.reconciler import reconcile
 
 log = logging.getLogger(__name__)
 
@@ -62,45 +58,22 @@ _SOONEST_RELIST_SECONDS: Final = 5.0
 between the first list and its own beginning."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What the operator talks to besides the API server; a bench for the operator alone puts something else here."""
-
-    kafka: Kafka
-    instances: Instances
-    outputs: Outputs
-
-    @classmethod
-    def real(cls, requests: Requests, settings: Settings) -> Self:
-        """Return brokers, pods and logs as they are."""
-        clusters = KafkaClusters(Allowed(settings.token_endpoints, settings.cloud_identity))
-        return cls(KafkaHands(requests, clusters), Instances(), Outputs(requests))
-
-
 class Operator:
     """One replica of the operator.
 
     Args:
         settings: What its environment says.
-        reconcile: What decides; by default Millrace's own.
         api: The client for the API server.
-        outside_of: Makes what is neither this process nor the API server; the real thing if not given.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        reconcile: Reconcile,
-        api: client.ApiClient,
-        outside_of: Callable[[Requests], Outside] | None = None,
-    ) -> None:
+    def __init__(self, settings: OperatorSettings, api: client.ApiClient) -> None:
         self._settings = settings
         self._stop = threading.Event()
         self._synced = False
         self._relist_due = threading.Event()
         self._beat = time.monotonic()
-        self._metrics = Metrics()
-        self._queue: WorkQueue[Ref] = WorkQueue()
+        self._metrics = OperatorMetrics()
+        self._queue: WorkQueue[ResourceRef] = WorkQueue()
         self._requests = Requests(api, lambda: self._leader.may_write_seconds(), self._metrics.request)  # noqa: PLW0108
         self._leader = Leader(
             self._requests,
@@ -109,34 +82,33 @@ class Operator:
             identity=settings.pod_name,
             seconds=settings.lease_seconds,
         )
-        outside = outside_of(self._requests) if outside_of is not None else Outside.real(self._requests, settings)
         resources, children = Cache(), Cache()
-        self._cluster = Cluster(
+        clusters = KafkaClusters(AllowedAccess(settings.token_endpoints, settings.cloud_identity))
+        self._context = ControllerContext(
             requests=self._requests,
             resources=resources,
             children=children,
-            instances=outside.instances,
-            hands=Hands(self._requests, resources, children),
-            outputs=outside.outputs,
-            kafka=outside.kafka,
+            instances=InstanceStatusClient(),
+            executor=Executor(self._requests, resources, children),
+            outputs=PlanJobOutputs(self._requests),
+            kafka=KafkaService(self._requests, clusters),
             operator_namespace=settings.pod_namespace,
-            recorder=Recorder(self._requests, settings.pod_name, self._metrics.told),
-            expandable=Expandable(self._requests).of,
+            recorder=EventRecorder(self._requests, settings.pod_name, self._metrics.told),
+            expandable=StorageClasses(self._requests).of,
         )
-        self._brokers = Brokers(self._queue.add)
-        self._renewals = Renewals(settings.template_rolls, self._queue.add)
-        self._passes = Passes(
-            cluster=self._cluster,
+        self._kafka_states = KafkaStateCache(self._queue.add)
+        self._renewals = RenewalLimiter(settings.template_rolls, self._queue.add)
+        self._apps = AppController(
+            context=self._context,
             reconcile=reconcile,
-            brokers=self._brokers,
+            kafka_states=self._kafka_states,
             resync_seconds=settings.resync_seconds,
-            after_action=crash_after(settings.crash_after_actions),
             renewals=self._renewals,
         )
-        resets = ResetPasses(self._cluster, self._brokers, self._passes.after_action)
+        self._resets = ResetController(self._context, self._kafka_states)
         self._workers = Workers(
             self._queue,
-            {APPS.kind: self._passes.run, RESETS.kind: resets.run},
+            {APPS.kind: self._apps.run, RESETS.kind: self._resets.run},
             count=settings.workers,
             metrics=self._metrics,
         )
@@ -144,7 +116,7 @@ class Operator:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until the Lease is lost, and return the process's exit status."""
-        health = HealthServer(
+        health = ProbeServer(
             self._settings.metrics_port, live=self._not_live, ready=self._not_ready, registry=self._metrics.registry
         )
         log.info("listening on port %d", health.port)
@@ -176,12 +148,12 @@ class Operator:
                 return
 
     def _relist(self) -> None:
-        cluster, namespaces = self._cluster, self._settings.namespaces
-        changed, cluster.pod_monitors = relist(
-            self._requests, cluster.resources, cluster.children, namespaces, SELECTOR
+        context, namespaces = self._context, self._settings.namespaces
+        changed, context.pod_monitors = relist(
+            self._requests, context.resources, context.children, namespaces, SELECTOR
         )
         for namespace, name in changed:
-            self._queue.add(Ref(APPS.kind, namespace, name))
+            self._queue.add(ResourceRef(APPS.kind, namespace, name))
 
     def _relist_forever(self) -> None:
         pause = _SOONEST_RELIST_SECONDS
@@ -198,7 +170,7 @@ class Operator:
         """Run kopf, which also takes the signals."""
         settings = kopf.OperatorSettings()
         configure(settings)
-        handlers = Handlers(self._cluster.resources, self._cluster.children, self._queue, self._metrics)
+        handlers = Handlers(self._context.resources, self._context.children, self._queue, self._metrics)
         registry = handlers.registry()
         kopf.on.login(registry=registry, id="login")(kopf.login_via_client)
         heart = asyncio.create_task(self._heartbeat())
@@ -235,11 +207,13 @@ class Operator:
         if self._workers.started:
             self._relist_due.set()
         else:
-            self._renewals.resume(self._cluster.resources.of_kind(APPS))
+            self._renewals.resume(self._context.resources.of_kind(APPS))
             self._workers.start()
         for kind in (APPS, RESETS):
-            for obj in self._cluster.resources.of_kind(kind):
-                self._queue.add(Ref(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]), urgent=True)
+            for obj in self._context.resources.of_kind(kind):
+                self._queue.add(
+                    ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"]), urgent=True
+                )
 
     def _leads(self) -> bool:
         return self._workers.started and self._leader.may_write_seconds() > 0
@@ -250,9 +224,9 @@ class Operator:
         self._queue.close()
         if not self._workers.join(_LAST_PASSES_SECONDS):
             log.warning("a pass has not ended; the next operator goes on from where it was")
-        self._brokers.close()
-        self._cluster.kafka.close()
-        self._cluster.instances.close()
+        self._kafka_states.close()
+        self._context.kafka.close()
+        self._context.instances.close()
 
     def _not_live(self) -> list[str]:
         if not self._synced:

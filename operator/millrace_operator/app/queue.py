@@ -3,44 +3,32 @@
 A key waits once, however often it is added, and is never worked on twice at the same time. A key that fails comes back later and
 later, and nothing but a change by its user (`urgent`) brings it forward; the others do not wait for it.
 
-`Schedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
+`WorkSchedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
+
+
+The threads that make passes.
 """
 
 from __future__ import annotations
 
 import heapq
+import logging
 import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import count
 from typing import Generic, TypeVar
+
+from millrace_operator.app.backoff import STALE_SECONDS, Backoff, FailedError, TransientError
+from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.kafka.state_cache import AnswerAwaitedError
+from millrace_operator.model import ResourceRef
 
 K = TypeVar("K")
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """How long a key waits after failures: exponentially longer, with jitter so that many do not return together."""
-
-    first_seconds: float = 0.5
-    most_seconds: float = 120.0
-    jitter: float = 0.2
-    """Which part of the delay may be added to it at random."""
-
-    def seconds(self, failures: int, chance: float) -> float:
-        """Return the delay.
-
-        Args:
-            failures: How often the key has failed in a row, at least 1.
-            chance: A random number from 0 to 1.
-        """
-        delay = self.first_seconds * 2.0 ** min(failures - 1, 30)
-        return min(delay, self.most_seconds) * (1 + self.jitter * chance)
-
-
-class Schedule(Generic[K]):
+class WorkSchedule(Generic[K]):
     """Keys and when they are due; not safe to use from several threads.
 
     Args:
@@ -142,13 +130,13 @@ class WorkQueue(Generic[K]):
     """
 
     def __init__(self, backoff: Backoff | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._schedule: Schedule[K] = Schedule(backoff)
+        self._schedule: WorkSchedule[K] = WorkSchedule(backoff)
         self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
 
     def add(self, key: K, after: float = 0.0, *, urgent: bool = False) -> None:
-        """Have a key worked on; see `Schedule.add`."""
+        """Have a key worked on; see `WorkSchedule.add`."""
         with self._changed:
             self._schedule.add(key, self._clock(), after, urgent=urgent)
             self._changed.notify_all()
@@ -204,3 +192,99 @@ class WorkQueue(Generic[K]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+
+log = logging.getLogger(__name__)
+
+Controller = Callable[[ResourceRef, int], float | None]
+"""Takes a resource and how often it failed in a row; returns after how many seconds to come again, None for never."""
+
+
+class Workers:
+    """Takes keys off the queue until it is closed; a pass that fails makes its own key wait and no other.
+
+    Args:
+        queue: What is to be worked on.
+        work: A pass, by the kind of resource.
+        count: How many threads.
+        metrics: Told of every pass.
+    """
+
+    def __init__(
+        self, queue: WorkQueue[ResourceRef], work: dict[str, Controller], *, count: int, metrics: OperatorMetrics
+    ) -> None:
+        self._queue = queue
+        self._work = work
+        self._metrics = metrics
+        self._busy_since: dict[ResourceRef, float] = {}
+        self._threads = [
+            threading.Thread(target=self._loop, name=f"worker-{number}", daemon=True) for number in range(count)
+        ]
+
+    @property
+    def started(self) -> bool:
+        """Whether they have begun to work."""
+        return self._threads[-1].ident is not None
+
+    def start(self) -> None:
+        """Begin to work."""
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for passes to end after the queue was closed, and say whether all have."""
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(deadline - time.monotonic(), 0.0))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def problems(self, stuck_seconds: float) -> list[str]:
+        """Return reasons to consider the workers stuck: passes that take longer than this, and threads that have ended.
+
+        Passes that wait for their turn are not among them: with many applications the queue is long, and workers get on.
+        """
+        now = time.monotonic()
+        stuck = [
+            f"the pass over {ref} has taken {now - since:.0f} s"
+            for ref, since in dict(self._busy_since).items()
+            if now - since > stuck_seconds
+        ]
+        if self.started and not all(thread.is_alive() for thread in self._threads):
+            stuck.append("a worker has died")
+        return stuck
+
+    def _loop(self) -> None:
+        while (ref := self._queue.take()) is not None:
+            self._busy_since[ref] = begun = time.monotonic()
+            try:
+                result = self._pass(ref)
+            finally:
+                del self._busy_since[ref]
+            if result is not None:
+                self._metrics.passed(result, time.monotonic() - begun)
+
+    def _pass(self, ref: ResourceRef) -> str | None:
+        """Make a pass and return its result, or None if it was put off."""
+        try:
+            again = self._work[ref.kind](ref, self._queue.failures(ref))
+        except AnswerAwaitedError as awaited:
+            self._queue.put_off(ref, awaited.seconds)
+            return None
+        except TransientError as error:
+            log.warning("%s: %s; again in %.1f s", ref, error, self._queue.failed(ref))
+            return "error"
+        except FailedError as error:
+            bug = error.reason == "OperatorError"
+            delay = error.again_after
+            if delay is None:
+                delay = self._queue.failed(ref)
+            else:
+                self._queue.done(ref, again_after=delay)
+            log.warning("%s: %s; again in %.1f s", ref, error, delay, exc_info=error.__cause__ if bug else None)
+            return "stalled"
+        except Exception:
+            log.exception("%s: the pass failed; again in %.1f s", ref, self._queue.failed(ref))
+            return "error"
+        self._queue.done(ref, again_after=again)
+        return "stale" if again == STALE_SECONDS else "ok"

@@ -1,16 +1,22 @@
-"""What the operator is told by its environment: variables `MILLRACE_OPERATOR_…`."""
+"""What the operator is told by its environment: variables `MILLRACE_OPERATOR_…`.
+
+How the operator logs: to standard error, as text or as one JSON object per line.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import re
 import socket
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from millrace_operator.kafka.settings import is_allowed
+from millrace_operator.kafka.client_config import is_allowed
 
 PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -47,7 +53,7 @@ def _urls(value: Any) -> Any:
     return urls
 
 
-class Settings(BaseModel):
+class OperatorSettings(BaseModel):
     """The operator's settings; each is the variable of its name in capitals."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -85,11 +91,9 @@ class Settings(BaseModel):
     cloud_identity: Annotated[tuple[str, ...], BeforeValidator(_servers)] = ()
     """Bootstrap servers (host:port, `*` for any characters, separated by commas) to which the operator may show the identity that
     its own pod has in AWS or Azure, for applications that reach them with theirs; empty for none."""
-    crash_after_actions: Annotated[int, Field(ge=1)] | None = None
-    """For tests only: the process ends at once after so many actions; writing a status is one."""
 
 
-def settings_from(environment: Mapping[str, str]) -> Settings:
+def settings_from(environment: Mapping[str, str]) -> OperatorSettings:
     """Read the settings.
 
     Raises:
@@ -101,7 +105,7 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
         if name.startswith(PREFIX) and value
     }
     try:
-        return Settings.model_validate(given)
+        return OperatorSettings.model_validate(given)
     except ValidationError as error:
         problems = [
             f"{PREFIX}{str(item['loc'][0]).upper()}={item['input']!r}: {_rule(item['type'], item['msg'])}"
@@ -112,6 +116,34 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 
 def _rule(kind: str, message: str) -> str:
     if kind == "extra_forbidden":
-        known = ", ".join(f"{PREFIX}{name.upper()}" for name in Settings.model_fields)
+        known = ", ".join(f"{PREFIX}{name.upper()}" for name in OperatorSettings.model_fields)
         return f"there is no such setting; there are {known}"
     return message.removeprefix("Value error, ")
+
+
+class _Json(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
+        entry = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry)
+
+
+def configure_logs(settings: OperatorSettings) -> None:
+    """Log as the settings say; libraries only from warnings up."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        _Json()
+        if settings.log_format == "json"
+        else logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    if settings.log_level != "DEBUG":
+        for library in ("kopf", "kubernetes", "urllib3", "aiohttp", "asyncio", "kafka"):
+            logging.getLogger(library).setLevel(logging.WARNING)

@@ -2,16 +2,23 @@
 
 Three sources write here: events of watches, answers to the operator's own writes (so that the next pass sees what this one did),
 and lists, which find what a watch has missed, deletions above all. They come in any order, so the newest version wins.
+
+
+Lists everything anew: before the first pass, and now and then for what a watch has missed.
+
+A watch that was interrupted for too long starts again from what exists, and never tells of what was deleted meanwhile. A list
+does: what it does not have, and what is not newer than it, is gone.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
 
-from millrace_operator.cluster.kinds import Kind
+from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, ResourceKind
+from millrace_operator.cluster.requests import ApiError, Requests
 from millrace_operator.model import Key, Object
 
 APP_LABEL = "streams.millrace.dev/app"
@@ -34,13 +41,13 @@ class Cache:
         """Versions at which objects went, so that an older answer does not bring them back."""
         self._by_app: defaultdict[tuple[str, str], set[_Id]] = defaultdict(set)
 
-    def put(self, kind: Kind, obj: Object) -> bool:
+    def put(self, kind: ResourceKind, obj: Object) -> bool:
         """Keep an object unless a newer version of it is known, and say whether it was kept."""
         identity, slim = _id(kind, obj), _slim(kind, obj)
         with self._lock:
             return self._put(identity, slim)
 
-    def expect_end(self, kind: Kind, obj: Object, timestamp: str) -> None:
+    def expect_end(self, kind: ResourceKind, obj: Object, timestamp: str) -> None:
         """Take an object for one that is being deleted and has until this time, unless something newer is known of it."""
         identity = _id(kind, obj)
         with self._lock:
@@ -48,7 +55,7 @@ class Cache:
             if known is not None and version_of(known) <= version_of(obj):
                 self._objects[identity] = {**known, "metadata": {**known["metadata"], "deletionTimestamp": timestamp}}
 
-    def remove(self, kind: Kind, obj: Object) -> None:
+    def remove(self, kind: ResourceKind, obj: Object) -> None:
         """Forget an object that was seen to be deleted."""
         identity, version = _id(kind, obj), version_of(obj)
         with self._lock:
@@ -57,7 +64,7 @@ class Cache:
                 self._drop(identity, version)
 
     def replace(
-        self, kind: Kind, objects: Iterable[Object], as_of: int, namespace: str | None = None
+        self, kind: ResourceKind, objects: Iterable[Object], as_of: int, namespace: str | None = None
     ) -> set[tuple[str, str]]:
         """Take over a list, and return the apps (namespace, name) whose objects it changed.
 
@@ -85,12 +92,12 @@ class Cache:
             }
         return changed
 
-    def get(self, kind: Kind, namespace: str, name: str) -> Object | None:
+    def get(self, kind: ResourceKind, namespace: str, name: str) -> Object | None:
         """Return an object, or None."""
         with self._lock:
             return self._objects.get((kind.kind, namespace, name))
 
-    def of_kind(self, kind: Kind) -> list[Object]:
+    def of_kind(self, kind: ResourceKind) -> list[Object]:
         """Return all objects of a kind."""
         with self._lock:
             return [obj for identity, obj in self._objects.items() if identity[0] == kind.kind]
@@ -128,12 +135,65 @@ def app_of(obj: Object) -> tuple[str, str]:
     return str(metadata.get("namespace", "")), str(labels.get(APP_LABEL) or metadata["name"])
 
 
-def _id(kind: Kind, obj: Object) -> _Id:
+def _id(kind: ResourceKind, obj: Object) -> _Id:
     metadata = obj["metadata"]
     return kind.kind, str(metadata.get("namespace", "")), str(metadata["name"])
 
 
-def _slim(kind: Kind, obj: Object) -> Object:
+def _slim(kind: ResourceKind, obj: Object) -> Object:
     """Lists leave out what kind their items are; managed fields are half of an object, and nobody here reads them."""
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
+
+
+_PAGE: Final = "500"
+
+
+def relist(
+    requests: Requests, resources: Cache, children: Cache, namespaces: Collection[str], selector: str
+) -> tuple[set[tuple[str, str]], bool]:
+    """List all kinds into the caches.
+
+    Args:
+        requests: How to reach the API server.
+        resources: The cache of StreamsApps and StreamsResets.
+        children: The cache of children.
+        namespaces: Those to list; none means all.
+        selector: The label selector of children.
+
+    Returns:
+        The applications (namespace, name) of which something was new, and whether the cluster knows `PodMonitor`.
+
+    Raises:
+        ApiError: A list failed.
+    """
+    changed: set[tuple[str, str]] = set()
+    pod_monitors = True
+    for namespace in namespaces or (None,):
+        for kind in (APPS, RESETS):
+            changed |= _list(requests, resources, kind, namespace)
+        for kind in CHILDREN:
+            changed |= _list(requests, children, kind, namespace, labelSelector=selector)
+        try:
+            changed |= _list(requests, children, POD_MONITORS, namespace, labelSelector=selector)
+        except ApiError as error:
+            if error.status not in {403, 404}:
+                raise
+            pod_monitors = False
+    return changed, pod_monitors
+
+
+def _list(
+    requests: Requests, cache: Cache, kind: ResourceKind, namespace: str | None, **query: str
+) -> set[tuple[str, str]]:
+    """List a kind page by page; all pages are of the version of the first."""
+    items: list[dict[str, object]] = []
+    more: dict[str, str] = {}
+    while True:
+        page = requests.list(kind, namespace, limit=_PAGE, **query, **more)
+        items += page.get("items") or []
+        metadata = page.get("metadata") or {}
+        if not metadata.get("continue"):
+            version = str(metadata.get("resourceVersion", "0"))
+            return cache.replace(kind, items, int(version) if version.isdigit() else 0, namespace)
+        more = {"continue": str(metadata["continue"])}

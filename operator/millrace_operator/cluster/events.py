@@ -20,7 +20,7 @@ _LONGEST_MESSAGE: Final = 1024
 _MOST_COUNTS: Final = 10_000
 
 
-class Recorder:
+class EventRecorder:
     """Writes Events; an Event that cannot be written is nobody's failure.
 
     Args:

@@ -10,7 +10,7 @@ from millrace_operator.model import Object
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ResourceKind:
     """A kind of objects."""
 
     kind: str
@@ -38,15 +38,15 @@ class Kind:
 
 
 GROUP: Final = "streams.millrace.dev"
-APPS: Final = Kind("StreamsApp", GROUP, "v1alpha1", "streamsapps")
-RESETS: Final = Kind("StreamsReset", GROUP, "v1alpha1", "streamsresets")
+APPS: Final = ResourceKind("StreamsApp", GROUP, "v1alpha1", "streamsapps")
+RESETS: Final = ResourceKind("StreamsReset", GROUP, "v1alpha1", "streamsresets")
 
-PODS: Final = Kind("Pod", "", "v1", "pods")
-CONFIG_MAPS: Final = Kind("ConfigMap", "", "v1", "configmaps")
-CLAIMS: Final = Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")
-STATEFUL_SETS: Final = Kind("StatefulSet", "apps", "v1", "statefulsets")
-JOBS: Final = Kind("Job", "batch", "v1", "jobs")
-POD_MONITORS: Final = Kind("PodMonitor", "monitoring.coreos.com", "v1", "podmonitors")
+PODS: Final = ResourceKind("Pod", "", "v1", "pods")
+CONFIG_MAPS: Final = ResourceKind("ConfigMap", "", "v1", "configmaps")
+CLAIMS: Final = ResourceKind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")
+STATEFUL_SETS: Final = ResourceKind("StatefulSet", "apps", "v1", "statefulsets")
+JOBS: Final = ResourceKind("Job", "batch", "v1", "jobs")
+POD_MONITORS: Final = ResourceKind("PodMonitor", "monitoring.coreos.com", "v1", "podmonitors")
 
 CHILDREN: Final = (
     STATEFUL_SETS,
@@ -54,23 +54,23 @@ CHILDREN: Final = (
     CLAIMS,
     CONFIG_MAPS,
     JOBS,
-    Kind("Service", "", "v1", "services"),
-    Kind("ServiceAccount", "", "v1", "serviceaccounts"),
-    Kind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
-    Kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
+    ResourceKind("Service", "", "v1", "services"),
+    ResourceKind("ServiceAccount", "", "v1", "serviceaccounts"),
+    ResourceKind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
+    ResourceKind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
 )
 """The kinds of children on every cluster; `POD_MONITORS` come to them where the cluster knows the kind."""
 
-NAMESPACES: Final = Kind("Namespace", "", "v1", "namespaces", namespaced=False)
-SECRETS: Final = Kind("Secret", "", "v1", "secrets")
-EVENTS: Final = Kind("Event", "", "v1", "events")
-LEASES: Final = Kind("Lease", "coordination.k8s.io", "v1", "leases")
-STORAGE_CLASSES: Final = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
+NAMESPACES: Final = ResourceKind("Namespace", "", "v1", "namespaces", namespaced=False)
+SECRETS: Final = ResourceKind("Secret", "", "v1", "secrets")
+EVENTS: Final = ResourceKind("Event", "", "v1", "events")
+LEASES: Final = ResourceKind("Lease", "coordination.k8s.io", "v1", "leases")
+STORAGE_CLASSES: Final = ResourceKind("StorageClass", "storage.k8s.io", "v1", "storageclasses", namespaced=False)
 
 _BY_NAME: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, RESETS)}
 
 
-def kind_of(name: str) -> Kind:
+def kind_of(name: str) -> ResourceKind:
     """Return the kind of a name.
 
     Raises:
@@ -79,6 +79,6 @@ def kind_of(name: str) -> Kind:
     return _BY_NAME[name]
 
 
-def kind_of_object(obj: Object) -> Kind:
+def kind_of_object(obj: Object) -> ResourceKind:
     """Return the kind of an object as it stands in its manifest."""
     return kind_of(str(obj["kind"]))

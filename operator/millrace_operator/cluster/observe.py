@@ -1,10 +1,15 @@
-"""Sees what there is: the resource as it stands in the API, its children, what its pods say and what plan Jobs printed."""
+"""Sees what there is: the resource as it stands in the API, its children, what its pods say and what plan Jobs printed.
+
+Which other StreamsApps are on an application's brokers: with the same `applicationId` they have the same group and topics.
+
+Brokers are the same if their cluster has the same id. Before that is known of both, they are if any address is.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -12,10 +17,15 @@ from pydantic import ValidationError
 
 from millrace.manifest import StreamsApp, StreamsReset, StreamsResetStatus, check
 from millrace.manifest.status import UNSEEN_GENERATION, StreamsAppStatus
-from millrace_operator.cluster.kinds import CLAIMS, JOBS, PODS, STORAGE_CLASSES
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.children.naming import COMPONENT_LABEL
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.kinds import APPS, CLAIMS, CONFIG_MAPS, JOBS, PODS, STATEFUL_SETS, STORAGE_CLASSES
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Desired, Key, Object
-from millrace_operator.resets.model import DesiredReset
+from millrace_operator.model import DesiredApp, Key, Neighbour, Object, ResourceRef
+from millrace_operator.reconcile.children_view import read_plan
+from millrace_operator.reconcile.topics import needed_topics
+from millrace_operator.resets.reconciler import DesiredReset
 
 log = logging.getLogger(__name__)
 _S = TypeVar("_S", StreamsAppStatus, StreamsResetStatus)
@@ -28,7 +38,7 @@ _OUTPUT_LOST: Final = "The Job's pod is gone, and its output with it. The Job ha
 _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 
-def desired_from(body: Object) -> Desired:
+def desired_from(body: Object) -> DesiredApp:
     """Return a `StreamsApp` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
     metadata: Mapping[str, Any] = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
@@ -41,7 +51,7 @@ def desired_from(body: Object) -> Desired:
         },
         StreamsApp,
     )
-    return Desired(
+    return DesiredApp(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
@@ -97,7 +107,7 @@ def _status(body: Object, model: type[_S]) -> _S | None:
     return None
 
 
-class Outputs:
+class PlanJobOutputs:
     """What plan Jobs printed, each read once: a finished Job's log does not change.
 
     Args:
@@ -163,7 +173,7 @@ def _plan_in(log_text: str) -> str:
     return plans[-1] if plans else log_text
 
 
-class Expandable:
+class StorageClasses:
     """Whether storage classes let claims grow; asked now and then, as it hardly ever changes.
 
     Args:
@@ -219,3 +229,68 @@ def _termination_message(pod: Object) -> str:
         if message:
             return str(message)
     return ""
+
+
+def neighbours_of(
+    desired: DesiredApp, resources: Cache, children: Cache, cluster_id: Callable[[ResourceRef], str | None]
+) -> tuple[Neighbour, ...]:
+    """Return the neighbours of an application.
+
+    Args:
+        desired: The application.
+        resources: The cache of StreamsApps.
+        children: The cache of their children.
+        cluster_id: Returns the id of an application's Kafka cluster, None if it is not known yet.
+    """
+    application_id, servers = _application_id(desired.manifest), _servers(desired.manifest)
+    here = cluster_id(ResourceRef(APPS.kind, desired.namespace, desired.name))
+    found = []
+    for obj in resources.of_kind(APPS):
+        metadata, spec = obj["metadata"], obj.get("spec") or {}
+        same_id = _application_id(spec) == application_id
+        if metadata["uid"] == desired.uid or not (same_id or desired.deleting):
+            continue
+        namespace, name = metadata["namespace"], metadata["name"]
+        there = cluster_id(ResourceRef(APPS.kind, namespace, name))
+        if here != there if here and there else not servers & _servers(spec):
+            continue
+        objects = children.of_app(namespace, name).values()
+        found.append(
+            Neighbour(
+                namespace=namespace,
+                name=name,
+                uid=metadata["uid"],
+                created=metadata.get("creationTimestamp") or "",
+                same_id=same_id,
+                runs=any(map(_is_or_has_pods, objects)),
+                takes_over=namespace == desired.namespace and _predecessor(spec) == desired.name,
+                topics=_named_topics(objects) if desired.deleting else frozenset(),
+            )
+        )
+    return tuple(found)
+
+
+def _application_id(spec: Mapping[str, Any]) -> str | None:
+    return spec.get("applicationId")
+
+
+def _servers(spec: Mapping[str, Any]) -> set[str]:
+    return {str(server).lower() for server in (spec.get("kafka") or {}).get("bootstrapServers") or ()}
+
+
+def _predecessor(spec: Mapping[str, Any]) -> str | None:
+    name: str | None = ((spec.get("handover") or {}).get("from") or {}).get("name")
+    return name
+
+
+def _is_or_has_pods(obj: Object) -> bool:
+    if obj["kind"] == STATEFUL_SETS.kind:
+        return bool(obj["spec"].get("replicas", 1))
+    labels = obj["metadata"].get("labels") or {}
+    return bool(obj["kind"] == PODS.kind and labels.get(COMPONENT_LABEL) == "runtime")
+
+
+def _named_topics(objects: Iterable[Object]) -> frozenset[str]:
+    texts = [obj["data"][PLAN_KEY] for obj in objects if obj["kind"] == CONFIG_MAPS.kind and PLAN_KEY in obj["data"]]
+    plans = [plan for plan in map(read_plan, texts) if plan is not None]
+    return frozenset(name for plan in plans for name in needed_topics(plan))

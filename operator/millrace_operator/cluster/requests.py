@@ -2,21 +2,30 @@
 
 The gate is what makes a second operator harmless: it says how many seconds this one may still write. A write is given no more
 time than that, so that none is on its way when another operator takes over.
+
+
+Asks whether a request may still be sent at the last moment there is: right before its bytes go out.
+
+Between a check and the sending of a request a process may stand still for as long as it likes: it is paused, its machine sleeps,
+other threads run. When it goes on, another operator may long have taken over. So the check is made in the connection.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import urllib3
 from kubernetes import client
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
-from millrace_operator.cluster.fence import fence, fenced
-from millrace_operator.cluster.kinds import Kind
+from millrace_operator.cluster.kinds import ResourceKind
 from millrace_operator.model import Object
 
 log = logging.getLogger(__name__)
@@ -97,16 +106,18 @@ class Requests:
         if not self.may_write:
             raise NotAllowedToWriteError("this operator does not hold the lease")
 
-    def get(self, kind: Kind, namespace: str | None, name: str, subresource: str | None = None, **query: str) -> Any:
+    def get(
+        self, kind: ResourceKind, namespace: str | None, name: str, subresource: str | None = None, **query: str
+    ) -> Any:
         """Return an object, or the text of a log."""
         return self._send("get", "GET", kind, namespace, name, subresource, query)
 
-    def list(self, kind: Kind, namespace: str | None, **query: str) -> Mapping[str, Any]:
+    def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Mapping[str, Any]:
         """Return a list as the API gives it, its items without `kind` and `apiVersion`."""
         found: Mapping[str, Any] = self._send("list", "GET", kind, namespace, None, None, query)
         return found
 
-    def apply(self, kind: Kind, obj: Object, uid: str) -> Object:
+    def apply(self, kind: ResourceKind, obj: Object, uid: str) -> Object:
         """Bring the object with this uid to this state; fields that others own are taken from them.
 
         Args:
@@ -131,7 +142,7 @@ class Requests:
         self.patch(kind, obj["metadata"].get("namespace"), obj["metadata"]["name"], {"metadata": metadata})
         return self._apply(kind, obj)
 
-    def _apply(self, kind: Kind, obj: Object) -> Object:
+    def _apply(self, kind: ResourceKind, obj: Object) -> Object:
         metadata = obj["metadata"]
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         applied: Object = self._send(
@@ -148,7 +159,7 @@ class Requests:
         return applied
 
     def patch(
-        self, kind: Kind, namespace: str | None, name: str, body: Object, subresource: str | None = None
+        self, kind: ResourceKind, namespace: str | None, name: str, body: Object, subresource: str | None = None
     ) -> Object:
         """Merge-patch an object or its subresource, and return the object."""
         query = {"fieldManager": FIELD_MANAGER}
@@ -156,19 +167,19 @@ class Requests:
         patched: Object = self._send("patch", "PATCH", kind, namespace, name, subresource, query, body, content_type)
         return patched
 
-    def create(self, kind: Kind, namespace: str | None, body: Object) -> Object:
+    def create(self, kind: ResourceKind, namespace: str | None, body: Object) -> Object:
         """Create an object."""
         query = {"fieldManager": FIELD_MANAGER}
         created: Object = self._send("create", "POST", kind, namespace, None, None, query, body)
         return created
 
-    def update(self, kind: Kind, namespace: str | None, name: str, body: Object) -> Object:
+    def update(self, kind: ResourceKind, namespace: str | None, name: str, body: Object) -> Object:
         """Replace an object; with a resourceVersion in it only the very one that was read."""
         query = {"fieldManager": FIELD_MANAGER}
         updated: Object = self._send("update", "PUT", kind, namespace, name, None, query, body)
         return updated
 
-    def delete(self, kind: Kind, namespace: str | None, name: str, *, uid: str, propagation: str) -> Object:
+    def delete(self, kind: ResourceKind, namespace: str | None, name: str, *, uid: str, propagation: str) -> Object:
         """Delete the object with this uid."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": propagation}
         deleted: Object = self._send("delete", "DELETE", kind, namespace, name, None, {}, body)
@@ -178,7 +189,7 @@ class Requests:
         self,
         verb: str,
         method: str,
-        kind: Kind,
+        kind: ResourceKind,
         namespace: str | None,
         name: str | None,
         subresource: str | None,
@@ -236,3 +247,49 @@ def _parsed(what: str, status: int, data: bytes) -> Any:
     if 200 <= status < 300:
         return value
     raise ApiError(what, status, str(value.get("reason", "")), str(value.get("message", "")))
+
+
+_thread = threading.local()
+
+
+@contextmanager
+def fenced(check: Callable[[], None]) -> Iterator[None]:
+    """Have `check` called before anything is sent by this thread; it raises if nothing may be."""
+    _thread.check = check
+    try:
+        yield
+    finally:
+        _thread.check = None
+
+
+def fence(api: client.ApiClient) -> None:
+    """Make a client's connections heed `fenced`."""
+    api.rest_client.pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+
+
+def _check_fence() -> None:
+    check = getattr(_thread, "check", None)
+    if check is not None:
+        check()
+
+
+class _Connection(HTTPConnection):
+    def send(self, data: Any) -> None:
+        """Send, if that is still allowed."""
+        _check_fence()
+        super().send(data)
+
+
+class _SecureConnection(HTTPSConnection):
+    def send(self, data: Any) -> None:
+        """Send, if that is still allowed."""
+        _check_fence()
+        super().send(data)
+
+
+class _Pool(HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection

@@ -34,14 +34,14 @@ def explain(
     - `millrace explain --json`
     """
     try:
-        from millrace_operator.explain.loading import Cluster  # noqa: PLC0415
+        from millrace_operator.explain.loading import ClusterReader  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"`millrace explain` needs the package {error.name}: install it with `pip install 'millrace[operator]'`"
         ) from None
-    from millrace_operator.explain.findings import explain as explained  # noqa: PLC0415
+    from millrace_operator.explain.explanation import explain as explained  # noqa: PLC0415
 
-    cluster = Cluster(context)
+    cluster = ClusterReader(context)
     namespace = namespace or cluster.namespace
     names = cluster.names(namespace) if name is None else [name]
     explanations = [explained(cluster.facts(namespace, each)) for each in names]
@@ -50,7 +50,7 @@ def explain(
         return
     from rich.console import Console  # noqa: PLC0415
 
-    from millrace_operator.explain.showing import shown  # noqa: PLC0415
+    from millrace_operator.explain.explanation import rendered  # noqa: PLC0415
 
     console = Console(highlight=False)
     if not explanations:
@@ -58,4 +58,4 @@ def explain(
     for number, explanation in enumerate(explanations):
         if number:
             console.print()
-        console.print(shown(explanation))
+        console.print(rendered(explanation))

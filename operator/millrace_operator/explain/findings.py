@@ -1,74 +1,47 @@
-"""The explanation: every rule looks at the facts by itself, and what they find is put into the order of causes.
-
-The order of the rules is the order of causes: what stands earlier explains what stands later (brokers that do not answer keep
-pods from being ready), so within one severity the first finding is the one to mend first.
-"""
+"""What a finding is, and how objects are named in it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
-
-from millrace_operator.explain.facts import Facts
-from millrace_operator.explain.rules_for_apps import app_rules, later_app_rules
-from millrace_operator.explain.rules_for_pods import pod_rules
-from millrace_operator.explain.words import Finding, Severity
-
-__all__ = ["Finding", "Findings", "Severity", "Verdict", "explain"]
-
-Rule = Callable[[Facts], Iterator[Finding]]
-_ORDER: Final = {severity: number for number, severity in enumerate(Severity)}
 
 
-class Verdict(StrEnum):
-    """The answer in short."""
+class Severity(StrEnum):
+    """How much a finding matters, the most first."""
 
-    PROCESSING = "processing"
-    PROCESSING_WITH_PROBLEMS = "processing, with problems"
-    WAITING = "not processing yet"
-    STOPPED = "not processing, as the manifest says"
-    NOT_PROCESSING = "not processing"
+    BLOCKING = "blocking"
+    """It keeps records from being processed until someone does something."""
+    WANTED = "wanted"
+    """Nothing is processed because someone said so."""
+    PROBLEM = "problem"
+    """Records are processed, but something is wrong."""
+    WAITING = "waiting"
+    """It passes by itself."""
+    NOTE = "note"
+    """Good to know."""
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
-    """An application's explanation."""
+class Finding:
+    """One thing that explains something."""
 
-    namespace: str
-    name: str
-    verdict: Verdict
-    findings: tuple[Finding, ...] = ()
-    """The most likely cause first."""
+    severity: Severity
+    subject: str
+    """What it is about: an object, or a condition."""
+    what: str
+    """What is the case."""
+    remedy: str = ""
+    """What to do; empty if nothing need be done."""
+    points_elsewhere: bool = False
+    """It only says where else to look."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-able data."""
-        findings = [{k: v for k, v in asdict(finding).items() if k != "points_elsewhere"} for finding in self.findings]
-        return {"namespace": self.namespace, "name": self.name, "verdict": self.verdict, "findings": findings}
 
+def age(seconds: float) -> str:
+    """Return a duration as people say it.
 
-def explain(facts: Facts) -> Findings:
-    """Say why an application does not process, or that it does.
-
-    Args:
-        facts: What there is of it.
+    >>> age(45), age(600), age(90_000)
+    ('45 s', '10 min', '25 h')
     """
-    found = [finding for rule in (*app_rules(), *pod_rules(), *later_app_rules()) for finding in rule(facts)]
-    # What only points elsewhere adds nothing when what it points at has its own finding.
-    if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
-        found = [finding for finding in found if not finding.points_elsewhere]
-    found.sort(key=lambda finding: _ORDER[finding.severity])
-    return Findings(facts.namespace, facts.name, _verdict(facts, found), tuple(found))
-
-
-def _verdict(facts: Facts, found: list[Finding]) -> Verdict:
-    severities = {finding.severity for finding in found}
-    if facts.processes:
-        bad = severities & {Severity.BLOCKING, Severity.PROBLEM}
-        return Verdict.PROCESSING_WITH_PROBLEMS if bad else Verdict.PROCESSING
-    if Severity.WANTED in severities:
-        return Verdict.STOPPED
-    if severities & {Severity.BLOCKING}:
-        return Verdict.NOT_PROCESSING
-    return Verdict.WAITING
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds // 60:.0f} min" if seconds < 7200 else f"{seconds // 3600:.0f} h"

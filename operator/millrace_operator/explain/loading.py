@@ -19,8 +19,6 @@ from millrace.errors import StreamsError
 from millrace.manifest.resource import GROUP, VERSION
 from millrace_operator.explain.facts import Facts, Object
 
-__all__ = ["Cluster", "ClusterError"]
-
 _PLURAL: Final = "streamsapps"
 _FORBIDDEN: Final = 403
 _UNAUTHORIZED: Final = 401
@@ -33,7 +31,7 @@ class ClusterError(StreamsError):
     """The API server cannot be asked, or does not know what it was asked for."""
 
 
-class Cluster:
+class ClusterReader:
     """The API server that kubectl would talk to.
 
     Args:

@@ -2,6 +2,9 @@
 
 Errors that an observation meets are part of it: an application whose brokers do not answer must still be told about, scaled
 and deleted. Errors of an action are raised, as any action's are. In both no secret is shown.
+
+
+Doing to an application's topics and group what was decided. What is done already is well done.
 """
 
 from __future__ import annotations
@@ -21,16 +24,32 @@ from millrace.errors import (
     UnsupportedFeatureError,
 )
 from millrace.kafka import resetter
+from millrace.kafka.admin import delete_group, delete_topics
+from millrace.kafka.admin_requests import given_up
+from millrace.kafka.internal_topics import provision
+from millrace.kafka.resetter import set_offsets
 from millrace.manifest import StreamsApp
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget
-from millrace_operator.kafka.actions import KafkaAction, carry_out
-from millrace_operator.kafka.connections import Connections
-from millrace_operator.kafka.credentials import Credentials, needed_secrets
+from millrace_operator.kafka.client_config import (
+    AllowedAccess,
+    Credentials,
+    TokenEndpointNotAllowedError,
+    client_config,
+    needed_secrets,
+)
+from millrace_operator.kafka.connections import AdminConnection, Connections
 from millrace_operator.kafka.observation import look
-from millrace_operator.kafka.settings import Allowed, TokenEndpointNotAllowedError, client_config
-from millrace_operator.model import KafkaState
+from millrace_operator.model import (
+    DeleteGroup,
+    DeleteTopics,
+    KafkaAction,
+    KafkaState,
+    ProvisionTopics,
+    RemoveMembers,
+    SetOffsets,
+)
 
 log = logging.getLogger("millrace_operator.kafka")
 
@@ -58,8 +77,8 @@ class KafkaClusters:
     Example: `clusters.observe(app, Credentials.of(app.spec, secrets), plan, stable_plan)`
     """
 
-    def __init__(self, allowed: Allowed | None = None, connections: Connections | None = None) -> None:
-        self._allowed = allowed or Allowed()
+    def __init__(self, allowed: AllowedAccess | None = None, connections: Connections | None = None) -> None:
+        self._allowed = allowed or AllowedAccess()
         self._connections = Connections() if connections is None else connections
 
     def observe(
@@ -131,7 +150,7 @@ class KafkaClusters:
         config = client_config(app, credentials, self._allowed)
         with self._connections.lease(_uid(app), config, patient=True) as connection:
             try:
-                carry_out(connection, config, action)
+                perform(connection, config, action)
             except StreamsTimeoutError:
                 self._connections.drop(connection)
                 raise
@@ -172,3 +191,55 @@ def _explained(app: StreamsApp, error: StreamsError, reason: str) -> str:
     if reason == "AuthenticationFailed" and (names := needed_secrets(app.spec)):
         return f"{error}. The credentials are those of Secret {', '.join(names)}"
     return str(error)
+
+
+log = logging.getLogger("millrace_operator.kafka")
+
+
+ACTION_TIMEOUT_S: Final = 30.0
+
+
+def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAction) -> None:
+    """Do one thing.
+
+    Raises:
+        StreamsError: It could not be done; says why and what to do.
+    """
+    _check_may_go_on(config)
+    match action:
+        case ProvisionTopics(plan, names, replication_factor):
+            wanted = config.model_copy(update={"replication_factor": replication_factor})
+            report = provision(
+                TopologyPlan.from_json(plan), connection.admin, wanted, only=names, timeout_s=ACTION_TIMEOUT_S
+            )
+            log.info(
+                "Created topics of %s: %s", config.application_id, ", ".join(report.created) or "none were missing"
+            )
+        case DeleteTopics(names):
+            delete_topics(connection.admin, names, ACTION_TIMEOUT_S)
+            log.info("Deleted topics of %s: %s", config.application_id, ", ".join(names))
+        case RemoveMembers(_, member_ids):
+            group = connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S)
+            gone = [member for member in group.members() if member.instance_id and member.member_id in member_ids]
+            _check_may_go_on(config)
+            if gone:
+                group.remove(gone)
+            log.info("Removed %d members of group %s", len(gone), config.application_id)
+        case SetOffsets(leaving, offsets):
+            set_offsets(connection.groups.of_group(config.application_id, ACTION_TIMEOUT_S), leaving, offsets)
+            log.info("Set the offsets of group %s in %d partitions", config.application_id, len(offsets))
+        case DeleteGroup():
+            delete_group(connection.admin, config.application_id, ACTION_TIMEOUT_S)
+            log.info("Deleted group %s", config.application_id)
+
+
+def _check_may_go_on(config: StreamsConfig) -> None:
+    """Check that whoever acts may still do so: to connect, and to look, takes time.
+
+    Raises:
+        StreamsTimeoutError: It may not.
+    """
+    if given_up():
+        raise StreamsTimeoutError(
+            f"The brokers of {config.application_id} were given no more to do: it is too late for that"
+        )

@@ -28,7 +28,7 @@ from millrace.errors import AuthenticationError, BrokerUnreachableError, Streams
 from millrace.kafka.clients import open_admin
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.group_admin import GroupAdmin
-from millrace_operator.kafka.settings import client_settings
+from millrace_operator.kafka.client_config import client_settings
 
 CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0
@@ -41,7 +41,7 @@ _FAILED_FOR_ALL: Final = 3
 """How many credentials in a row have not reached brokers when these are considered away."""
 
 
-class Connection:
+class AdminConnection:
     """The clients of one cluster; several threads may use them."""
 
     def __init__(self, config: StreamsConfig, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
@@ -65,7 +65,7 @@ class Connection:
 
 @dataclass(slots=True, eq=False)
 class _Shared:
-    connection: Connection
+    connection: AdminConnection
     used_at: float
     users: int = 0
     retired: bool = False
@@ -136,13 +136,13 @@ class Connections:
     """Gives applications their connections; safe to use from several threads.
 
     Args:
-        open_connection: Opens one; `Connection` unless a test counts them.
+        open_connection: Opens one; `AdminConnection` unless a test counts them.
         clock: Monotonic seconds.
     """
 
     def __init__(
         self,
-        open_connection: Callable[[StreamsConfig], Connection] = Connection,
+        open_connection: Callable[[StreamsConfig], AdminConnection] = AdminConnection,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._open = open_connection
@@ -157,7 +157,7 @@ class Connections:
         """Those with a connection; the one used least recently comes first."""
 
     @contextlib.contextmanager
-    def lease(self, uid: str, config: StreamsConfig, *, patient: bool = False) -> Iterator[Connection]:
+    def lease(self, uid: str, config: StreamsConfig, *, patient: bool = False) -> Iterator[AdminConnection]:
         """Give an application its connection for a while; it is not closed before that has passed.
 
         Args:
@@ -166,7 +166,7 @@ class Connections:
             patient: Whether brokers that have just failed are tried again at once.
 
         Raises:
-            StreamsError: The brokers cannot be reached, as `Connection` says.
+            StreamsError: The brokers cannot be reached, as `AdminConnection` says.
         """
         login = self._login_of(uid, config)
         with login.opening:
@@ -176,7 +176,7 @@ class Connections:
         finally:
             self._give_back(login, shared)
 
-    def drop(self, connection: Connection) -> None:
+    def drop(self, connection: AdminConnection) -> None:
         """Let a connection that no longer serves not be used again; it closes when its last user is done."""
         with self._lock:
             found = (login for login in self._open_logins if login.shared and login.shared.connection is connection)
@@ -223,7 +223,7 @@ class Connections:
         given = config.model_dump(mode="json", exclude={"application_id"})
         return hashlib.blake2b(json.dumps(given, sort_keys=True).encode(), key=self._key, digest_size=32).digest()
 
-    def _leave(self, uid: str) -> Connection | None:
+    def _leave(self, uid: str) -> AdminConnection | None:
         fingerprint = self._of_application.pop(uid, None)
         login = None if fingerprint is None else self._logins.get(fingerprint)
         if fingerprint is None or login is None:
@@ -298,7 +298,7 @@ class Connections:
             idle += self._too_many()
         _close(*idle)
 
-    def _too_many(self) -> list[Connection]:
+    def _too_many(self) -> list[AdminConnection]:
         """Take the connections that nobody uses, and that are too many or have not been used for long."""
         latest = self._clock() - IDLE_S
         unused = [login for login in self._open_logins if login.shared is not None and not login.shared.users]
@@ -306,7 +306,7 @@ class Connections:
         old = (login for number, login in enumerate(unused) if number < excess or _used_at(login) <= latest)
         return [connection for login in list(old) if (connection := self._retire(login)) is not None]
 
-    def _retire(self, login: _Login) -> Connection | None:
+    def _retire(self, login: _Login) -> AdminConnection | None:
         """Take a login's connection from it, and return it if nobody uses it."""
         shared, login.shared = login.shared, None
         self._open_logins.pop(login, None)
@@ -320,7 +320,7 @@ def _used_at(login: _Login) -> float:
     return float("-inf") if login.shared is None else login.shared.used_at
 
 
-def _close(*connections: Connection | None) -> None:
+def _close(*connections: AdminConnection | None) -> None:
     for connection in connections:
         if connection is not None:
             connection.close()

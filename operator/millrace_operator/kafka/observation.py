@@ -13,8 +13,8 @@ from millrace.kafka.offsets import earliest_offsets, latest_offsets
 from millrace.plan import reset
 from millrace.plan.model import TopologyPlan, external_source_topics
 from millrace.records import TopicPartition
-from millrace_operator.kafka.connections import Connection
-from millrace_operator.model import Group, KafkaState, Member, Topic
+from millrace_operator.kafka.connections import AdminConnection
+from millrace_operator.model import ConsumerGroup, ConsumerGroupMember, KafkaState, Topic
 
 log = logging.getLogger("millrace_operator.kafka")
 
@@ -23,7 +23,7 @@ _INSTANCE = re.compile(r"(?P<pod>.+?)(\.[0-9a-z]+)?-\d+")
 
 
 def look(
-    connection: Connection,
+    connection: AdminConnection,
     application_id: str,
     plans: Sequence[TopologyPlan],
     timeout_s: float,
@@ -92,14 +92,16 @@ def pod_of(instance_id: str | None) -> str | None:
     return instance_id if match is None else match["pod"]
 
 
-def _group(state: str, members: Iterable[reset.ActiveMember]) -> Group | None:
+def _group(state: str, members: Iterable[reset.ActiveMember]) -> ConsumerGroup | None:
     if state == "Dead":
         return None
     listed = (
-        Member(item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id)
+        ConsumerGroupMember(
+            item.member_id, pod_of(item.instance_id), item.host.removeprefix("/"), item.client_id, item.instance_id
+        )
         for item in members
     )
-    return Group(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
+    return ConsumerGroup(state, members=tuple(sorted(listed, key=lambda item: item.member_id)))
 
 
 def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -127,7 +129,7 @@ def _inputs(plan: TopologyPlan, everything: Collection[str]) -> set[str]:
 
 
 def _configs(
-    connection: Connection, internal: Mapping[str, Mapping[str, str]], names: Collection[str], timeout_s: float
+    connection: AdminConnection, internal: Mapping[str, Mapping[str, str]], names: Collection[str], timeout_s: float
 ) -> dict[str, dict[str, str]]:
     if not names:
         return {}
@@ -143,7 +145,7 @@ def _configs(
 
 
 def _dead_letter_topics(
-    connection: Connection, plans: Iterable[TopologyPlan], timeout_s: float
+    connection: AdminConnection, plans: Iterable[TopologyPlan], timeout_s: float
 ) -> dict[str, DescribedTopic | None]:
     """Return the plans' topics of dead letters, None for those that do not exist; nothing if they may not be seen."""
     names = {plan.dead_letter_topic for plan in plans if plan.dead_letter_topic is not None}
@@ -158,7 +160,7 @@ def _dead_letter_topics(
 
 
 def _lag(
-    connection: Connection,
+    connection: AdminConnection,
     partitions: Collection[TopicPartition],
     committed: Mapping[TopicPartition, int],
     left: Callable[[], float],

@@ -19,10 +19,10 @@ from typing import Final
 from millrace.manifest.fields import duration_ms
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
-from millrace_operator.model import Instance
+from millrace_operator.model import InstanceStatus
+from millrace_operator.reconcile.children_view import seconds
+from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.status import timestamp, two_digits
-from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import seconds
 
 _FULL: Final = 0.8
 """How busy replicas may be before there are more of them."""
@@ -53,50 +53,52 @@ class Advice:
     reason: str
 
 
-def replicas(turn: Turn) -> int:
+def replicas(context: ReconcileContext) -> int:
     """Return how many replicas there are to be while the application runs."""
-    scaling = turn.spec.autoscaling
+    scaling = context.spec.autoscaling
     if scaling.mode != "Auto":
-        return turn.spec.replicas
-    before = turn.status.autoscaling
+        return context.spec.replicas
+    before = context.status.autoscaling
     decided = None if before is None else before.recommended
-    start = decided or turn.view.replicas or turn.spec.replicas
+    start = decided or context.view.replicas or context.spec.replicas
     return _within(start, scaling, None)
 
 
-def recommend(turn: Turn, current: int) -> None:
+def recommend(context: ReconcileContext, current: int) -> None:
     """Say in the status how many replicas the load asks for.
 
     Args:
-        turn: The turn, in which ScalingAllowed is settled.
+        context: What this pass works on, with ScalingAllowed set.
         current: How many there are to be now.
     """
-    scaling = turn.spec.autoscaling
+    scaling = context.spec.autoscaling
     if scaling.mode == "Off":
-        turn.autoscaling = None
+        context.autoscaling = None
         return
-    load = load_of(turn.observed.instances.values(), turn.observed.kafka.lag)
-    tasks = turn.tasks if turn.tasks is not None else turn.status.topology and turn.status.topology.tasks
-    limit = math.ceil(tasks / turn.spec.threads) if tasks else None
-    if load is None or turn.spec.state == "suspended":
-        kept = turn.status.autoscaling.recommended if turn.status.autoscaling is not None else None
-        turn.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
+    load = load_of(context.observed.instances.values(), context.observed.kafka.lag)
+    tasks = None if context.topics is None else context.topics.tasks
+    if tasks is None and context.status.topology is not None:
+        tasks = context.status.topology.tasks
+    limit = math.ceil(tasks / context.spec.threads) if tasks else None
+    if load is None or context.spec.state == "suspended":
+        kept = context.status.autoscaling.recommended if context.status.autoscaling is not None else None
+        context.autoscaling = AutoscalingStatus(recommended=kept or current, reason="The load is not known.")
         return
     advice = advise(load, current, scaling, limit)
-    fewer_since = _fewer_since(turn, advice.replicas < current)
-    blocked = None if advice.replicas == current else _blocked(turn, fewer_since)
+    fewer_since = _fewer_since(context, advice.replicas < current)
+    blocked = None if advice.replicas == current else _blocked(context, fewer_since)
     acts = scaling.mode == "Recommend" or blocked is None
-    turn.autoscaling = AutoscalingStatus(
+    context.autoscaling = AutoscalingStatus(
         recommended=advice.replicas if acts else current,
         reason=advice.reason,
         blocked_by=blocked,
         fewer_since=fewer_since,
     )
     if scaling.mode == "Auto" and acts and advice.replicas != current:
-        turn.look_after(1)
+        context.recheck_after(1)
 
 
-def load_of(instances: Iterable[Instance], lag: int | None) -> Load | None:
+def load_of(instances: Iterable[InstanceStatus], lag: int | None) -> Load | None:
     """Return the load; None if not all of it is known."""
     items = list(instances)
     if lag is None or not items:
@@ -149,29 +151,29 @@ def _reason(found: int, current: int, load: Load, scaling: Autoscaling, limit: i
     return f"The load suits {found} replicas."
 
 
-def _fewer_since(turn: Turn, fewer: bool) -> str | None:  # noqa: FBT001 (a fact, not an option)
+def _fewer_since(context: ReconcileContext, fewer: bool) -> str | None:  # noqa: FBT001 (a fact, not an option)
     if not fewer:
         return None
-    before = turn.status.autoscaling
-    return before.fewer_since if before is not None and before.fewer_since else timestamp(turn.now)
+    before = context.status.autoscaling
+    return before.fewer_since if before is not None and before.fewer_since else timestamp(context.now)
 
 
-def _blocked(turn: Turn, fewer_since: str | None) -> str | None:
+def _blocked(context: ReconcileContext, fewer_since: str | None) -> str | None:
     """Return what speaks against another number of replicas just now."""
-    verdict = turn.verdicts["ScalingAllowed"]
-    if verdict.status != "True":
-        return verdict.message
-    cooldown = turn.spec.autoscaling.cooldown
-    before = turn.condition("ScalingAllowed")
-    allowed_since = turn.now if before is None or before.status != "True" else seconds(before.last_transition_time)
-    left = allowed_since + duration_ms(cooldown.rebalance) / 1000 - turn.now
+    condition = context.conditions["ScalingAllowed"]
+    if condition.status != "True":
+        return condition.message
+    cooldown = context.spec.autoscaling.cooldown
+    before = context.condition("ScalingAllowed")
+    allowed_since = context.now if before is None or before.status != "True" else seconds(before.last_transition_time)
+    left = allowed_since + duration_ms(cooldown.rebalance) / 1000 - context.now
     if left > 0:
-        turn.look_after(left)
+        context.recheck_after(left)
         return f"Tasks have moved less than {cooldown.rebalance} ago."
     if fewer_since is None:
         return None
-    left = seconds(fewer_since) + duration_ms(cooldown.scale_down) / 1000 - turn.now
+    left = seconds(fewer_since) + duration_ms(cooldown.scale_down) / 1000 - context.now
     if left <= 0:
         return None
-    turn.look_after(left)
+    context.recheck_after(left)
     return f"Fewer replicas have to be enough for {cooldown.scale_down} first."

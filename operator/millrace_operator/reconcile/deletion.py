@@ -11,11 +11,11 @@ from typing import Final, Literal
 
 from millrace_operator.children import naming
 from millrace_operator.model import Action, DeleteGroup, DeleteTopics, Event, Key, Neighbour, SetFinalizer
-from millrace_operator.reconcile import application_id, members, retained
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile import consumer_group, retained
+from millrace_operator.reconcile.children_view import is_terminating, seconds
+from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
+from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.topics import internal_topics
-from millrace_operator.reconcile.turn import NOT_ASKED, Turn
-from millrace_operator.reconcile.view import is_terminating, seconds
 
 KAFKA_PATIENCE_S: Final = 60
 """How long the brokers are waited for, beyond the pods' grace period and from when they were found not to answer."""
@@ -29,130 +29,129 @@ _LAST: Final = ("ServiceAccount", "ConfigMap")
 Policy = Literal["Retain", "Purge", "Orphan"]
 
 
-def delete(turn: Turn) -> None:
+def delete(context: ReconcileContext) -> None:
     """Do the next step of the application's deletion."""
-    turn.lifecycle = "Deleting"
-    turn.settle("False", Reason.DELETING)
-    turn.settle("True", Reason.DELETING_CHILDREN)
-    turn.looks.clear()
-    if policy_of(turn) == "Orphan":
-        turn.events.append(
+    context.set_condition("False", ConditionReason.DELETING)
+    context.set_condition("True", ConditionReason.DELETING_CHILDREN)
+    context.recheck_delays.clear()
+    if policy_of(context) == "Orphan":
+        context.events.append(
             Event("Orphaned", "The application runs on without its StreamsApp (deletionPolicy: Orphan).")
         )
-        retained.hand_over(turn)
-        _let_go(turn)
+        retained.hand_over(context)
+        _let_go(context)
         return
-    if not _pods_are_gone(turn) or not _kafka_is_done(turn) or not _children_are_gone(turn):
-        turn.look_after(5)
+    if not _pods_are_gone(context) or not _kafka_is_done(context) or not _children_are_gone(context):
+        context.recheck_after(5)
         return
-    _let_go(turn)
+    _let_go(context)
 
 
-def policy_of(turn: Turn) -> Policy:
+def policy_of(context: ReconcileContext) -> Policy:
     """Return the deletion policy. Of a spec that cannot be read, only the wish to leave everything alone is heeded."""
-    if turn.desired.spec is not None:
-        return turn.desired.spec.deletion_policy
-    return "Orphan" if turn.desired.manifest.get("deletionPolicy") == "Orphan" else "Retain"
+    if context.desired.spec is not None:
+        return context.desired.spec.deletion_policy
+    return "Orphan" if context.desired.manifest.get("deletionPolicy") == "Orphan" else "Retain"
 
 
-def _let_go(turn: Turn) -> None:
-    turn.actions.append(SetFinalizer(present=False))
+def _let_go(context: ReconcileContext) -> None:
+    context.actions.append(SetFinalizer(present=False))
 
 
-def _pods_are_gone(turn: Turn) -> bool:
-    turn.delete("StatefulSet", naming.stateful_set(turn.desired.name))
-    stateful_set = turn.view.get("StatefulSet", naming.stateful_set(turn.desired.name))
+def _pods_are_gone(context: ReconcileContext) -> bool:
+    context.delete("StatefulSet", naming.stateful_set(context.desired.name))
+    stateful_set = context.view.get("StatefulSet", naming.stateful_set(context.desired.name))
     if stateful_set is None:
-        for _, pod in sorted(turn.view.pods.items()):  # which a StatefulSet that was deleted as an orphan has left
-            turn.delete("Pod", pod.name)
-    retained.note_members(turn, members.uids(turn.desired, turn.view))
-    if stateful_set is None and not turn.view.pods:
+        for _, pod in sorted(context.view.pods.items()):  # which a StatefulSet that was deleted as an orphan has left
+            context.delete("Pod", pod.name)
+    retained.note_members(context, consumer_group.known_uids(context.desired, context.view))
+    if stateful_set is None and not context.view.pods:
         return True
-    if turn.view.stateful_set is not None or _may_still_end(turn):
+    if context.view.stateful_set is not None or _may_still_end(context):
         return False
-    left = ", ".join(pod.name for pod in turn.view.pods.values()) or f"those of StatefulSet {turn.desired.name}"
-    turn.events.append(
+    left = ", ".join(pod.name for pod in context.view.pods.values()) or f"those of StatefulSet {context.desired.name}"
+    context.events.append(
         Event("PodsLeftBehind", f"Pods have not ended in time and are not waited for: {left}.", "Warning")
     )
     return True
 
 
-def _may_still_end(turn: Turn) -> bool:
+def _may_still_end(context: ReconcileContext) -> bool:
     """Return whether pods are waited for. Those that an operator that was away has told late have their time from then."""
-    over = (pod.ends is not None and turn.now >= pod.ends + _POD_PATIENCE_S for pod in turn.view.pods.values())
-    return _waited(turn) < _grace(turn) + _POD_PATIENCE_S or not all(over)
+    over = (pod.ends is not None and context.now >= pod.ends + _POD_PATIENCE_S for pod in context.view.pods.values())
+    return _waited(context) < _grace(context) + _POD_PATIENCE_S or not all(over)
 
 
-def _grace(turn: Turn) -> int:
-    spec = turn.desired.spec
+def _grace(context: ReconcileContext) -> int:
+    spec = context.desired.spec
     return _DEFAULT_GRACE_S if spec is None else spec.drain.termination_grace_period_seconds
 
 
-def _waited(turn: Turn) -> float:
-    since = turn.desired.deletion_time
-    return 0 if since is None else turn.now - since
+def _waited(context: ReconcileContext) -> float:
+    since = context.desired.deletion_time
+    return 0 if since is None else context.now - since
 
 
-def _kafka_is_done(turn: Turn) -> bool:
+def _kafka_is_done(context: ReconcileContext) -> bool:
     """Remove members, and what else is to be deleted at the brokers; return whether that is done, or given up.
 
     Giving up has no actions, as one that is refused again and again would keep those after it from being done.
     """
-    if turn.desired.spec is None:
+    if context.desired.spec is None:
         return True
-    if not turn.brokers_answer:
-        if not _may_have_left_traces(turn):
+    if not context.brokers_answer:
+        if not _may_have_left_traces(context):
             return True
-        if _may_still_answer(turn):
+        if _may_still_answer(context):
             return False
-        _tell_of_leftovers(turn, f"The brokers do not answer ({turn.observed.kafka.reason}).")
+        _tell_of_leftovers(context, f"The brokers do not answer ({context.observed.kafka.reason}).")
         return True
-    actions = _kafka_actions(turn)
+    actions = _kafka_actions(context)
     if not actions:
-        return _others_are_told_of(turn)
-    turn.settle("True", Reason.DELETING_FROM_KAFKA)
-    if _waited(turn) < _grace(turn) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(turn):
-        turn.actions.extend(actions)
+        return _others_are_told_of(context)
+    context.set_condition("True", ConditionReason.DELETING_FROM_KAFKA)
+    if _waited(context) < _grace(context) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(context):
+        context.actions.extend(actions)
         return False
-    _tell_of_leftovers(turn, "The brokers answer, but not all could be deleted in time.")
+    _tell_of_leftovers(context, "The brokers answer, but not all could be deleted in time.")
     return True
 
 
-def _may_still_answer(turn: Turn) -> bool:
+def _may_still_answer(context: ReconcileContext) -> bool:
     """Return whether brokers that do not answer are waited for. An operator that was away has yet to find out whether they do.
 
     It has longer for that, as it may have many to ask, but not for ever: one that ends again and again never finds out. The
     condition tells since when nobody has found out, and outlives the operator.
     """
-    is_asking = turn.observed.kafka.reason == NOT_ASKED
-    known = turn.condition("BrokersReachable")
+    is_asking = context.observed.kafka.reason == NOT_ASKED
+    known = context.condition("BrokersReachable")
     if is_asking and known is not None and known.status == "True":
-        turn.settle("Unknown", Reason.BROKERS_NOT_ASKED)
+        context.set_condition("Unknown", ConditionReason.BROKERS_NOT_ASKED)
     is_away = known is not None and known.status in ({"False", "Unknown"} if is_asking else {"False"})
-    away = turn.now - seconds(known.last_transition_time) if known is not None and is_away else 0
-    return min(_waited(turn) - _grace(turn), away) < (_ASKING_PATIENCE_S if is_asking else KAFKA_PATIENCE_S)
+    away = context.now - seconds(known.last_transition_time) if known is not None and is_away else 0
+    return min(_waited(context) - _grace(context), away) < (_ASKING_PATIENCE_S if is_asking else KAFKA_PATIENCE_S)
 
 
-def _was_tried(turn: Turn) -> bool:
+def _was_tried(context: ReconcileContext) -> bool:
     """Return whether an earlier turn has deleted at the brokers, or was refused. That of an operator that was away has not."""
-    reconciling, stalled = turn.condition("Reconciling"), turn.condition("Stalled")
-    done = reconciling is not None and reconciling.reason == Reason.DELETING_FROM_KAFKA
+    reconciling, stalled = context.condition("Reconciling"), context.condition("Stalled")
+    done = reconciling is not None and reconciling.reason == ConditionReason.DELETING_FROM_KAFKA
     return done or (stalled is not None and stalled.status == "True")
 
 
-def _may_have_left_traces(turn: Turn) -> bool:
+def _may_have_left_traces(context: ReconcileContext) -> bool:
     """Return whether there may be something at the brokers for the policy to be carried out on."""
-    status = turn.status
+    status = context.status
     has_begun = status.group is not None or status.stable_revision is not None or bool(status.internal_topics)
-    return has_begun or _deletes_topics(turn)
+    return has_begun or _deletes_topics(context)
 
 
-def _kafka_actions(turn: Turn) -> list[Action]:
-    group = turn.observed.kafka.group
-    taken = application_id.claimants(turn) or members.foreign(turn)
-    topics = () if taken else _topics_to_delete(turn)
-    purges_group = policy_of(turn) == "Purge" and group is not None and group.state != "Dead" and not taken
-    actions: list[Action] = [*members.removal(members.own(turn))]
+def _kafka_actions(context: ReconcileContext) -> list[Action]:
+    group = context.observed.kafka.group
+    taken = consumer_group.claimants(context) or consumer_group.foreign_members(context)
+    topics = () if taken else _topics_to_delete(context)
+    purges_group = policy_of(context) == "Purge" and group is not None and group.state != "Dead" and not taken
+    actions: list[Action] = [*consumer_group.removal_of(consumer_group.own_members(context))]
     if topics:
         actions.append(DeleteTopics(topics))
     if purges_group:
@@ -160,76 +159,80 @@ def _kafka_actions(turn: Turn) -> list[Action]:
     return actions
 
 
-def _others_are_told_of(turn: Turn) -> bool:
+def _others_are_told_of(context: ReconcileContext) -> bool:
     """Tell what is not deleted because others have it; return whether that is so for good: members may leave."""
-    if not _deletes_topics(turn):
+    if not _deletes_topics(context):
         return True
-    claimants, foreign = application_id.claimants(turn), members.foreign(turn)
-    group = f"group {turn.spec.application_id} and its internal topics"
+    claimants, foreign = consumer_group.claimants(context), consumer_group.foreign_members(context)
+    group = f"group {context.spec.application_id} and its internal topics"
     if claimants:
         named = ", ".join(map(str, claimants))
-        _tell_of_others(turn, f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId).")
+        _tell_of_others(context, f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId).")
     elif foreign:
-        if _waited(turn) < _grace(turn) + KAFKA_PATIENCE_S:  # those that were killed leave when their session is over
+        if (
+            _waited(context) < _grace(context) + KAFKA_PATIENCE_S
+        ):  # those that were killed leave when their session is over
             return False
-        _tell_of_others(turn, f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}.")
-    elif kept := [f"{topic} ({item})" for topic, item in sorted(_read_by_others(turn).items())]:
-        _tell_of_others(turn, f"Not deleted: topics that other StreamsApps name: {', '.join(kept)}.")
+        _tell_of_others(context, f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}.")
+    elif kept := [f"{topic} ({item})" for topic, item in sorted(_read_by_others(context).items())]:
+        _tell_of_others(context, f"Not deleted: topics that other StreamsApps name: {', '.join(kept)}.")
     return True
 
 
-def _tell_of_others(turn: Turn, message: str) -> None:
-    turn.events.append(Event("LeftToOthers", message, "Warning"))
+def _tell_of_others(context: ReconcileContext, message: str) -> None:
+    context.events.append(Event("LeftToOthers", message, "Warning"))
 
 
-def _read_by_others(turn: Turn) -> dict[str, Neighbour]:
-    return {topic: item for item in turn.observed.neighbours for topic in item.topics & _own_topics(turn)}
+def _read_by_others(context: ReconcileContext) -> dict[str, Neighbour]:
+    return {topic: item for item in context.observed.neighbours for topic in item.topics & _own_topics(context)}
 
 
-def _tell_of_leftovers(turn: Turn, why: str) -> None:
-    group = f"members of group {turn.spec.application_id}"
-    if policy_of(turn) == "Purge":
-        group = f"group {turn.spec.application_id} with its offsets and members"
-    what = [group, *(sorted(_known_topics(turn)) if _deletes_topics(turn) else ())]
-    message = f"{why} At brokers {','.join(turn.spec.kafka.bootstrap_servers)} may stay behind: {', '.join(what)}."
-    turn.events.append(Event("KafkaLeftBehind", message, "Warning"))
+def _tell_of_leftovers(context: ReconcileContext, why: str) -> None:
+    group = f"members of group {context.spec.application_id}"
+    if policy_of(context) == "Purge":
+        group = f"group {context.spec.application_id} with its offsets and members"
+    what = [group, *(sorted(_known_topics(context)) if _deletes_topics(context) else ())]
+    message = f"{why} At brokers {','.join(context.spec.kafka.bootstrap_servers)} may stay behind: {', '.join(what)}."
+    context.events.append(Event("KafkaLeftBehind", message, "Warning"))
 
 
-def _deletes_topics(turn: Turn) -> bool:
-    return policy_of(turn) == "Purge" or turn.spec.internal_topics.deletion_policy == "Delete"
+def _deletes_topics(context: ReconcileContext) -> bool:
+    return policy_of(context) == "Purge" or context.spec.internal_topics.deletion_policy == "Delete"
 
 
-def _topics_to_delete(turn: Turn) -> tuple[str, ...]:
+def _topics_to_delete(context: ReconcileContext) -> tuple[str, ...]:
     """Return the internal topics that exist and are to go."""
-    if not _deletes_topics(turn):
+    if not _deletes_topics(context):
         return ()
-    return tuple(sorted(_own_topics(turn) - _read_by_others(turn).keys()))
+    return tuple(sorted(_own_topics(context) - _read_by_others(context).keys()))
 
 
-def _own_topics(turn: Turn) -> set[str]:
+def _own_topics(context: ReconcileContext) -> set[str]:
     """Return the internal topics that exist; names are checked once more, as nothing brings a topic back."""
-    return _known_topics(turn) & turn.observed.kafka.topics.keys()
+    return _known_topics(context) & context.observed.kafka.topics.keys()
 
 
-def _known_topics(turn: Turn) -> set[str]:
-    names_known = {item.name for item in turn.status.internal_topics} | turn.observed.kafka.internal
-    names_known |= {name for plan in turn.view.plans() for name in internal_topics(plan)}
-    prefix = f"{turn.spec.application_id}-"
+def _known_topics(context: ReconcileContext) -> set[str]:
+    names_known = {item.name for item in context.status.internal_topics} | context.observed.kafka.internal
+    names_known |= {name for plan in context.view.plans() for name in internal_topics(plan)}
+    prefix = f"{context.spec.application_id}-"
     return {name for name in names_known if name.startswith(prefix) and name.endswith(("-changelog", "-repartition"))}
 
 
-def _children_are_gone(turn: Turn) -> bool:
-    deletes_claims = policy_of(turn) == "Purge" or _claims_go_with_the_app(turn)
-    deletes_topics = turn.desired.spec is not None and _deletes_topics(turn)
+def _children_are_gone(context: ReconcileContext) -> bool:
+    deletes_claims = policy_of(context) == "Purge" or _claims_go_with_the_app(context)
+    deletes_topics = context.desired.spec is not None and _deletes_topics(context)
     kept: frozenset[Key] = frozenset()
     if not (deletes_claims and deletes_topics):
-        kept = retained.retain(turn, members.uids(turn.desired, turn.view), topics=not deletes_topics)
+        kept = retained.retain(
+            context, consumer_group.known_uids(context.desired, context.view), topics=not deletes_topics
+        )
     kinds = (*_FIRST, *(("PersistentVolumeClaim",) if deletes_claims else ()), *_LAST)
-    left = [key for kind in kinds for key in sorted(turn.view.objects) if key.kind == kind and key not in kept]
+    left = [key for kind in kinds for key in sorted(context.view.objects) if key.kind == kind and key not in kept]
     for key in left:
-        turn.delete(key.kind, key.name)
-    return all(is_terminating(turn.view.objects[key]) for key in left)
+        context.delete(key.kind, key.name)
+    return all(is_terminating(context.view.objects[key]) for key in left)
 
 
-def _claims_go_with_the_app(turn: Turn) -> bool:
-    return turn.desired.spec is not None and turn.desired.spec.storage.retention.when_deleted == "Delete"
+def _claims_go_with_the_app(context: ReconcileContext) -> bool:
+    return context.desired.spec is not None and context.desired.spec.storage.retention.when_deleted == "Delete"

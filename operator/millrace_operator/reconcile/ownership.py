@@ -41,7 +41,7 @@ def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
     return labels.get(APP_UID_LABEL, uid) == uid or _is_plan_of_state(key, item, app)
 
 
-def described(item: Object, app: str) -> str:
+def conflict_message(item: Object, app: str) -> str:
     """Return an object that is not an application's own in words for its user, with what to do about it."""
     key, labels = key_of(item), _labels(item)
     if labels.get(APP_LABEL) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID_LABEL in labels:

@@ -19,9 +19,9 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import RETAINED_KEY, retained_config_map
 from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
 from millrace_operator.model import Apply, Delete, Key, Release
-from millrace_operator.reconcile.applying import needs_apply, stamped
-from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import View, is_terminating
+from millrace_operator.reconcile.children_view import ChildrenView, is_terminating
+from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.drift import needs_apply, stamped
 
 _STABLE: Final = "stableRevision"
 _TOPICS: Final = "topicIds"
@@ -29,116 +29,120 @@ _MEMBERS: Final = "memberUids"
 _MOST_MEMBERS: Final = 8
 
 
-def topic_ids(turn: Turn) -> Mapping[str, str]:
+def topic_ids(context: ReconcileContext) -> Mapping[str, str]:
     """Return the ids of internal topics that are known, by name: from the status, and else from an earlier application."""
-    known = {item.name: item.topic_id for item in turn.status.internal_topics if item.topic_id is not None}
-    earlier = _record(turn.view).get(_TOPICS)
+    known = {item.name: item.topic_id for item in context.status.internal_topics if item.topic_id is not None}
+    earlier = _record(context.view).get(_TOPICS)
     return {**earlier, **known} if isinstance(earlier, dict) else known
 
 
-def stable_revision(turn: Turn) -> str | None:
+def stable_revision(context: ReconcileContext) -> str | None:
     """Return the revision that ran well last, also if that was an earlier application's."""
-    if turn.stable is not None:
-        return turn.stable
-    earlier = _record(turn.view).get(_STABLE)
+    if context.stable is not None:
+        return context.stable
+    earlier = _record(context.view).get(_STABLE)
     return earlier if isinstance(earlier, str) else None
 
 
-def member_uids(view: View) -> tuple[str, ...]:
+def member_uids(view: ChildrenView) -> tuple[str, ...]:
     """Return what members of earlier applications have in their ids, whose pods have ended or are ending."""
     known = _record(view).get(_MEMBERS)
     return tuple(uid for uid in known if isinstance(uid, str)) if isinstance(known, list) else ()
 
 
-def note_members(turn: Turn, uids: Sequence[str]) -> None:
+def note_members(context: ReconcileContext, uids: Sequence[str]) -> None:
     """Have written down what members have in their ids, for when the StatefulSet and its pods, which tell it, are gone."""
-    if not set(uids) <= {turn.desired.uid.partition("-")[0], *member_uids(turn.view)}:
-        _keep_record(turn, topic_ids(turn), uids)
+    if not set(uids) <= {context.desired.uid.partition("-")[0], *member_uids(context.view)}:
+        _keep_record(context, topic_ids(context), uids)
 
 
-def retain(turn: Turn, uids: Sequence[str], *, topics: bool) -> frozenset[Key]:
+def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> frozenset[Key]:
     """Have kept what the next application of the name is compared with, and return which ConfigMaps these are.
 
     Args:
-        turn: The turn, of a deletion.
+        context: What this pass works on, of a deletion.
         uids: What members have in their ids that are nobody's any more.
         topics: Whether the internal topics stay.
     """
-    plans = [key for key in sorted(turn.view.objects) if _tells_of_state(turn.view, key)]
+    plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
     for key in plans:
-        _release(turn, key, retained=True)
-    ids = topic_ids(turn) if topics else {}
+        _release(context, key, retained=True)
+    ids = topic_ids(context) if topics else {}
     if not plans and not ids:
         return frozenset()
     # Members without a uid may be those of any application of the name, also in another namespace.
-    return frozenset({*plans, _keep_record(turn, ids, [uid for uid in uids if uid])})
+    return frozenset({*plans, _keep_record(context, ids, [uid for uid in uids if uid])})
 
 
-def hand_over(turn: Turn) -> None:
+def hand_over(context: ReconcileContext) -> None:
     """Take the application's uid off all of its children, so that the next application of the name may take them over."""
-    retain(turn, member_uids(turn.view), topics=True)
-    for key in sorted(turn.view.objects):
-        if not _tells_of_state(turn.view, key):
-            _release(turn, key)
+    retain(context, member_uids(context.view), topics=True)
+    for key in sorted(context.view.objects):
+        if not _tells_of_state(context.view, key):
+            _release(context, key)
 
 
-def forget(turn: Turn) -> None:
+def forget(context: ReconcileContext) -> None:
     """Delete the ConfigMap of an earlier application once the status and the StatefulSet know what it says."""
-    if turn.status.stable_revision is not None and turn.stable is not None and turn.view.stateful_set is not None:
-        key = _key(turn.view)
-        turn.delete(key.kind, key.name)
+    if (
+        context.status.stable_revision is not None
+        and context.stable is not None
+        and context.view.stateful_set is not None
+    ):
+        key = _key(context.view)
+        context.delete(key.kind, key.name)
 
 
-def forgotten(view: View) -> list[Delete]:
+def forgotten(view: ChildrenView) -> list[Delete]:
     """Return what has the ConfigMap of an earlier application forgotten, for a reset that has thrown the state away."""
     key = _key(view)
     found = view.objects.get(key)
     return [] if found is None or is_terminating(found) else [Delete(key, found["metadata"]["uid"])]
 
 
-def remedy(turn: Turn) -> str:
+def remedy(context: ReconcileContext) -> str:
     """Return what to do if a topology is held back by the plans of an earlier application of which nothing else is left."""
-    plans = [key for key in sorted(turn.view.objects) if _tells_of_state(turn.view, key)]
-    earlier = [key.name for key in plans if _labels(turn.view, key).get(APP_UID_LABEL) != turn.desired.uid]
+    plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
+    earlier = [key.name for key in plans if _labels(context.view, key).get(APP_UID_LABEL) != context.desired.uid]
     if not earlier:
         return ""
-    record = _key(turn.view)
-    listed = " ".join([*earlier, *((record.name,) if record in turn.view.objects else ())])
+    record = _key(context.view)
+    listed = " ".join([*earlier, *((record.name,) if record in context.view.objects else ())])
     return (
-        f"\nIt is compared with what an earlier StreamsApp {turn.desired.name} has left. If you have deleted its volumes and "
+        f"\nIt is compared with what an earlier StreamsApp {context.desired.name} has left. If you have deleted its volumes and "
         f"internal topics, or do not need them, have that forgotten: kubectl delete configmap {listed}"
     )
 
 
-def _release(turn: Turn, key: Key, *, retained: bool = False) -> None:
-    item = turn.view.objects[key]
-    labels = _labels(turn.view, key)
-    owned = any(reference["uid"] == turn.desired.uid for reference in item["metadata"].get("ownerReferences") or ())
+def _release(context: ReconcileContext, key: Key, *, retained: bool = False) -> None:
+    item = context.view.objects[key]
+    labels = _labels(context.view, key)
+    owned = any(reference["uid"] == context.desired.uid for reference in item["metadata"].get("ownerReferences") or ())
     if not is_terminating(item) and (APP_UID_LABEL in labels or owned or (retained and RETAINED_LABEL not in labels)):
-        turn.actions.append(Release(key, item["metadata"]["uid"], retained))
+        context.actions.append(Release(key, item["metadata"]["uid"], retained))
 
 
-def _tells_of_state(view: View, key: Key) -> bool:
+def _tells_of_state(view: ChildrenView, key: Key) -> bool:
     annotations = view.objects[key]["metadata"].get("annotations") or {}
     return key.kind == "ConfigMap" and STARTED_ANNOTATION in annotations and not is_terminating(view.objects[key])
 
 
-def _keep_record(turn: Turn, ids: Mapping[str, str], uids: Sequence[str]) -> Key:
+def _keep_record(context: ReconcileContext, ids: Mapping[str, str], uids: Sequence[str]) -> Key:
     content = {
-        _STABLE: stable_revision(turn),
+        _STABLE: stable_revision(context),
         _TOPICS: dict(sorted(ids.items())),
         _MEMBERS: list(uids[-_MOST_MEMBERS:]),
     }
     text = json.dumps(content, indent=2)
-    item = stamped(retained_config_map(turn.desired.namespace, turn.desired.name, text), None)
-    key = _key(turn.view)
-    seen = turn.view.objects.get(key)
-    if key not in turn.observed.taken and needs_apply(item, seen):
-        turn.actions.append(Apply(item, None if seen is None else seen["metadata"]["uid"]))
+    item = stamped(retained_config_map(context.desired.namespace, context.desired.name, text), None)
+    key = _key(context.view)
+    seen = context.view.objects.get(key)
+    if key not in context.observed.taken and needs_apply(item, seen):
+        context.actions.append(Apply(item, None if seen is None else seen["metadata"]["uid"]))
     return key
 
 
-def _record(view: View) -> Mapping[str, Any]:
+def _record(view: ChildrenView) -> Mapping[str, Any]:
     """Return what an earlier application has left; nothing if it cannot be read."""
     found = view.objects.get(_key(view))
     try:
@@ -148,9 +152,9 @@ def _record(view: View) -> Mapping[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _key(view: View) -> Key:
+def _key(view: ChildrenView) -> Key:
     return Key("ConfigMap", naming.retained_config_map(view.app))
 
 
-def _labels(view: View, key: Key) -> Mapping[str, str]:
+def _labels(view: ChildrenView, key: Key) -> Mapping[str, str]:
     return view.objects[key]["metadata"].get("labels") or {}

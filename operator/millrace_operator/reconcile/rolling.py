@@ -6,6 +6,18 @@ anyway is replaced first and needs no gate, as it cannot be waited for. A versio
 be in a group with it, whose leader would give it such partitions: then all pods are replaced at once, as with Recreate.
 
 Whether a revision failed is remembered on its ConfigMap: it is then not the target again, so a roll never swings back and forth.
+
+
+Renewing: replacing pods of the right revision, one at a time, that cannot use new credentials, or that an older template made.
+
+Passwords are used anew by what runs. Certificates and keys are read once by the clients' libraries, and an instance that sees
+other ones in its files says so. It is restarted behind the gate of a roll, which the first pod that does not come up with the new
+ones stops: the others go on with the old ones for as long as brokers take them.
+
+Another version of the operator may build the pods of a revision differently. So that its own upgrade does not restart the pods
+of all applications together, this takes a turn, which the operator gives to few applications at a time. An application keeps its
+turn until all its pods have run well by the new template for as long as the gate asks: a template that does not do stops there.
+There is no way back from it by a rollback, as the revision is the same.
 """
 
 from __future__ import annotations
@@ -16,10 +28,11 @@ from typing import Final
 
 from millrace.manifest.fields import duration_ms
 from millrace.plan.model import TopologyPlan
-from millrace_operator.model import Delete, Key
-from millrace_operator.reconcile.reasons import Reason
-from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import Pod, seconds
+from millrace_operator.model import Delete, InstanceStatus, Key, Renewal
+from millrace_operator.reconcile.children_view import Pod, seconds
+from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.reasons import ConditionReason
+from millrace_operator.reconcile.revisions import revision_of
 
 _IMAGE_PATIENCE_S: Final = 60
 """How long an image may not be pulled before that is the image's fault and not that of the moment."""
@@ -31,7 +44,7 @@ _CRASHES: Final = 2
 class Failure:
     """Why a revision does not do."""
 
-    reason: Reason
+    reason: ConditionReason
     message: str
 
     def to_text(self) -> str:
@@ -43,65 +56,65 @@ class Failure:
         """Read what `to_text` wrote."""
         reason, _, message = text.partition(": ")
         try:
-            return cls(Reason(reason), message)
+            return cls(ConditionReason(reason), message)
         except ValueError:
-            return cls(Reason.POD_CRASHED, text)
+            return cls(ConditionReason.POD_CRASHED, text)
 
 
-def failure_of(turn: Turn, revision: str) -> Failure | None:
+def failure_of(context: ReconcileContext, revision: str) -> Failure | None:
     """Return why the pods of a revision show that it does not do; None while they may come up yet."""
-    return failure_among(turn, [pod for _, pod in sorted(turn.view.pods.items()) if pod.revision == revision])
+    return failure_among(context, [pod for _, pod in sorted(context.view.pods.items()) if pod.revision == revision])
 
 
-def failure_among(turn: Turn, pods: Iterable[Pod]) -> Failure | None:
+def failure_among(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
     """Return why the first of some pods that fails does; None while they may come up yet."""
-    failures = (_pod_failure(turn, pod) for pod in pods if not pod.terminating)
+    failures = (_pod_failure(context, pod) for pod in pods if not pod.terminating)
     return next((failure for failure in failures if failure is not None), None)
 
 
-def _pod_failure(turn: Turn, pod: Pod) -> Failure | None:
+def _pod_failure(context: ReconcileContext, pod: Pod) -> Failure | None:
     if pod.ready:
         return None
     trouble = pod.trouble
     if trouble is not None and trouble.is_image:
-        left = pod.created + _IMAGE_PATIENCE_S - turn.now
+        left = pod.created + _IMAGE_PATIENCE_S - context.now
         if left <= 0:
-            return Failure(Reason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
-        turn.look_after(left)
+            return Failure(ConditionReason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
+        context.recheck_after(left)
         return None
-    if not turn.brokers_answer:  # which may be the only reason that it does not come up
+    if not context.brokers_answer:  # which may be the only reason that it does not come up
         return None
-    away_until = _brokers_away_until(turn)
+    away_until = _brokers_away_until(context)
     if trouble is not None and trouble.is_crash:
         if trouble.restarts < _CRASHES or (trouble.ended is not None and trouble.ended < away_until):
-            turn.look_after(10)
+            context.recheck_after(10)
             return None
-        return Failure(Reason.POD_CRASHED, f"Pod {pod.name} crashes: {trouble.message}".rstrip(": "))
-    limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
-    left = max(pod.unready_since, away_until) + limit - turn.now
+        return Failure(ConditionReason.POD_CRASHED, f"Pod {pod.name} crashes: {trouble.message}".rstrip(": "))
+    limit = duration_ms(context.spec.upgrade.gate.ready_timeout) / 1000
+    left = max(pod.unready_since, away_until) + limit - context.now
     if left > 0:
-        turn.look_after(left)
+        context.recheck_after(left)
         return None
     why = f" ({trouble.reason}: {trouble.message})" if trouble is not None and not trouble.is_crash else ""
     why += f"; it crashed: {pod.last_words}" if pod.last_words else ""
-    limit_text = turn.spec.upgrade.gate.ready_timeout
-    return Failure(Reason.READY_TIMEOUT, f"Pod {pod.name} was not ready within {limit_text}{why}.")
+    limit_text = context.spec.upgrade.gate.ready_timeout
+    return Failure(ConditionReason.READY_TIMEOUT, f"Pod {pod.name} was not ready within {limit_text}{why}.")
 
 
-def _brokers_away_until(turn: Turn) -> float:
+def _brokers_away_until(context: ReconcileContext) -> float:
     """Return since when the brokers have answered: what happened before then is no fault of a revision."""
-    known = turn.condition("BrokersReachable")
+    known = context.condition("BrokersReachable")
     if known is None or known.status != "True":
-        return turn.now
+        return context.now
     return seconds(known.last_transition_time)
 
 
-def is_at_once(turn: Turn, target: str) -> bool:
+def is_at_once(context: ReconcileContext, target: str) -> bool:
     """Return whether all pods are replaced at once: by the user's wish, or because the versions cannot be in a group together."""
-    if turn.spec.upgrade.strategy == "Recreate":
+    if context.spec.upgrade.strategy == "Recreate":
         return True
-    new = turn.view.plan(target)
-    olds = [turn.view.plan(pod.revision) for pod in turn.view.pods.values() if pod.revision != target]
+    new = context.view.plan(target)
+    olds = [context.view.plan(pod.revision) for pod in context.view.pods.values() if pod.revision != target]
     return new is not None and any(old is not None and not _reads_all_of(new, old) for old in olds)
 
 
@@ -111,35 +124,35 @@ def _reads_all_of(new: TopologyPlan, old: TopologyPlan) -> bool:
     return all({*item.source_topics, *item.source_patterns} <= after.get(item.id, set()) for item in old.subtopologies)
 
 
-def replace_pods(turn: Turn, target: str, replicas: int, *, may_start: bool) -> bool:
+def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_start: bool) -> bool:
     """Replace what is not of the target revision as far as may be done now, and return whether all are.
 
     Args:
-        turn: The turn; the StatefulSet has the target's template already.
+        context: What this pass works on; the StatefulSet has the target's template already.
         target: The revision that pods are brought to.
         replicas: How many there are to be.
         may_start: Whether brokers and topics are such that a new pod could run.
     """
-    there = [pod for index, pod in sorted(turn.view.pods.items()) if index < replicas]
+    there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
     outdated = [pod for pod in reversed(there) if pod.revision != target]
     if not outdated:
         return True
-    if not turn.view.pods_follow:
-        turn.look_after(1)
+    if not context.view.pods_follow:
+        context.recheck_after(1)
     elif not may_start:  # a pod without an image is of no use with or without brokers
-        delete_pods(turn, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
-    elif is_at_once(turn, target):
-        delete_pods(turn, outdated)
+        delete_pods(context, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
+    elif is_at_once(context, target):
+        delete_pods(context, outdated)
     else:
-        replace_one(turn, replicas, there, outdated)
+        replace_one(context, replicas, there, outdated)
     return False
 
 
-def replace_one(turn: Turn, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
+def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
     """Replace the first of some outdated pods if the gate is open, or one that is broken anyway.
 
     Args:
-        turn: The turn; the StatefulSet has the template that the pod is to come back by.
+        context: What this pass works on; the StatefulSet has the template that the pod is to come back by.
         replicas: How many pods there are to be.
         there: Those that there are.
         outdated: Those of them that are to be replaced.
@@ -148,53 +161,55 @@ def replace_one(turn: Turn, replicas: int, there: Sequence[Pod], outdated: Seque
     coming = [pod for pod in there if pod not in outdated and not pod.ready]
     if absent or coming:
         return
-    broken = [pod for pod in outdated if _is_broken(turn, pod)]
+    broken = [pod for pod in outdated if _is_broken(context, pod)]
     if broken:
-        delete_pods(turn, broken[:1])
+        delete_pods(context, broken[:1])
     elif all(pod.ready for pod in there):
-        closed = gate(turn, there)
+        closed = gate(context, there)
         if closed is None:
-            delete_pods(turn, outdated[:1])
+            delete_pods(context, outdated[:1])
         else:
-            turn.settle("True", Reason.WAITING_FOR_GATE, closed)
+            context.set_condition("True", ConditionReason.WAITING_FOR_GATE, closed)
     else:
-        turn.settle("True", Reason.WAITING_FOR_GATE, "A pod of the running revision is not ready; it may come up.")
-        turn.look_after(10)
+        context.set_condition(
+            "True", ConditionReason.WAITING_FOR_GATE, "A pod of the running revision is not ready; it may come up."
+        )
+        context.recheck_after(10)
 
 
-def _is_broken(turn: Turn, pod: Pod) -> bool:
-    limit = duration_ms(turn.spec.upgrade.gate.ready_timeout) / 1000
-    waited = turn.now - max(pod.unready_since, _brokers_away_until(turn))
+def _is_broken(context: ReconcileContext, pod: Pod) -> bool:
+    limit = duration_ms(context.spec.upgrade.gate.ready_timeout) / 1000
+    waited = context.now - max(pod.unready_since, _brokers_away_until(context))
     return not pod.ready and (pod.trouble is not None or waited > limit)
 
 
-def delete_pods(turn: Turn, pods: Sequence[Pod]) -> None:
+def delete_pods(context: ReconcileContext, pods: Sequence[Pod]) -> None:
     """Delete pods, which come back as the StatefulSet's template has them."""
-    turn.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
+    context.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
 
 
-def gate(turn: Turn, pods: Sequence[Pod]) -> str | None:
+def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
     """Return what the next replacement has to wait for; None if for nothing. All pods are ready."""
-    asked = turn.spec.upgrade.gate
+    asked = context.spec.upgrade.gate
     settled = settled_since(pods)
-    left = settled + duration_ms(asked.min_stable) / 1000 - turn.now
-    if len(pods) < len(turn.view.pods):
-        turn.look_after(5)
+    left = settled + duration_ms(asked.min_stable) / 1000 - context.now
+    if len(pods) < len(context.view.pods):
+        context.recheck_after(5)
         return "Pods that are no longer wanted are ending."
-    if not turn.group_is_stable:
-        turn.look_after(5)
+    if not context.group_is_stable:
+        context.recheck_after(5)
         return "The consumer group is not stable."
-    if any(instance.restoring for instance in turn.observed.instances.values()):
-        turn.look_after(5)
+    if any(instance.restoring for instance in context.observed.instances.values()):
+        context.recheck_after(5)
         return "Tasks restore their state."
     if left > 0:
-        turn.look_after(left)
+        context.recheck_after(left)
         return f"The group has to be stable for {asked.min_stable}."
     if asked.max_lag is None:
         return None
-    lag = turn.observed.kafka.lag
+    lag = context.observed.kafka.lag
     if lag is None or lag > asked.max_lag:
-        turn.look_after(10)
+        context.recheck_after(10)
         return f"The lag has to be at most {asked.max_lag} (upgrade.gate.maxLag)."
     return None
 
@@ -204,14 +219,134 @@ def settled_since(pods: Sequence[Pod]) -> float:
     return max((pod.ready_since or 0 for pod in pods), default=0)
 
 
-def has_settled(turn: Turn, target: str, replicas: int) -> bool:
+def has_settled(context: ReconcileContext, target: str, replicas: int) -> bool:
     """Return whether the revision has run well for as long as the gate asks."""
-    pods = [turn.view.pods.get(index) for index in range(replicas)]
+    pods = [context.view.pods.get(index) for index in range(replicas)]
     there = [pod for pod in pods if pod is not None and pod.ready and pod.revision == target]
     if not replicas or len(there) < replicas:
         return False
-    left = settled_since(there) + duration_ms(turn.spec.upgrade.gate.min_stable) / 1000 - turn.now
+    left = settled_since(there) + duration_ms(context.spec.upgrade.gate.min_stable) / 1000 - context.now
     if left > 0:
-        turn.look_after(left)
+        context.recheck_after(left)
         return False
     return True
+
+
+def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bool) -> bool:
+    """Restart a pod with stale credentials if that may be done now, and return whether there is none.
+
+    Args:
+        context: What this pass works on; all pods are of the target revision.
+        replicas: How many there are to be.
+        may_start: Whether brokers and topics are such that a new pod could run.
+    """
+    there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
+    stale = [
+        pod for pod in reversed(there) if _is_stale(context.observed.instances.get(pod.name)) and not pod.terminating
+    ]
+    if not stale:
+        return True
+    names = ", ".join(sorted(pod.name for pod in stale))
+    context.set_condition(
+        "True", ConditionReason.RENEWING_CREDENTIALS, f"Pods that are to use new certificates or keys: {names}."
+    )
+    if may_start:
+        _restart_one(context, replicas, there, stale)
+    else:
+        context.recheck_after(15)
+    return False
+
+
+def _is_stale(instance: InstanceStatus | None) -> bool:
+    return instance is not None and instance.credentials_stale
+
+
+def _restart_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], stale: Sequence[Pod]) -> None:
+    absent = len(there) < replicas or any(pod.terminating for pod in there)
+    coming = any(not pod.ready and pod not in stale for pod in there)
+    if absent or coming:
+        context.recheck_after(10)
+        return
+    cut_off = [pod for pod in stale if not pod.ready and not context.observed.instances[pod.name].restoring]
+    closed = None if cut_off else gate(context, there)
+    if closed is None:
+        delete_pods(context, (cut_off or stale)[:1])
+    else:
+        context.set_condition("True", ConditionReason.WAITING_FOR_GATE, closed)
+
+
+def renew_by_template(
+    context: ReconcileContext, revision: str, template: str, replicas: int, *, may_start: bool
+) -> None:
+    """Replace a pod that another template has made if it is the application's turn and the gate is open; settle PodsCurrent.
+
+    Args:
+        context: What this pass works on; all pods are of the target revision, and the StatefulSet has its template.
+        revision: The target revision.
+        template: The template's hash.
+        replicas: How many there are to be.
+        may_start: Whether brokers and topics are such that a new pod could run.
+    """
+    there = [pod for index, pod in sorted(context.view.pods.items()) if index < replicas]
+    outdated = [pod for pod in reversed(there) if pod.template != template]
+    coming = [pod for pod in there if pod not in outdated and not pod.ready]
+    is_down = bool(coming) or len(there) < replicas or any(pod.terminating for pod in there)
+    told = context.condition("PodsCurrent")
+    is_held = _held_back(context, revision) is not None
+    has_turn = context.observed.renewal == "Now" and not is_held
+    under_way = has_turn or (is_down and told is not None and told.reason == ConditionReason.RENEWAL_UNDER_WAY)
+    if not replicas or (not outdated and (not under_way or has_settled(context, revision, replicas))):
+        context.set_condition("True", ConditionReason.TEMPLATE_IN_USE)
+        return
+    if has_turn or (outdated and may_start and not is_held):
+        context.renewal = Renewal(left=len(outdated), coming=is_down)
+    if not under_way:
+        context.set_condition(
+            "False", ConditionReason.TEMPLATE_OUTDATED, _outdated_message(context, revision, outdated, replicas)
+        )
+        return
+    names = ", ".join(sorted(pod.name for pod in outdated))
+    left = f"Pods that are left as they are: {names}." if outdated else "No pod is left as it was."
+    context.set_condition(
+        "False", ConditionReason.RENEWAL_UNDER_WAY, f"Pods that are to be replaced yet: {names or 'none'}."
+    )
+    failure = failure_among(context, coming) if context.stable == revision else None
+    if failure is not None:
+        context.set_condition(
+            "True",
+            ConditionReason.RENEWAL_FAILED,
+            f"{failure.message} It is as this version of the operator builds pods. {left}",
+        )
+        return
+    context.set_condition(
+        "True",
+        ConditionReason.RENEWING_PODS,
+        f"Pods are replaced one after another; to be replaced yet: {names or 'none'}.",
+    )
+    if not context.view.pods_follow:
+        context.recheck_after(1)
+    elif has_turn and may_start and outdated:
+        replace_one(context, replicas, there, outdated)
+
+
+def _held_back(context: ReconcileContext, revision: str) -> str | None:
+    """Return why pods are not replaced for the template's sake whose turn ever it is; None if nothing speaks against it."""
+    if context.is_true("Stalled"):
+        return "They are not replaced while the application is stalled."
+    if revision_of(context.spec) != revision:
+        return "They are replaced with the next revision, which is being prepared."
+    return None
+
+
+def _outdated_message(context: ReconcileContext, revision: str, outdated: Sequence[Pod], replicas: int) -> str:
+    names = ", ".join(sorted(pod.name for pod in outdated))
+    what = f"{len(outdated)} of {replicas} pods are not as this version of the operator builds them: {names}."
+    held_back = _held_back(context, revision)
+    if held_back is not None:
+        return f"{what} {held_back}"
+    if context.observed.renewal == "Never":
+        return (
+            f"{what} The operator is not to replace them for that (MILLRACE_OPERATOR_TEMPLATE_ROLLS is 0). "
+            "Another restartNonce has them replaced."
+        )
+    return f"{what} They run on, and wait for the application's turn to have them replaced."

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from millrace_operator.children.naming import DRAIN_ANNOTATION
 from millrace_operator.model import Delete, DrainPod, Key
-from millrace_operator.reconcile import members
-from millrace_operator.reconcile.reasons import Reason
-from millrace_operator.reconcile.turn import Turn
-from millrace_operator.reconcile.view import Pod
+from millrace_operator.reconcile import consumer_group
+from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.reasons import ConditionReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,95 +35,95 @@ class Scale:
         return {} if self.leaving is None else {DRAIN_ANNOTATION: f"{self.leaving.uid} {self.since}"}
 
 
-def scale(turn: Turn, wanted: int, *, may_start: bool) -> Scale:
+def scale(context: ReconcileContext, wanted: int, *, may_start: bool) -> Scale:
     """Return how many replicas the StatefulSet is to have now.
 
     Args:
-        turn: The turn.
+        context: What this pass works on.
         wanted: How many there are to be in the end.
         may_start: Whether pods may be added.
     """
-    current = turn.view.replicas
+    current = context.view.replicas
     if current is None:
-        return Scale(max([wanted, *(index + 1 for index in turn.view.pods)]) if wanted else 0)
+        return Scale(max([wanted, *(index + 1 for index in context.view.pods)]) if wanted else 0)
     if wanted >= current:
         return Scale(wanted if may_start else current)
     if wanted == 0:
         return Scale(0)
-    return _one_fewer(turn, current)
+    return _one_fewer(context, current)
 
 
-def _one_fewer(turn: Turn, current: int) -> Scale:
-    pod = turn.view.pods.get(current - 1)
+def _one_fewer(context: ReconcileContext, current: int) -> Scale:
+    pod = context.view.pods.get(current - 1)
     if pod is None or pod.terminating:
         return Scale(current - 1)
-    noted = _noted(turn, pod)
-    since = pod.drains_since or noted or int(turn.now)
-    grace = turn.spec.drain.termination_grace_period_seconds
-    left = since + grace - turn.now
+    noted = _noted(context, pod)
+    since = pod.drains_since or noted or int(context.now)
+    grace = context.spec.drain.termination_grace_period_seconds
+    left = since + grace - context.now
     message = f"Pod {pod.name} hands its tasks over before it is removed."
     if pod.drains_since is None and noted is not None:
         message = (
             f"Pod {pod.name} could not be told to hand its tasks over; after {grace} s it is removed without that."
         )
-    turn.settle("True", Reason.DRAINING, message)
-    if left <= 0 or not pod.reads_drain or _has_left(turn, pod):
+    context.set_condition("True", ConditionReason.DRAINING, message)
+    if left <= 0 or not pod.reads_drain or _has_left(context, pod):
         return Scale(current - 1)
-    turn.look_after(min(left, 3))
+    context.recheck_after(min(left, 3))
     return Scale(current, pod, since)
 
 
-def _noted(turn: Turn, pod: Pod) -> int | None:
+def _noted(context: ReconcileContext, pod: Pod) -> int | None:
     """Return since when a pod is to hand its tasks over, by the StatefulSet's annotation."""
-    annotations = (turn.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
+    annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
     uid, _, since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
     return int(since) if uid == pod.uid and since.isdecimal() else None
 
 
-def drain(turn: Turn, pod: Pod, since: int) -> None:
+def drain(context: ReconcileContext, pod: Pod, since: int) -> None:
     """Tell a pod to hand its tasks over, unless it was told before."""
     if pod.drains_since is None:
-        turn.actions.append(DrainPod(pod.name, pod.uid, since))
+        context.actions.append(DrainPod(pod.name, pod.uid, since))
 
 
-def restart_drained(turn: Turn, replicas: int) -> None:
+def restart_drained(context: ReconcileContext, replicas: int) -> None:
     """Replace those pods that were told to drain and are wanted after all: a drained instance takes no tasks again."""
-    for index, pod in sorted(turn.view.pods.items()):
-        instance = turn.observed.instances.get(pod.name)
+    for index, pod in sorted(context.view.pods.items()):
+        instance = context.observed.instances.get(pod.name)
         drained = pod.drains_since is not None or (instance is not None and instance.state == "DRAINED")
         if index < replicas and drained and not pod.terminating:
-            turn.actions.append(Delete(Key("Pod", pod.name), pod.uid))
+            context.actions.append(Delete(Key("Pod", pod.name), pod.uid))
 
 
-def _has_left(turn: Turn, pod: Pod) -> bool:
+def _has_left(context: ReconcileContext, pod: Pod) -> bool:
     """Return whether the instance is out of the group and others have its tasks."""
-    instance = turn.observed.instances.get(pod.name)
+    instance = context.observed.instances.get(pod.name)
     if instance is None or instance.state != "DRAINED":
         return False
-    mine = members.own(turn)
-    return turn.group_is_stable and not any(_ordinal(turn, item.instance_id) == pod.index for item in mine)
+    mine = consumer_group.own_members(context)
+    return context.group_is_stable and not any(_ordinal(context, item.instance_id) == pod.index for item in mine)
 
 
-def _ordinal(turn: Turn, instance_id: str | None) -> int | None:
+def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
     """Return the ordinal of the pod that a static member is of."""
-    match = re.fullmatch(rf"{re.escape(turn.desired.name)}-(\d+)", instance_id or "")
+    match = re.fullmatch(rf"{re.escape(context.desired.name)}-(\d+)", instance_id or "")
     return None if match is None else int(match[1])
 
 
-def remove_members(turn: Turn) -> None:
+def remove_members(context: ReconcileContext) -> None:
     """Let those static members leave whose pods are gone for good; those of lower ordinals come back, but not an earlier app's.
 
     This is the last thing done, as brokers that refuse it should keep nothing else from being done.
     """
-    if not turn.brokers_answer:
+    if not context.brokers_answer:
         return
-    gone, replicas = members.former(turn), turn.view.replicas
+    gone, replicas = consumer_group.former_members(context), context.view.replicas
     if replicas is not None:
         gone += [
             item
-            for item in members.own(turn)
-            if (index := _ordinal(turn, item.instance_id)) is not None
+            for item in consumer_group.own_members(context)
+            if (index := _ordinal(context, item.instance_id)) is not None
             and index >= replicas
-            and index not in turn.view.pods
+            and index not in context.view.pods
         ]
-    turn.actions.extend(members.removal(gone))
+    context.actions.extend(consumer_group.removal_of(gone))

@@ -2,12 +2,17 @@
 
 Numbers that move all the time are rounded. A condition keeps the time of its last transition until its status changes, and
 whatever a turn could not find out keeps what was known before.
+
+
+Events: what changed since the status that was written last, told once.
+
+They follow from the two statuses, so a turn that is repeated after a crash tells nothing twice unless its status was lost.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final, get_args
 
@@ -17,16 +22,17 @@ from millrace.manifest.status import (
     ConditionType,
     GroupStatus,
     LagStatus,
+    LifecycleState,
     RestorationStatus,
     StorageStatus,
     TasksStatus,
     TopologyStatus,
 )
 from millrace_operator.children.naming import selector
-from millrace_operator.model import Event, Instance
-from millrace_operator.reconcile.reasons import REASONS, Reason
+from millrace_operator.model import Event, InstanceStatus
+from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.reasons import NO_ACTION_NEEDED, REASONS
 from millrace_operator.reconcile.storage import max_used_percent
-from millrace_operator.reconcile.turn import Turn
 
 _TYPES: Final[tuple[ConditionType, ...]] = get_args(ConditionType)
 _COMPATIBILITY: Final = {"True": "Compatible", "False": "NeedsReset", "Unknown": "Unknown"}
@@ -34,62 +40,72 @@ _LONGEST_MESSAGE: Final = 4000
 _NO_LAG: Final = 100
 
 
-def status_of(turn: Turn) -> StreamsAppStatus:
-    """Return the status of a turn, in which everything is settled."""
-    old = turn.status
-    pods = turn.view.pods.values()
+def status_of(context: ReconcileContext, lifecycle: LifecycleState, replicas: int) -> StreamsAppStatus:
+    """Return the status of a pass.
+
+    Args:
+        context: The context of the pass, in which all conditions are set.
+        lifecycle: What the application is doing.
+        replicas: How many pods there are to be.
+    """
+    old = context.status
+    pods = context.view.pods.values()
     ready = sum(pod.ready for pod in pods)
-    instances = turn.observed.instances.values()
-    kafka = turn.observed.kafka
+    instances = context.observed.instances.values()
+    kafka = context.observed.kafka
     return old.model_copy(
         update={
-            "observed_generation": turn.desired.generation,
-            "lifecycle_state": turn.lifecycle,
-            "replicas": len(turn.view.pods),
+            "observed_generation": context.desired.generation,
+            "lifecycle_state": lifecycle,
+            "replicas": len(context.view.pods),
             "ready_replicas": ready,
-            "desired_replicas": turn.wanted,
-            "ready": f"{ready}/{turn.wanted}",
-            "selector": ",".join(f"{name}={value}" for name, value in sorted(selector(turn.desired.name).items())),
-            "current_revision": turn.target or old.current_revision,
-            "stable_revision": turn.stable,
-            "topology": _topology(turn),
+            "desired_replicas": replicas,
+            "ready": f"{ready}/{replicas}",
+            "selector": ",".join(f"{name}={value}" for name, value in sorted(selector(context.desired.name).items())),
+            "current_revision": old.current_revision if context.target is None else context.target.revision,
+            "stable_revision": context.stable,
+            "topology": _topology(context),
             "group": old.group
             if kafka.error is not None
             else GroupStatus(protocol=kafka.group.protocol, state=kafka.group.state, members=len(kafka.group.members))
             if kafka.group is not None
             else None,
-            "tasks": _tasks(instances) if turn.all_tell else old.tasks,
-            "restoration": _restoration(instances) if turn.all_tell else old.restoration,
-            "lag": _lag(turn),
-            "internal_topics": old.internal_topics if turn.topics is None else turn.topics,
+            "tasks": _tasks(instances) if context.all_ready_pods_report else old.tasks,
+            "restoration": _restoration(instances) if context.all_ready_pods_report else old.restoration,
+            "lag": _lag(context),
+            "internal_topics": old.internal_topics if context.topics is None else context.topics.statuses,
             "storage": old.storage
-            if (used := max_used_percent(turn)) is None
+            if (used := max_used_percent(context)) is None
             else StorageStatus(max_used_percent=used),
-            "autoscaling": turn.autoscaling,
-            "conditions": conditions_of(turn),
+            "autoscaling": context.autoscaling,
+            "conditions": _conditions(context),
         }
     )
 
 
-def conditions_of(turn: Turn) -> tuple[Condition, ...]:
+def _conditions(context: ReconcileContext) -> tuple[Condition, ...]:
     """Return all conditions, in the order of their declaration."""
-    return tuple(_condition(turn, kind) for kind in _TYPES if kind in turn.verdicts or turn.condition(kind) is not None)
+    return tuple(
+        _condition(context, kind)
+        for kind in _TYPES
+        if kind in context.conditions or context.condition(kind) is not None
+    )
 
 
-def _condition(turn: Turn, kind: ConditionType) -> Condition:
-    old = turn.condition(kind)
-    if kind not in turn.verdicts:
+def _condition(context: ReconcileContext, kind: ConditionType) -> Condition:
+    old = context.condition(kind)
+    if kind not in context.conditions:
         assert old is not None
         return old
-    verdict = turn.verdicts[kind]
-    same = old is not None and old.status == verdict.status
+    condition = context.conditions[kind]
+    same = old is not None and old.status == condition.status
     return Condition(
         type=kind,
-        status=verdict.status,
-        reason=verdict.reason.value,
-        message=verdict.message[:_LONGEST_MESSAGE],
-        last_transition_time=old.last_transition_time if same and old is not None else timestamp(turn.now),
-        observed_generation=turn.desired.generation,
+        status=condition.status,
+        reason=condition.reason.value,
+        message=condition.message[:_LONGEST_MESSAGE],
+        last_transition_time=old.last_transition_time if same and old is not None else timestamp(context.now),
+        observed_generation=context.desired.generation,
     )
 
 
@@ -102,23 +118,25 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(math.floor(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _topology(turn: Turn) -> TopologyStatus | None:
-    old = turn.status.topology
-    verdict = turn.verdicts.get("TopologyCompatible")
-    compatibility = "Unknown" if verdict is None else _COMPATIBILITY[verdict.status]
-    if turn.plan is None:
+def _topology(context: ReconcileContext) -> TopologyStatus | None:
+    old = context.status.topology
+    condition = context.conditions.get("TopologyCompatible")
+    compatibility = "Unknown" if condition is None else _COMPATIBILITY[condition.status]
+    plan = None if context.target is None else context.target.plan
+    if plan is None:
         return old
+    tasks = None if context.topics is None else context.topics.tasks
     return TopologyStatus.model_validate(
         {
-            "hash": turn.plan.hash[:16],
-            "subtopologies": len(turn.plan.subtopologies),
-            "tasks": turn.tasks if turn.tasks is not None else (old.tasks if old is not None else None),
+            "hash": plan.hash[:16],
+            "subtopologies": len(plan.subtopologies),
+            "tasks": tasks if tasks is not None else (old.tasks if old is not None else None),
             "compatibility": compatibility,
         }
     )
 
 
-def _tasks(instances: Iterable[Instance]) -> TasksStatus:
+def _tasks(instances: Iterable[InstanceStatus]) -> TasksStatus:
     items = list(instances)
     return TasksStatus(
         active=sum(item.active for item in items),
@@ -128,7 +146,7 @@ def _tasks(instances: Iterable[Instance]) -> TasksStatus:
     )
 
 
-def _restoration(instances: Iterable[Instance]) -> RestorationStatus:
+def _restoration(instances: Iterable[InstanceStatus]) -> RestorationStatus:
     items = [item for item in instances if item.restoring]
     remaining = [item.remaining_records for item in items]
     etas = [item.eta_seconds for item in items if item.eta_seconds is not None]
@@ -138,9 +156,9 @@ def _restoration(instances: Iterable[Instance]) -> RestorationStatus:
     )
 
 
-def _lag(turn: Turn) -> LagStatus | None:
+def _lag(context: ReconcileContext) -> LagStatus | None:
     """Return the lag. Fewer than a hundred records are on their way rather than late; a tenth more or less is no change."""
-    lag, old = turn.observed.kafka.lag, turn.status.lag
+    lag, old = context.observed.kafka.lag, context.status.lag
     if lag is None:
         return old
     total = 0 if lag < _NO_LAG else two_digits(lag)
@@ -159,22 +177,44 @@ def two_digits(number: int) -> int:
     return number if number < 100 else round(number, 2 - len(str(number)))
 
 
-def settle_defaults(turn: Turn) -> None:
-    """Settle what no step had to say anything about: nothing to do, nothing in the way."""
-    if "Stalled" not in turn.verdicts:
-        turn.settle("False", Reason.NOT_STALLED)
-    if "Reconciling" not in turn.verdicts:
-        done = turn.verdicts["Stalled"].status == "False"
-        _settle_rest(turn, Reason.UP_TO_DATE if done else Reason.HELD_BACK)
-    if "ReconciliationPaused" not in turn.verdicts:
-        turn.settle("False", Reason.NOT_PAUSED)
+_BAD_WHEN_TRUE: Final[frozenset[ConditionType]] = frozenset({"Stalled", "RolledBack"})
+_QUIET: Final[frozenset[ConditionType]] = frozenset({"Reconciling", "ScalingAllowed"})
+_PLAIN: Final[frozenset[ConditionType]] = frozenset({"Ready", "PodsCurrent"})
+"""Conditions that are false in the course of things."""
+_LONGEST_EVENT: Final = 1000
 
 
-def _settle_rest(turn: Turn, reason: Reason) -> None:
-    """Settle that nothing is being done, with what cannot be had here; an Event tells of that when it is new."""
-    message = " ".join((REASONS[reason].meaning, *turn.notes))
-    before = turn.condition("Reconciling")
-    for note in turn.notes:
-        if before is None or note not in before.message:
-            turn.events.append(Event("NotAvailable", note, "Warning"))
-    turn.settle("False", reason, message)
+def transitions(old: StreamsAppStatus | None, new: StreamsAppStatus) -> Iterator[Event]:
+    """Yield what an observer of both statuses would tell; what two conditions say in the same words is told once."""
+    before = {item.type: item for item in old.conditions} if old is not None else {}
+    told = [
+        event
+        for condition in new.conditions
+        if condition.type not in _QUIET
+        for event in _condition_events(before.get(condition.type), condition)
+    ]
+    messages = [event.message for event in told]
+    yield from (event for place, event in enumerate(told) if event.message not in messages[:place])
+    if old is None:
+        return
+    if new.lifecycle_state != old.lifecycle_state and new.lifecycle_state is not None:
+        yield Event(new.lifecycle_state, f"The application was {old.lifecycle_state} and is {new.lifecycle_state} now.")
+    if new.current_revision != old.current_revision and new.current_revision is not None:
+        yield Event("RevisionChosen", f"Pods are to run revision {new.current_revision}.")
+    if new.stable_revision != old.stable_revision and new.stable_revision is not None:
+        yield Event("RevisionStable", f"Revision {new.stable_revision} runs well.")
+
+
+def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
+    is_bad = new.status == ("True" if new.type in _BAD_WHEN_TRUE else "False")
+    if new.type == "ReconciliationPaused":
+        is_bad = False
+    changed = old is None or (old.status, old.reason) != (new.status, new.reason)
+    if not changed or new.status == "Unknown":
+        return
+    if is_bad:
+        known = REASONS.get(new.reason)
+        passes = known is not None and known.remedy == NO_ACTION_NEEDED
+        yield Event(new.reason, new.message[:_LONGEST_EVENT], "Normal" if new.type in _PLAIN or passes else "Warning")
+    elif old is not None and old.status not in {new.status, "Unknown"}:
+        yield Event(new.reason, f"{new.type}: {new.message}"[:_LONGEST_EVENT])

@@ -6,7 +6,7 @@ sake of the new one. Where what runs is an earlier upgrade that turns out to fai
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from millrace.manifest import StreamsAppSpec
@@ -15,217 +15,214 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import revision_config_map
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FAILED_ANNOTATION
 from millrace_operator.model import AppRevision, Event, ProvisionTopics
-from millrace_operator.reconcile import history, planning, retained, rolling, topics
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile import conditions, planning, retained, revision_history, rolling, topics
+from millrace_operator.reconcile.context import ReconcileContext, Target
+from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import as_of_revision, pods_part, revision_of, spec_of
 from millrace_operator.reconcile.rolling import Failure
 from millrace_operator.reconcile.storage import with_possible_storage
-from millrace_operator.reconcile.topics import Topics
-from millrace_operator.reconcile.turn import Turn
+from millrace_operator.reconcile.topics import TopicReport
 
 _RETRY: Final = "It is not tried again: correct the spec, or set another restartNonce to try it once more."
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What pods are brought to."""
-
-    revision: str
-    spec: StreamsAppSpec
-    may_start: bool
-    """Whether brokers and topics are such that pods may be started or replaced."""
-
-
-def choose(turn: Turn) -> Target | None:
+def choose(context: ReconcileContext) -> Target | None:
     """Return the target and settle what follows from the choice; None if there is nothing that may run yet."""
-    spec = turn.spec
+    spec = context.spec
     wanted = revision_of(spec)
-    stable = turn.status.stable_revision
-    turn.stable = stable if turn.view.revision_config_map(stable) is not None else None
-    running = _running(turn, wanted)
-    failure = _failure(turn, wanted)
-    _keep_revision(turn, wanted, failure)
-    if turn.is_taken("ConfigMap", naming.revision_config_map(turn.desired.name, wanted)):
-        turn.settle("Unknown", Reason.PLAN_PENDING)
-        kept = _kept(turn, running, decided=True)  # pods of the wanted revision would be given somebody else's manifest
-        return None if kept in {None, wanted} else _with_topics(turn, kept)
-    if failure is not None and turn.stable is not None and turn.stable != wanted:
-        _settle_rolled_back(turn, wanted, failure)
-        turn.settle("Unknown", Reason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again.")
-        return _with_topics(turn, turn.stable)
-    turn.settle("False", Reason.NOT_ROLLED_BACK)
-    plan = planning.planned(turn, wanted, spec)
+    stable = context.status.stable_revision
+    context.stable = stable if context.view.revision_config_map(stable) is not None else None
+    running = _running(context, wanted)
+    failure = _failure(context, wanted)
+    _keep_revision(context, wanted, failure)
+    if context.is_taken("ConfigMap", naming.revision_config_map(context.desired.name, wanted)):
+        context.set_condition("Unknown", ConditionReason.PLAN_PENDING)
+        kept = _kept(
+            context, running, decided=True
+        )  # pods of the wanted revision would be given somebody else's manifest
+        return None if kept in {None, wanted} else _with_topics(context, kept)
+    if failure is not None and context.stable is not None and context.stable != wanted:
+        _set_rolled_back(context, wanted, failure)
+        context.set_condition(
+            "Unknown", ConditionReason.PLAN_PENDING, f"Revision {wanted} failed and is not looked at again."
+        )
+        return _with_topics(context, context.stable)
+    context.set_condition("False", ConditionReason.NOT_ROLLED_BACK)
+    plan = planning.planned(context, wanted, spec)
     if plan.plan is None:
-        kept = _kept(turn, running, decided=plan.failure is not None)
-        _settle_unplanned(turn, wanted, kept, plan)
-        return None if kept is None else _with_topics(turn, kept)
-    if not _is_compatible(turn, wanted, plan.plan) and not (running == wanted and history.has_started(turn, wanted)):
-        turn.settle("True", Reason.TOPOLOGY_HELD_BACK)
-        kept = None if running == wanted else _kept(turn, running, decided=True)
-        return None if kept is None else _with_topics(turn, kept)
-    target = _with_topics(turn, wanted)
+        kept = _kept(context, running, decided=plan.failure is not None)
+        _set_unplanned(context, wanted, kept, plan)
+        return None if kept is None else _with_topics(context, kept)
+    if not _is_compatible(context, wanted, plan.plan) and not (
+        running == wanted and revision_history.has_started(context, wanted)
+    ):
+        context.set_condition("True", ConditionReason.TOPOLOGY_HELD_BACK)
+        kept = None if running == wanted else _kept(context, running, decided=True)
+        return None if kept is None else _with_topics(context, kept)
+    target = _with_topics(context, wanted)
     if target.may_start or running in {None, wanted}:
         return target
-    settle_waiting(turn)
-    return _of(turn, running, may_start=_may_run_on(turn, running))
+    conditions.set_waiting(context)
+    return _of(context, running, may_start=_may_run_on(context, running))
 
 
-def _kept(turn: Turn, running: str | None, *, decided: bool) -> str | None:
+def _kept(context: ReconcileContext, running: str | None, *, decided: bool) -> str | None:
     """Return the revision that is the target while the wanted one may not run; None if nothing is to run.
 
     What has no pods, as after a suspension, is not started just to be replaced. It is when the wanted revision is refused, and it
     has run before on the state there is.
 
     Args:
-        turn: The turn.
+        context: What this pass works on.
         running: The revision that runs, or ran last.
         decided: Whether the wanted revision is refused, and not only awaited.
     """
-    return running if turn.view.has_pods or (decided and history.has_started(turn, running)) else None
+    return running if context.view.has_pods or (decided and revision_history.has_started(context, running)) else None
 
 
-def _running(turn: Turn, wanted: str) -> str | None:
+def _running(context: ReconcileContext, wanted: str) -> str | None:
     """Return what runs until the wanted revision may; an upgrade that was left half done and fails gives way to the stable."""
-    running = turn.view.running_revision or turn.stable or turn.view.revision_of_pods
-    if running in {None, wanted, turn.stable} or turn.stable is None or not _rolls_back(turn):
+    running = context.view.running_revision or context.stable or context.view.revision_of_pods
+    if running in {None, wanted, context.stable} or context.stable is None or not _rolls_back(context):
         return running
-    return running if rolling.failure_of(turn, running) is None else turn.stable
+    return running if rolling.failure_of(context, running) is None else context.stable
 
 
-def _rolls_back(turn: Turn) -> bool:
-    return turn.spec.upgrade.rollback.enabled and turn.spec.state == "running"
+def _rolls_back(context: ReconcileContext) -> bool:
+    return context.spec.upgrade.rollback.enabled and context.spec.state == "running"
 
 
-def _failure(turn: Turn, wanted: str) -> Failure | None:
+def _failure(context: ReconcileContext, wanted: str) -> Failure | None:
     """Return why the wanted revision failed: as remembered, or as its pods show just now."""
-    kept = turn.view.revision_config_map(wanted)
+    kept = context.view.revision_config_map(wanted)
     text = {} if kept is None else kept["metadata"].get("annotations") or {}
     if FAILED_ANNOTATION in text:
         return Failure.from_text(text[FAILED_ANNOTATION])
-    upgrade = turn.stable is not None and wanted != turn.stable and turn.view.running_revision == wanted
-    if upgrade and _rolls_back(turn):
-        return rolling.failure_of(turn, wanted)
+    upgrade = context.stable is not None and wanted != context.stable and context.view.running_revision == wanted
+    if upgrade and _rolls_back(context):
+        return rolling.failure_of(context, wanted)
     return None
 
 
-def _keep_revision(turn: Turn, wanted: str, failure: Failure | None) -> None:
-    app = AppRevision(turn.desired.namespace, turn.desired.name, wanted, turn.spec)
-    item = revision_config_map(app, pods_part(turn.spec))
+def _keep_revision(context: ReconcileContext, wanted: str, failure: Failure | None) -> None:
+    app = AppRevision(context.desired.namespace, context.desired.name, wanted, context.spec)
+    item = revision_config_map(app, pods_part(context.spec))
     if failure is not None:
         item["metadata"]["annotations"] = {FAILED_ANNOTATION: failure.to_text()}
-    turn.apply(item)
+    context.apply(item)
 
 
-def _settle_rolled_back(turn: Turn, wanted: str, failure: Failure) -> None:
-    what = f"Revision {wanted} was rolled back to {turn.stable}."
-    told = turn.condition("RolledBack")
+def _set_rolled_back(context: ReconcileContext, wanted: str, failure: Failure) -> None:
+    what = f"Revision {wanted} was rolled back to {context.stable}."
+    told = context.condition("RolledBack")
     if told is None or not told.message.startswith(what):  # the status is written last: what it tells of was done
-        turn.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
-    turn.settle("True", failure.reason, f"{what} {failure.message} {_RETRY}")
-    turn.settle("True", Reason.UPGRADE_FAILED, f"Revision {wanted} failed and was rolled back. {failure.message}")
+        context.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
+    context.set_condition("True", failure.reason, f"{what} {failure.message} {_RETRY}")
+    context.set_condition(
+        "True", ConditionReason.UPGRADE_FAILED, f"Revision {wanted} failed and was rolled back. {failure.message}"
+    )
 
 
-def _settle_unplanned(turn: Turn, wanted: str, running: str | None, plan: planning.Planned) -> None:
-    turn.settle("Unknown", Reason.PLAN_PENDING)
+def _set_unplanned(context: ReconcileContext, wanted: str, running: str | None, plan: planning.Planned) -> None:
+    context.set_condition("Unknown", ConditionReason.PLAN_PENDING)
     if plan.failure is None:
-        turn.settle("True", Reason.PLANNING, plan.message)
+        context.set_condition("True", ConditionReason.PLANNING, plan.message)
         return
-    turn.settle("True", plan.failure, plan.message)
+    context.set_condition("True", plan.failure, plan.message)
     if running is not None and running != wanted:
         message = f"Revision {wanted} was not begun; revision {running} runs on. {plan.message}"
-        turn.settle("True", Reason.UPGRADE_NOT_BEGUN, message)
+        context.set_condition("True", ConditionReason.UPGRADE_NOT_BEGUN, message)
 
 
-def _is_compatible(turn: Turn, wanted: str, plan: TopologyPlan) -> bool:
+def _is_compatible(context: ReconcileContext, wanted: str, plan: TopologyPlan) -> bool:
     """Return whether a plan may follow what has run, and settle TopologyCompatible."""
-    reasons = history.obstacles(turn, wanted, plan)
+    reasons = revision_history.obstacles(context, wanted, plan)
     if not reasons:
-        turn.settle("True", Reason.COMPATIBLE)
+        context.set_condition("True", ConditionReason.COMPATIBLE)
         return True
     listed = "\n".join(f"- {item}" for item in reasons)
-    if turn.spec.upgrade.topology_policy == "Warn":
-        turn.settle(
-            "False", Reason.NEEDS_RESET_IGNORED, f"{listed}\nIt runs all the same: upgrade.topologyPolicy is Warn."
+    if context.spec.upgrade.topology_policy == "Warn":
+        context.set_condition(
+            "False",
+            ConditionReason.NEEDS_RESET_IGNORED,
+            f"{listed}\nIt runs all the same: upgrade.topologyPolicy is Warn.",
         )
         return True
     remedy = "Take the change back, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
-    turn.settle("False", Reason.NEEDS_RESET, f"{listed}\n{remedy}{retained.remedy(turn)}")
+    context.set_condition("False", ConditionReason.NEEDS_RESET, f"{listed}\n{remedy}{retained.remedy(context)}")
     return False
 
 
-def _of(turn: Turn, revision: str | None, *, may_start: bool) -> Target:
+def _of(context: ReconcileContext, revision: str | None, *, may_start: bool) -> Target:
     assert revision is not None
-    turn.target, turn.plan = revision, turn.view.plan(revision)
-    kept = turn.view.revision_config_map(revision)
+    kept = context.view.revision_config_map(revision)
     old = None if kept is None else spec_of(kept)
-    spec = turn.spec if old is None else as_of_revision(old, turn.spec)
-    return Target(revision, with_possible_storage(turn, spec), may_start)
+    spec = context.spec if old is None else as_of_revision(old, context.spec)
+    return Target(revision, with_possible_storage(context, spec), context.view.plan(revision), may_start)
 
 
-def _with_topics(turn: Turn, revision: str | None) -> Target:
+def _with_topics(context: ReconcileContext, revision: str | None) -> Target:
     """Return a revision as target, with its topics examined and, where they never were, created."""
-    target = _of(turn, revision, may_start=False)
-    if turn.plan is None:
-        turn.settle("Unknown", Reason.TOPICS_UNKNOWN)
-        may_start = turn.brokers_answer
-    elif not turn.brokers_answer:
-        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers cannot be asked: look at BrokersReachable.")
+    target = _of(context, revision, may_start=False)
+    if target.plan is None:
+        context.set_condition("Unknown", ConditionReason.TOPICS_UNKNOWN)
+        may_start = context.brokers_answer
+    elif not context.brokers_answer:
+        context.set_unknown(ConditionReason.TOPICS_UNKNOWN, "The brokers cannot be asked: look at BrokersReachable.")
         may_start = False
     else:
-        may_start = _examine(turn, target.spec, turn.plan)
-    return Target(target.revision, target.spec, may_start and turn.may_begin)
+        may_start = _examine(context, target.spec, target.plan)
+    return replace(target, may_start=may_start and context.may_begin)
 
 
-def settle_waiting(turn: Turn) -> None:
-    """Settle that something is to be started and has to wait, and for what."""
-    if not turn.may_begin:
-        return
-    if not turn.brokers_answer:
-        turn.settle("True", Reason.WAITING_FOR_BROKERS)
-    elif "Reconciling" not in turn.verdicts:
-        turn.settle("True", Reason.WAITING_FOR_TOPICS, turn.verdicts["TopicsReady"].message)
-
-
-def _may_run_on(turn: Turn, running: str | None) -> bool:
+def _may_run_on(context: ReconcileContext, running: str | None) -> bool:
     """Return whether pods of the running revision may be added while the wanted one has to wait for its topics."""
-    plan = turn.view.plan(running)
-    if plan is None or not turn.brokers_answer or not turn.view.replicas:
+    plan = context.view.plan(running)
+    if plan is None or not context.brokers_answer or not context.view.replicas:
         return False
-    found = _found(turn, turn.spec, plan)
+    found = _found(context, context.spec, plan)
     return found is not None and found.ready
 
 
-def _found(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> Topics | None:
-    known = retained.topic_ids(turn)
-    accepted = frozenset(part.strip() for part in turn.desired.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(","))
-    return topics.examine(plan, spec, turn.observed.kafka, known, accepted)
+def _found(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan) -> TopicReport | None:
+    known = retained.topic_ids(context)
+    accepted = frozenset(
+        part.strip() for part in context.desired.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")
+    )
+    return topics.examine(plan, spec, context.observed.kafka, known, accepted)
 
 
-def _examine(turn: Turn, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
-    found = _found(turn, spec, plan)
+def _examine(context: ReconcileContext, spec: StreamsAppSpec, plan: TopologyPlan) -> bool:
+    found = _found(context, spec, plan)
     if found is None:
-        turn.settle_unknown(Reason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan.")
-        turn.look_after(1)
+        context.set_unknown(
+            ConditionReason.TOPICS_UNKNOWN, "The brokers are being asked for the topics of the newest plan."
+        )
+        context.recheck_after(1)
         return False
-    turn.topics, turn.tasks = found.statuses, found.tasks
-    _settle_topics(turn, found)
-    if found.create and turn.spec.state == "running" and turn.may_begin:
+    context.topics = found
+    _set_topics_ready(context, found)
+    if found.create and context.spec.state == "running" and context.may_begin:
         replicas = spec.internal_topics.replication_factor
-        turn.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
-        turn.look_after(2)
+        context.actions.append(ProvisionTopics(plan.to_json(), found.create, -1 if replicas is None else replicas))
+        context.recheck_after(2)
     return found.ready
 
 
-def _settle_topics(turn: Turn, found: Topics) -> None:
+def _set_topics_ready(context: ReconcileContext, found: TopicReport) -> None:
     if found.findings:
-        turn.settle("False", found.findings[0].reason, "\n".join(item.message for item in found.findings))
+        context.set_condition("False", found.findings[0].reason, "\n".join(item.message for item in found.findings))
         if any(item.is_unfit for item in found.findings):
-            turn.settle("True", Reason.TOPICS_UNFIT, found.findings[0].message)
+            context.set_condition("True", ConditionReason.TOPICS_UNFIT, found.findings[0].message)
     elif found.create:
-        turn.settle("False", Reason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}.")
+        context.set_condition(
+            "False", ConditionReason.TOPICS_BEING_CREATED, f"Being created: {', '.join(found.create)}."
+        )
     else:
-        turn.settle("True", Reason.TOPICS_FIT)
-    if found.create and turn.spec.state == "running" and turn.may_begin:
-        turn.settle("True", Reason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}.")
+        context.set_condition("True", ConditionReason.TOPICS_FIT)
+    if found.create and context.spec.state == "running" and context.may_begin:
+        context.set_condition(
+            "True", ConditionReason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}."
+        )
     elif not found.ready:
-        turn.look_after(10)
+        context.recheck_after(10)

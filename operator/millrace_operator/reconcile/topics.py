@@ -19,35 +19,39 @@ from millrace.plan.model import TopologyPlan, external_source_topics, repartitio
 from millrace.plan.partition_counts import PartitionCounts, resolve_partition_counts
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.reasons import ConditionReason
 
 _DELETE: Final = "delete"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class TopicProblem:
     """One thing that is not as it should be."""
 
     topic: str
-    reason: Reason
+    reason: ConditionReason
     message: str
 
     @property
     def blocks(self) -> bool:
         """Whether nothing may be started before it is mended."""
-        return self.reason not in {Reason.TOPIC_DIFFERS, Reason.DEAD_LETTER_TOPIC_MISSING}
+        return self.reason not in {ConditionReason.TOPIC_DIFFERS, ConditionReason.DEAD_LETTER_TOPIC_MISSING}
 
     @property
     def is_unfit(self) -> bool:
         """Whether somebody has to do something about a topic that the operator does not touch."""
-        return self.reason in {Reason.TOPIC_MISCONFIGURED, Reason.CHANGELOG_LOST, Reason.REPARTITION_TOPIC_LOST}
+        return self.reason in {
+            ConditionReason.TOPIC_MISCONFIGURED,
+            ConditionReason.CHANGELOG_LOST,
+            ConditionReason.REPARTITION_TOPIC_LOST,
+        }
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicReport:
     """What a plan's topics are like."""
 
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[TopicProblem, ...] = ()
     """The most important first."""
     create: tuple[str, ...] = ()
     statuses: tuple[InternalTopicStatus, ...] = ()
@@ -60,15 +64,15 @@ class Topics:
 
 
 _ORDER: Final = (
-    Reason.CHANGELOG_LOST,
-    Reason.REPARTITION_TOPIC_LOST,
-    Reason.TOPIC_MISCONFIGURED,
-    Reason.INPUT_TOPIC_MISSING,
-    Reason.PARTITIONS_DISAGREE,
-    Reason.INTERNAL_TOPIC_MISSING,
-    Reason.TOO_FEW_BROKERS,
-    Reason.DEAD_LETTER_TOPIC_MISSING,
-    Reason.TOPIC_DIFFERS,
+    ConditionReason.CHANGELOG_LOST,
+    ConditionReason.REPARTITION_TOPIC_LOST,
+    ConditionReason.TOPIC_MISCONFIGURED,
+    ConditionReason.INPUT_TOPIC_MISSING,
+    ConditionReason.PARTITIONS_DISAGREE,
+    ConditionReason.INTERNAL_TOPIC_MISSING,
+    ConditionReason.TOO_FEW_BROKERS,
+    ConditionReason.DEAD_LETTER_TOPIC_MISSING,
+    ConditionReason.TOPIC_DIFFERS,
 )
 
 
@@ -85,7 +89,7 @@ def needed_topics(plan: TopologyPlan) -> frozenset[str]:
 
 def examine(
     plan: TopologyPlan, spec: StreamsAppSpec, kafka: KafkaState, known: Mapping[str, str], accepted: frozenset[str]
-) -> Topics | None:
+) -> TopicReport | None:
     """Compare topics with what a plan needs; None if the brokers were not asked for all of them yet.
 
     Args:
@@ -100,18 +104,23 @@ def examine(
     existing = {name: topic.partitions for name, topic in kafka.topics.items()}
     missing = sorted(external_source_topics(plan) - existing.keys())
     if missing:
-        return Topics((_missing_inputs(missing),), statuses=_unexamined(plan, kafka, known))
+        return TopicReport((_missing_inputs(missing),), statuses=_unexamined(plan, kafka, known))
     try:
         counts = resolve_partition_counts(plan, existing)
     except TopologyError as error:
-        return Topics((Finding("", Reason.PARTITIONS_DISAGREE, str(error)),), statuses=_unexamined(plan, kafka, known))
+        return TopicReport(
+            (TopicProblem("", ConditionReason.PARTITIONS_DISAGREE, str(error)),),
+            statuses=_unexamined(plan, kafka, known),
+        )
     return _Examination(plan, spec, kafka, known, accepted, counts).result()
 
 
-def _missing_inputs(missing: list[str]) -> Finding:
+def _missing_inputs(missing: list[str]) -> TopicProblem:
     topics = f"Input topic {missing[0]} does" if len(missing) == 1 else f"Input topics {', '.join(missing)} do"
-    return Finding(
-        missing[0], Reason.INPUT_TOPIC_MISSING, f"{topics} not exist. Create what is missing, or correct its name."
+    return TopicProblem(
+        missing[0],
+        ConditionReason.INPUT_TOPIC_MISSING,
+        f"{topics} not exist. Create what is missing, or correct its name.",
     )
 
 
@@ -144,12 +153,12 @@ class _Examination:
     accepted: frozenset[str]
     counts: PartitionCounts
 
-    def result(self) -> Topics:
+    def result(self) -> TopicReport:
         wanted_counts = {
             **self.counts.changelogs,
             **{n: self.counts.topics.get(n, 0) for n in repartition_topics(self.plan)},
         }
-        findings: list[Finding] = []
+        findings: list[TopicProblem] = []
         messages: dict[str, str | None] = {}
         create: list[str] = []
         for name, config in sorted(internal_topics(self.plan).items()):
@@ -166,17 +175,17 @@ class _Examination:
             create = []
         findings += self._of_dead_letters()
         findings.sort(key=lambda item: _ORDER.index(item.reason))
-        topics = Topics(tuple(findings), tuple(create), tasks=sum(self.counts.tasks.values()))
+        topics = TopicReport(tuple(findings), tuple(create), tasks=sum(self.counts.tasks.values()))
         statuses = tuple(self._status(name, message, remember=topics.ready) for name, message in messages.items())
         return replace(topics, statuses=statuses)
 
-    def _of_dead_letters(self) -> Iterator[Finding]:
+    def _of_dead_letters(self) -> Iterator[TopicProblem]:
         """Yield what is wrong with the topic of dead letters; the brokers may not have been asked for it, or not answer."""
         name, asked = self.plan.dead_letter_topic, self.kafka.asked
         if name is not None and (asked is None or name in asked) and name not in self.kafka.topics:
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.DEAD_LETTER_TOPIC_MISSING,
+                ConditionReason.DEAD_LETTER_TOPIC_MISSING,
                 f"Topic {name}, where dead letters go (processing.deadLetterTopic), does not exist. Create it, or correct "
                 "its name.",
             )
@@ -191,7 +200,7 @@ class _Examination:
         known = self.known.get(name)
         return None if known in self.accepted else known
 
-    def _of(self, name: str, partitions: int, config: Mapping[str, str]) -> Iterator[Finding]:
+    def _of(self, name: str, partitions: int, config: Mapping[str, str]) -> Iterator[TopicProblem]:
         topic, known = self.kafka.topics.get(name), self._known(name)
         if known is not None and (topic is None or topic.id != known):
             yield self._lost(name, known, topic)
@@ -200,66 +209,66 @@ class _Examination:
             yield from self._differing(name, topic, config)
         elif self.spec.internal_topics.management == "VerifyOnly":
             settings = ", ".join(f"{key}={value}" for key, value in sorted(config.items()))
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.INTERNAL_TOPIC_MISSING,
+                ConditionReason.INTERNAL_TOPIC_MISSING,
                 f"Internal topic {name} does not exist. Create it with {partitions} partitions and {settings}.",
             )
 
-    def _lost(self, name: str, known: str, topic: Topic | None) -> Finding:
+    def _lost(self, name: str, known: str, topic: Topic | None) -> TopicProblem:
         is_repartition = name in repartition_topics(self.plan)
         what = "Repartition topic" if is_repartition else "Changelog"
         fate = (
             f"is gone (its id was {known})" if topic is None else f"was made anew: its id was {known} and is {topic.id}"
         )
         loss = "records on their way" if is_repartition else "the state that it backs, on volumes too,"
-        return Finding(
+        return TopicProblem(
             name,
-            Reason.REPARTITION_TOPIC_LOST if is_repartition else Reason.CHANGELOG_LOST,
+            ConditionReason.REPARTITION_TOPIC_LOST if is_repartition else ConditionReason.CHANGELOG_LOST,
             f"{what} {name} {fate}; with it {loss} may be lost. Reset the application with a StreamsReset, or accept the loss: "
             f"kubectl annotate streamsapp NAME --overwrite {ACCEPT_LOSS_ANNOTATION}={known}",
         )
 
-    def _unfit(self, name: str, topic: Topic, partitions: int, config: Mapping[str, str]) -> Iterator[Finding]:
+    def _unfit(self, name: str, topic: Topic, partitions: int, config: Mapping[str, str]) -> Iterator[TopicProblem]:
         if topic.partitions != partitions:
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.TOPIC_MISCONFIGURED,
+                ConditionReason.TOPIC_MISCONFIGURED,
                 f"Internal topic {name} has {topic.partitions} partitions but needs {partitions}. Was an input topic given more "
                 "partitions? Use an input with as many as before, or reset the application with a StreamsReset.",
             )
         needs, has = _policies(config.get("cleanup.policy", _DELETE)), _policies(topic.config.get("cleanup.policy"))
         if has and has != needs:
             consequence = "records that are still needed would be removed" if has - needs else "it would grow for ever"
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.TOPIC_MISCONFIGURED,
+                ConditionReason.TOPIC_MISCONFIGURED,
                 f"Internal topic {name} has cleanup.policy={','.join(sorted(has))} but needs {','.join(sorted(needs))}: "
                 f"{consequence}. Alter it with kafka-configs.",
             )
         least = _number(topic.config.get("min.insync.replicas"))
         if least is not None and topic.replication_factor < least:
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.TOPIC_MISCONFIGURED,
+                ConditionReason.TOPIC_MISCONFIGURED,
                 f"Internal topic {name} has {topic.replication_factor} replicas but min.insync.replicas={least}: nothing can be "
                 "written to it. Add replicas with kafka-reassign-partitions, or lower the setting with kafka-configs.",
             )
 
-    def _differing(self, name: str, topic: Topic, config: Mapping[str, str]) -> Iterator[Finding]:
+    def _differing(self, name: str, topic: Topic, config: Mapping[str, str]) -> Iterator[TopicProblem]:
         wanted = self.spec.internal_topics.replication_factor
         if wanted is not None and topic.replication_factor < wanted:
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.TOPIC_DIFFERS,
+                ConditionReason.TOPIC_DIFFERS,
                 f"Internal topic {name} has {topic.replication_factor} replicas, {wanted} are wanted: "
                 "add some with kafka-reassign-partitions.",
             )
         least, has = self.spec.internal_topics.min_insync_replicas, _number(topic.config.get("min.insync.replicas"))
         if least is not None and has is not None and least != has:
-            yield Finding(
+            yield TopicProblem(
                 name,
-                Reason.TOPIC_DIFFERS,
+                ConditionReason.TOPIC_DIFFERS,
                 f"Internal topic {name} has min.insync.replicas={has}, {least} is wanted: alter it with kafka-configs.",
             )
         retention, kept = _number(config.get("retention.ms")), _number(topic.config.get("retention.ms"))
@@ -270,20 +279,20 @@ class _Examination:
         ):
             assert kept is not None
             if retention == -1 or kept < retention:
-                yield Finding(
+                yield TopicProblem(
                     name,
-                    Reason.TOPIC_DIFFERS,
+                    ConditionReason.TOPIC_DIFFERS,
                     f"Internal topic {name} keeps records for retention.ms={kept}, {retention} is needed: records may be lost. "
                     "Alter it with kafka-configs.",
                 )
 
-    def _too_few_brokers(self) -> Finding | None:
+    def _too_few_brokers(self) -> TopicProblem | None:
         wanted, brokers = self.spec.internal_topics.replication_factor, self.kafka.brokers
         if wanted is None or not brokers or wanted <= brokers:
             return None
-        return Finding(
+        return TopicProblem(
             "",
-            Reason.TOO_FEW_BROKERS,
+            ConditionReason.TOO_FEW_BROKERS,
             f"internalTopics.replicationFactor is {wanted}, but there are {brokers} brokers: internal topics cannot be created. "
             "Add brokers, or lower it.",
         )

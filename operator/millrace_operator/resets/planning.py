@@ -13,15 +13,15 @@ from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import ResetActions, Start, plan_reset
 from millrace.records import TopicPartition
-from millrace_operator.model import Desired
-from millrace_operator.reconcile import members
-from millrace_operator.reconcile.view import View
+from millrace_operator.model import DesiredApp
+from millrace_operator.reconcile import consumer_group
+from millrace_operator.reconcile.children_view import ChildrenView
 
 SHOWN: Final = 1000
 """How many entries a list in a status has at most."""
 
 
-def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
+def merged_plan(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan | None:
     """Return a plan with the topics of several revisions, as far as a reset is concerned; None if there is none.
 
     The topics that only the old revision has are the reason for many a reset, so they go as well.
@@ -37,8 +37,8 @@ def merged(application_id: str, plans: Iterable[TopologyPlan]) -> TopologyPlan |
     )
 
 
-def work_out(
-    spec: StreamsResetSpec, brokers: reset.ObservedApplication, plan: TopologyPlan, app: Desired, view: View
+def plan_actions(
+    spec: StreamsResetSpec, brokers: reset.ObservedApplication, plan: TopologyPlan, app: DesiredApp, view: ChildrenView
 ) -> ResetActions:
     """Return what is done to the brokers.
 
@@ -53,15 +53,16 @@ def work_out(
         ActiveGroupError: The group has members, and `force` is not set or they are not of this application.
         ConfigError: The offsets of so many partitions cannot be shifted.
     """
-    known = members.uids(app, view)
+    known = consumer_group.known_uids(app, view)
     foreign = [
         item
         for item in brokers.members
-        if not any(members.is_of(app.name, uid, item.client_id, item.instance_id) for uid in known)
+        if not any(consumer_group.is_member_of(app.name, uid, item.client_id, item.instance_id) for uid in known)
     ]
     if foreign and not spec.dry_run:
         raise ActiveGroupError(
-            f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: {members.listed(foreign)}. "
+            f"Members of group {plan.application_id} are not pods of StreamsApp {app.name}: "
+            f"{consumer_group.listed_members(foreign)}. "
             "Stop them; force: true does not remove them."
         )
     force = spec.force or spec.dry_run
@@ -75,20 +76,24 @@ def work_out(
         )
     staying = foreign if spec.force else brokers.members
     if staying:  # a dry run tells what would be waited for
-        note = f"Members that a reset waits for until they have left the group: {members.listed(staying)}"
+        note = (
+            f"Members that a reset waits for until they have left the group: {consumer_group.listed_members(staying)}"
+        )
         leaving = tuple(item for item in actions.remove_members if item not in staying)
         actions = replace(actions, remove_members=leaving, notes=(*actions.notes, note))
     return actions
 
 
-def described(spec: StreamsResetSpec, actions: ResetActions, view: View) -> ResetResult:
+def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView) -> ResetResult:
     """Return a plan as the status tells it."""
     offsets = sorted(actions.set_offsets.items())[:SHOWN]
     notes = list(actions.notes)
     if len(actions.set_offsets) > SHOWN:
         notes.append(f"{len(actions.set_offsets)} partitions in all; the first {SHOWN} are listed")
     if actions.remove_members:
-        notes.append(f"Members that are removed from the group: {members.listed(actions.remove_members)}")
+        notes.append(
+            f"Members that are removed from the group: {consumer_group.listed_members(actions.remove_members)}"
+        )
     return ResetResult(
         offsets=tuple(PartitionOffset(topic=tp.topic, partition=tp.partition, offset=o) for tp, o in offsets),
         deleted_topics=actions.delete_topics[:SHOWN] if spec.delete_internal_topics else (),
@@ -99,7 +104,7 @@ def described(spec: StreamsResetSpec, actions: ResetActions, view: View) -> Rese
     )
 
 
-def as_planned(
+def planned_offsets(
     actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
 ) -> Mapping[TopicPartition, int]:
     """Return the offsets to set: those that were planned, as a shift worked out twice would shift twice."""

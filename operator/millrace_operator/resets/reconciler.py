@@ -10,12 +10,15 @@ Where that is not possible within a minute it ends as failed, which an Event tel
 
 A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
 later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
+
+
+What is known of a reset, and what is to be done about it: the words of `reconcile_reset`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal
 
@@ -26,13 +29,22 @@ from millrace.plan import reset
 from millrace.plan.model import TopologyPlan
 from millrace.plan.reset import OffsetTarget, ResetActions
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, FINALIZER, PAUSE_ANNOTATION
-from millrace_operator.kafka.actions import SetOffsets
-from millrace_operator.model import Delete, DeleteTopics, Desired, Event, Key, Observed, SetFinalizer
-from millrace_operator.reconcile import history, retained
+from millrace_operator.model import (
+    Apply,
+    Delete,
+    DeleteTopics,
+    DesiredApp,
+    Event,
+    Key,
+    Object,
+    ObservedApp,
+    SetFinalizer,
+    SetOffsets,
+)
+from millrace_operator.reconcile import retained, revision_history
+from millrace_operator.reconcile.children_view import ChildrenView, view_of
 from millrace_operator.reconcile.status import timestamp
-from millrace_operator.reconcile.view import View, view_of
-from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp, ResetAction, ResetDecision
-from millrace_operator.resets.planning import as_planned, described, merged, work_out
+from millrace_operator.resets.planning import merged_plan, plan_actions, planned_offsets, result_of
 
 Phase = Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"]
 ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
@@ -47,7 +59,7 @@ _EXECUTED: Final = "Executed"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ResetQuestion:
     """What the brokers are to be asked for a reset."""
 
     plan: TopologyPlan
@@ -60,7 +72,7 @@ def has_ended(status: StreamsResetStatus | None) -> bool:
     return status is not None and (status.phase in ENDED or status.completion_time is not None)
 
 
-def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | None:
+def question_for(desired: DesiredReset, observed: ObservedReset) -> ResetQuestion | None:
     """Return what the brokers are to be asked before `reconcile_reset` goes on; None if that depends on something else."""
     this = _Pass(desired, observed)
     if this.is_over or desired.spec is None:
@@ -68,7 +80,7 @@ def question_for(desired: DesiredReset, observed: ObservedReset) -> Question | N
     if this.executed or this.hindrance() is not None:
         return None
     plan = this.plan
-    return None if plan is None else Question(plan, desired.spec.target(), desired.spec.input_topics)
+    return None if plan is None else ResetQuestion(plan, desired.spec.target(), desired.spec.input_topics)
 
 
 def reconcile_reset(desired: DesiredReset, observed: ObservedReset) -> ResetDecision:
@@ -117,20 +129,20 @@ class _Pass:
         return any(item.type == _EXECUTED for item in self.status.conditions)
 
     @property
-    def app(self) -> Desired:
+    def app(self) -> DesiredApp:
         assert self.observed.app is not None
         return self.observed.app
 
     @property
-    def view(self) -> View:
+    def view(self) -> ChildrenView:
         """The application's children."""
-        return view_of(self.app, Observed(now=self.observed.now, objects=self.observed.objects))
+        return view_of(self.app, ObservedApp(now=self.observed.now, objects=self.observed.objects))
 
     @property
     def plan(self) -> TopologyPlan | None:
         """What all revisions of the application need."""
         assert self.app.spec is not None
-        return merged(self.app.spec.application_id, self.view.plans())
+        return merged_plan(self.app.spec.application_id, self.view.plans())
 
     def hindrance(self) -> ResetDecision | None:
         """Return what is to be done about a reset that cannot go on, or never can; None if it can."""
@@ -158,15 +170,15 @@ class _Pass:
         if self.observed.brokers is None:
             return self._wait(self.observed.problem or "The brokers have not been asked yet.")
         try:
-            actions = work_out(spec, self.observed.brokers, plan, self.app, self.view)
+            actions = plan_actions(spec, self.observed.brokers, plan, self.app, self.view)
         except ActiveGroupError as error:
             return self._wait(str(error))
         except ConfigError as error:
             return self._end("Refused", str(error))
         if spec.dry_run:
-            return self._told(described(spec, actions, self.view))
+            return self._told(result_of(spec, actions, self.view))
         if not self.begun or self.status.plan is None:
-            return self._begin(described(spec, actions, self.view))
+            return self._begin(result_of(spec, actions, self.view))
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
 
     def finish(self) -> ResetDecision:
@@ -184,7 +196,7 @@ class _Pass:
             result=planned,
         )
 
-    def _activity(self, app: Desired) -> ResetDecision | None:
+    def _activity(self, app: DesiredApp) -> ResetDecision | None:
         """Return what is to be done about an application that is not at rest; None if it is."""
         assert app.spec is not None
         if app.spec.state != "suspended":
@@ -245,7 +257,7 @@ class _Pass:
             return self._give_up(self.status.message or "")
         app, todo = self.app, list[ResetAction]()
         committed = brokers.committed or {}
-        offsets = {tp: to for tp, to in as_planned(actions, planned, brokers).items() if committed.get(tp) != to}
+        offsets = {tp: to for tp, to in planned_offsets(actions, planned, brokers).items() if committed.get(tp) != to}
         if offsets or actions.remove_members:
             todo.append(SetOffsets(actions.remove_members, offsets))
         if spec.delete_internal_topics:
@@ -258,7 +270,7 @@ class _Pass:
         if spec.delete_internal_topics:
             if remembered := _remembered(app):
                 todo.append(PatchApp(app.uid, status=remembered))
-            todo += history.forgotten(app, self.view)
+            todo += revision_history.forgotten(app, self.view)
             todo += retained.forgotten(self.view)
         told = "Offsets are set, topics and volumes deleted."
         status = self._status("Running", told, self._condition(_EXECUTED, "Done", told))
@@ -318,7 +330,7 @@ def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus
     return status.model_copy(update={"message": f"{_NOT_ALL}: {problem}"})
 
 
-def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
+def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
     """Return what has the loss of topics accepted before they are deleted, so that nobody reports it, however late he looks."""
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
     accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")}
@@ -327,7 +339,7 @@ def _accepted_losses(app: Desired) -> Sequence[ResetAction]:
     )
 
 
-def _remembered(app: Desired) -> dict[str, None]:
+def _remembered(app: DesiredApp) -> dict[str, None]:
     """Return the fields of the application's status by which it would miss what a reset deletes."""
     if app.status is None:
         return {}
@@ -344,3 +356,67 @@ def _summary(planned: ResetResult) -> str:
         f"offsets of {count(len(planned.offsets), 'partition')} set, {count(len(planned.deleted_topics), 'internal topic')} and "
         f"{count(len(planned.deleted_volumes), 'volume')} deleted"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredReset:
+    """One `StreamsReset` as it stands in the API."""
+
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    spec: StreamsResetSpec | None
+    """None if the spec breaks a rule: `problems` says which."""
+    problems: tuple[str, ...] = ()
+    status: StreamsResetStatus | None = None
+    """The status written last."""
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+    deletion_time: float | None = None
+    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedReset:
+    """Everything a pass over a reset has seen."""
+
+    now: float
+    """Seconds since the epoch."""
+    app: DesiredApp | None = None
+    """The application; None if there is none."""
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    """The application's children."""
+    brokers: reset.ObservedApplication | None = None
+    """What the brokers have of the application; None if they were not asked or do not tell."""
+    problem: str | None = None
+    """Why they do not tell."""
+    claimants: tuple[str, ...] = ()
+    """Other StreamsApps with the same group and internal topics."""
+    before: tuple[str, ...] = ()
+    """Names of older resets of the same application that are not finished."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchApp:
+    """Change the application's resource by a merge patch; only the very one that was seen."""
+
+    uid: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    status: Mapping[str, None] = field(default_factory=dict)
+    """Fields of the status that are forgotten."""
+
+
+ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
+
+
+@dataclass(frozen=True, slots=True)
+class ResetDecision:
+    """What a pass over a reset has come to; the actions are done in order, the status is written after them."""
+
+    actions: Sequence[ResetAction] = ()
+    status: StreamsResetStatus | None = None
+    """None leaves it."""
+    events: Sequence[Event] = ()
+    again_after: float | None = None
+    """Seconds after which to look again; None if nothing is left to be done."""

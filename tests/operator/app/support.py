@@ -1,11 +1,11 @@
 """What passes over apps and over resets are tested in."""
 
-from millrace_operator.app.context import Cluster
-from millrace_operator.cluster.act import Hands
+from millrace_operator.app.app_controller import ControllerContext
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
-from millrace_operator.cluster.instances import Instances
-from millrace_operator.cluster.observe import Outputs
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import Executor
+from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.observe import PlanJobOutputs
 
 
 class PassWorld:
@@ -14,21 +14,21 @@ class PassWorld:
     Args:
         server: The API server.
         requests: What it is asked with.
-        kafka: The hands on Kafka.
+        kafka: The service for the brokers.
         brokers: What is known of brokers.
     """
 
     def __init__(self, server, requests, kafka, brokers):
         self.server, self.requests, self.kafka, self.brokers = server, requests, kafka, brokers
-        resources, children, instances = Cache(), Cache(), Instances(1)
-        self.cluster = Cluster(
+        resources, children, instances = Cache(), Cache(), InstanceStatusClient(1)
+        self.cluster = ControllerContext(
             requests=requests,
             resources=resources,
             children=children,
             instances=instances,
-            hands=Hands(requests, resources, children),
-            outputs=Outputs(requests),
-            recorder=Recorder(requests, "operator-0"),
+            executor=Executor(requests, resources, children),
+            outputs=PlanJobOutputs(requests),
+            recorder=EventRecorder(requests, "operator-0"),
             kafka=kafka,
             operator_namespace="millrace",
         )

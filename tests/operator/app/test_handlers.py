@@ -4,10 +4,10 @@ import kopf
 import pytest
 
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.refs import Ref
+from millrace_operator.app.metrics import OperatorMetrics
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CHILDREN, PODS, RESETS
+from millrace_operator.model import ResourceRef
 
 
 class Keys:
@@ -35,7 +35,7 @@ def caches():
 @pytest.fixture
 def handlers(keys, caches):
     """Handlers that add to those keys."""
-    return Handlers(*caches, keys, Metrics())
+    return Handlers(*caches, keys, OperatorMetrics())
 
 
 def obj(version, generation=1, **metadata):
@@ -44,7 +44,7 @@ def obj(version, generation=1, **metadata):
     return {"metadata": {**fields, "resourceVersion": str(version)}, "spec": {}}
 
 
-ORDERS = Ref("StreamsApp", "shop", "orders")
+ORDERS = ResourceRef("StreamsApp", "shop", "orders")
 
 
 def test_what_a_user_does_is_urgent(handlers, keys):

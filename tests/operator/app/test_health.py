@@ -7,8 +7,8 @@ import urllib.request
 
 import pytest
 
-from millrace_operator.app.health import HealthServer
-from millrace_operator.app.metrics import Metrics
+from millrace_operator.app.health import ProbeServer
+from millrace_operator.app.metrics import OperatorMetrics
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def problems():
 @pytest.fixture
 def metrics():
     """The operator's metrics."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     states = [{"status": {"lifecycleState": "Running"}}, {"status": {"lifecycleState": "Running"}}, {}]
     apps = [{"metadata": {"namespace": "shop", "name": f"app-{n}"}, **state} for n, state in enumerate(states)]
     metrics.watch(depth=lambda: 7, leads=lambda: True, apps=lambda: apps)
@@ -30,7 +30,7 @@ def metrics():
 @pytest.fixture
 def get(problems, metrics):
     """Asks the server."""
-    server = HealthServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
+    server = ProbeServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
 
     def get(path, host="127.0.0.1"):
         try:
@@ -62,7 +62,7 @@ def test_either_kind_of_address_is_answered(get, host):
 def test_machine_without_ipv6_is_served(monkeypatch, metrics):
     """Where the kernel has IPv6 turned off, the server listens by IPv4."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    server = HealthServer(0, live=list, ready=list, registry=metrics.registry)
+    server = ProbeServer(0, live=list, ready=list, registry=metrics.registry)
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60) as response:
         assert response.status == 200
     with pytest.raises(OSError, match="refused"):
@@ -110,7 +110,7 @@ def test_metrics_tell_of_each_application():
             "conditions": [ready],
         },
     }
-    apps, leads, metrics = [app], [True], Metrics()
+    apps, leads, metrics = [app], [True], OperatorMetrics()
     metrics.watch(depth=lambda: 0, leads=lambda: leads[0], apps=lambda: apps)
     said = {"application_id": "orders-v1", "image": "i:1", "revision": "r1", "guarantee": "exactly_once_v2"}
     expected = [

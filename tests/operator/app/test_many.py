@@ -9,17 +9,15 @@ from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import BrokerUnreachableError
-from millrace_operator.app.brokers import Brokers
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.passes import Passes
-from millrace_operator.app.queue import WorkQueue
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.workers import Workers
+from millrace_operator.app.app_controller import AppController
+from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.app.queue import Workers, WorkQueue
 from millrace_operator.cluster.kinds import APPS
+from millrace_operator.kafka.client_config import Credentials
 from millrace_operator.kafka.clusters import KafkaClusters
 from millrace_operator.kafka.connections import MOST_OPEN, Connections
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.model import Decision
+from millrace_operator.kafka.state_cache import KafkaStateCache
+from millrace_operator.model import Decision, ResourceRef
 
 MANY = 1000
 DEADLINE_S = 600
@@ -67,8 +65,8 @@ def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, r
     """No pass waits for a broker, the probe holds, and threads, attempts and connections stay few; then each is told."""
     away, decided, queue = Away(), {}, WorkQueue()
     connections = Connections(away, lambda: 0.0)
-    brokers = Brokers(queue.add)
-    refs = [Ref("StreamsApp", "shop", f"app-{number}") for number in range(MANY)]
+    brokers = KafkaStateCache(queue.add)
+    refs = [ResourceRef("StreamsApp", "shop", f"app-{number}") for number in range(MANY)]
 
     def decide(desired, observed):
         decided[desired.name] = observed.kafka.reason
@@ -77,8 +75,8 @@ def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, r
     with closing(PassWorld(server, requests, Kafka(connections), brokers)) as world:
         for number in range(MANY):
             world.cluster.resources.put(APPS, manifest(number))
-        passes = Passes(world.cluster, decide, brokers, 30.0)
-        workers = Workers(queue, {"StreamsApp": passes.run}, count=4, metrics=Metrics())
+        passes = AppController(world.cluster, decide, brokers, 30.0)
+        workers = Workers(queue, {"StreamsApp": passes.run}, count=4, metrics=OperatorMetrics())
         before, most_threads = threading.active_count(), 0
 
         def wait_until(condition):

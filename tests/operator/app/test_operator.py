@@ -3,8 +3,7 @@
 from kubernetes import client
 
 from millrace_operator.app.operator import Operator
-from millrace_operator.app.settings import Settings
-from millrace_operator.reconcile.reconciler import reconcile
+from millrace_operator.app.settings import OperatorSettings
 
 
 class Pauses:
@@ -26,7 +25,7 @@ class Pauses:
 
 def test_all_is_listed_again_soon_after_the_watches_begin(monkeypatch):
     """What was deleted between the first list and the watches is not missed for long; later, lists are seldom."""
-    operator = Operator(Settings(pod_name="o", pod_namespace="n"), reconcile, client.ApiClient())
+    operator = Operator(OperatorSettings(pod_name="o", pod_namespace="n"), client.ApiClient())
     pauses = Pauses(operator, 12, {9})
     listed = []
     monkeypatch.setattr(operator, "_relist_due", pauses)

@@ -5,12 +5,13 @@ import threading
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millrace_operator.app.queue import Backoff, Schedule, WorkQueue
+from millrace_operator.app.backoff import Backoff
+from millrace_operator.app.queue import WorkQueue, WorkSchedule
 
 
 def test_key_waits_once_however_often_it_is_added():
     """Many reasons for a pass that come before it are one pass."""
-    schedule = Schedule()
+    schedule = WorkSchedule()
     for _ in range(5):
         schedule.add("a", 0.0)
     assert schedule.take(0.0) == "a"
@@ -20,7 +21,7 @@ def test_key_waits_once_however_often_it_is_added():
 
 def test_key_is_never_worked_on_twice_at_the_same_time():
     """A key added while it is worked on is taken again only when that has ended."""
-    schedule = Schedule()
+    schedule = WorkSchedule()
     schedule.add("a", 0.0)
     assert schedule.take(0.0) == "a"
     schedule.add("a", 0.0)
@@ -32,7 +33,7 @@ def test_key_is_never_worked_on_twice_at_the_same_time():
 
 def test_earliest_of_several_times_counts():
     """A later reason does not put off an earlier one."""
-    schedule = Schedule()
+    schedule = WorkSchedule()
     for after in (10.0, 2.0, 30.0):
         schedule.add("a", 0.0, after)
     assert schedule.take(1.9) is None
@@ -41,7 +42,7 @@ def test_earliest_of_several_times_counts():
 
 def test_longest_due_key_comes_first():
     """Keys are taken in the order in which they became due."""
-    schedule = Schedule()
+    schedule = WorkSchedule()
     schedule.add("late", 0.0, 2.0)
     schedule.add("early", 0.0, 1.0)
     assert [schedule.take(3.0), schedule.take(3.0)] == ["early", "late"]
@@ -49,7 +50,7 @@ def test_longest_due_key_comes_first():
 
 def failed_once(backoff, *, urgent=False):
     """A schedule whose key has failed at time 0."""
-    schedule = Schedule(backoff)
+    schedule = WorkSchedule(backoff)
     schedule.add("a", 0.0)
     assert schedule.take(0.0) == "a"
     if urgent:
@@ -61,7 +62,7 @@ def failed_once(backoff, *, urgent=False):
 
 def test_failing_key_comes_back_later_each_time():
     """The delay doubles up to its limit."""
-    schedule, delays, now = Schedule(Backoff(1.0, 8.0, 0.0)), [], 0.0
+    schedule, delays, now = WorkSchedule(Backoff(1.0, 8.0, 0.0)), [], 0.0
     schedule.add("a", now)
     for _ in range(6):
         assert schedule.take(now) == "a"
@@ -120,7 +121,7 @@ _STEPS = st.lists(
 @given(_STEPS)
 def test_no_key_is_lost_or_doubled(steps):
     """Whatever happens in whatever order: what was added is taken in the end, and nothing twice at once."""
-    schedule, now, running, owed = Schedule(Backoff(1.0, 4.0, 0.0)), 0.0, set(), set()
+    schedule, now, running, owed = WorkSchedule(Backoff(1.0, 4.0, 0.0)), 0.0, set(), set()
     for step, key, number in steps:
         match step:
             case "add" | "later" | "urgent":
@@ -218,7 +219,7 @@ def test_thousands_of_keys_are_planned_without_looking_at_all_of_them():
             Key.compared += 1
             return int.__hash__(self)
 
-    schedule, costs = Schedule(), []
+    schedule, costs = WorkSchedule(), []
     for number in range(4000):
         schedule.add(Key(number), 0.0, 10.0 + number)
     for number in range(100):

@@ -12,7 +12,6 @@ def test_defaults_need_no_environment():
     settings = settings_from({})
     assert (settings.namespaces, settings.workers, settings.metrics_port) == ((), 4, 8080)
     assert settings.pod_name
-    assert settings.crash_after_actions is None
 
 
 def test_variables_are_read():

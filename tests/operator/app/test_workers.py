@@ -4,19 +4,18 @@ import threading
 
 import pytest
 
-from millrace_operator.app.brokers import AnswerAwaitedError
-from millrace_operator.app.failures import FailedError, TransientError
-from millrace_operator.app.metrics import Metrics
-from millrace_operator.app.queue import Backoff, WorkQueue
-from millrace_operator.app.refs import Ref
-from millrace_operator.app.workers import Workers
+from millrace_operator.app.backoff import Backoff, FailedError, TransientError
+from millrace_operator.app.metrics import OperatorMetrics
+from millrace_operator.app.queue import Workers, WorkQueue
+from millrace_operator.kafka.state_cache import AnswerAwaitedError
+from millrace_operator.model import ResourceRef
 
 DEADLINE = 30
 
 
 def ref(name):
     """A resource."""
-    return Ref("StreamsApp", "shop", name)
+    return ResourceRef("StreamsApp", "shop", name)
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def start(queue):
     started = []
 
     def start(work, count=2):
-        workers = Workers(queue, {"StreamsApp": work}, count=count, metrics=Metrics())
+        workers = Workers(queue, {"StreamsApp": work}, count=count, metrics=OperatorMetrics())
         workers.start()
         started.append(workers)
         return workers

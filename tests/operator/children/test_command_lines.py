@@ -19,7 +19,7 @@ from millrace_operator.children import naming
 from millrace_operator.children.config_maps import MANIFEST_KEY, revision_config_map
 from millrace_operator.children.plan_job import plan_job
 from millrace_operator.children.pod import pod_template
-from millrace_operator.reconcile import members
+from millrace_operator.reconcile import consumer_group
 
 PROGRAM = '''\
 from millrace.topology import Topology
@@ -123,8 +123,8 @@ def test_members_are_named_as_the_operator_knows_them(tmp_path):
     made = application(None, given["file"], settings=given["config"], replica=2, secrets_dir=tmp_path)
     member = ClientSettings(made.config, "process", resolve_references=False).membership(3)
     assert member.instance_id == "orders-2.1b4e28ba-3"
-    assert members.is_of("orders", of.uid, member.client_id, None)
-    assert members.is_of("orders", of.uid, "", member.instance_id)
+    assert consumer_group.is_member_of("orders", of.uid, member.client_id, None)
+    assert consumer_group.is_member_of("orders", of.uid, "", member.instance_id)
 
 
 def test_command_of_an_older_operator_is_understood(tmp_path):

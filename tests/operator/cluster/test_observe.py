@@ -2,10 +2,9 @@
 
 import pytest
 
-from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.cache import Cache, relist
 from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, PODS, RESETS
-from millrace_operator.cluster.observe import Expandable, Outputs, desired_from, desired_reset_from
-from millrace_operator.cluster.relist import relist
+from millrace_operator.cluster.observe import PlanJobOutputs, StorageClasses, desired_from, desired_reset_from
 from millrace_operator.cluster.requests import ApiError
 from millrace_operator.model import Key
 
@@ -93,7 +92,7 @@ def objects(*found):
 
 def test_plan_is_read_once_from_the_pods_log(server, requests):
     """A finished Job's log does not change."""
-    outputs = Outputs(requests)
+    outputs = PlanJobOutputs(requests)
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = '{"version": 1}'
     for _ in range(3):
         assert outputs.of("shop", objects(job(), pod("Succeeded"))) == {"j": '{"version": 1}'}
@@ -105,13 +104,13 @@ def test_plan_is_found_among_what_the_program_printed(server, requests):
     plan = '{"version":1,"applicationId":"a"}'
     text = f'WARNING: a setting is odd\n{{"mine": 1}}\n{plan}\nbye\n'
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = text
-    assert Outputs(requests).of("shop", objects(job(), pod("Succeeded"))) == {"j": plan}
+    assert PlanJobOutputs(requests).of("shop", objects(job(), pod("Succeeded"))) == {"j": plan}
 
 
 @pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running")), (job("Failed"), pod("Running"))])
 def test_output_of_what_has_not_ended_is_not_known(server, requests, found):
     """Job and pod are seen at different times: what was seen of the pod may be older."""
-    assert Outputs(requests).of("shop", objects(*found)) == {}
+    assert PlanJobOutputs(requests).of("shop", objects(*found)) == {}
     assert server.asked == []
 
 
@@ -119,12 +118,12 @@ def test_last_of_several_pods_counts(server, requests):
     """A Job may have had to try twice."""
     server.logs["/api/v1/namespaces/shop/pods/j-2/log"] = "{}"
     found = objects(job(), pod("Failed", "no", "j-1"), pod("Succeeded", None, "j-2"))
-    assert Outputs(requests).of("shop", found) == {"j": "{}"}
+    assert PlanJobOutputs(requests).of("shop", found) == {"j": "{}"}
 
 
 def test_failed_job_tells_why(server, requests):
     """By its pod's last words, or the end of its log, or else by its own condition."""
-    outputs = lambda *found: Outputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
+    outputs = lambda *found: PlanJobOutputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
     assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "x" * 5000 + "the end"
     assert outputs(job("Failed"), pod("Failed")).endswith("xthe end")
@@ -137,7 +136,7 @@ def test_failed_job_tells_why(server, requests):
 
 def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):
     """A kubelet may be away for a while."""
-    outputs, found = Outputs(requests), objects(job(), pod("Succeeded"))
+    outputs, found = PlanJobOutputs(requests), objects(job(), pod("Succeeded"))
     server.failures.append((500, "InternalError"))
     with pytest.raises(ApiError):
         outputs.of("shop", found)
@@ -148,7 +147,7 @@ def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):
 def test_storage_class_is_asked_now_and_then(server, requests):
     """Whether claims may grow is known without a request in each pass; without claims nothing is asked."""
     now = [0.0]
-    expandable = Expandable(requests, lambda: now[0])
+    expandable = StorageClasses(requests, lambda: now[0])
     claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
     found = {Key("PersistentVolumeClaim", "c"): claim}
     assert expandable.of({}) is None
@@ -164,7 +163,7 @@ def test_storage_class_that_may_not_be_read_is_not_known(server, requests):
     """In namespaced mode the operator has no right to."""
     server.failures.append((403, "Forbidden"))
     claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
-    assert Expandable(requests).of({Key("PersistentVolumeClaim", "c"): claim}) is None
+    assert StorageClasses(requests).of({Key("PersistentVolumeClaim", "c"): claim}) is None
 
 
 def test_lists_fill_the_caches_page_by_page(server, requests):

@@ -4,10 +4,10 @@ import pytest
 
 from millrace.manifest import StreamsAppStatus
 from millrace_operator.cluster.cache import Cache
-from millrace_operator.cluster.events import Recorder
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import status_patch, write_status
 from millrace_operator.cluster.kinds import APPS, EVENTS
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.cluster.status import status_patch, write_status
 from millrace_operator.model import Event
 
 PATH = "/apis/streams.millrace.dev/v1alpha1/namespaces/shop/streamsapps/orders"
@@ -67,7 +67,7 @@ def events(server):
 
 def test_event_that_happens_again_is_counted(server, requests, app):
     """One object per resource, reason and message."""
-    recorder = Recorder(requests, "operator-0")
+    recorder = EventRecorder(requests, "operator-0")
     for _ in range(3):
         recorder.record(app, Event("RollingOut", "A new revision."))
     recorder.record(app, Event("RollingOut", "Another revision.", "Warning"))
@@ -80,15 +80,15 @@ def test_event_that_happens_again_is_counted(server, requests, app):
 
 def test_event_of_an_operator_before_is_counted_on(server, requests, app):
     """After a restart too it is the same object; its rights do not let the operator read it."""
-    Recorder(requests, "operator-0").record(app, Event("R", "m"))
-    Recorder(requests, "operator-1").record(app, Event("R", "m"))
+    EventRecorder(requests, "operator-0").record(app, Event("R", "m"))
+    EventRecorder(requests, "operator-1").record(app, Event("R", "m"))
     assert [item["count"] for item in events(server)] == [2]
     assert all(asked[0] != "GET" for asked in server.asked)
 
 
 def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app):
     """Events live for an hour."""
-    recorder = Recorder(requests, "operator-0")
+    recorder = EventRecorder(requests, "operator-0")
     recorder.record(app, Event("R", "m"))
     for path in [path for path in server.objects if "/events/" in path]:
         del server.objects[path]
@@ -100,7 +100,7 @@ def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, 
     """It is logged with all that it says, and counted: in a namespace that is being deleted no Event can be written."""
     server.failures.append((403, "Forbidden"))
     counted = []
-    recorder = Recorder(requests, "operator-0", lambda *told: counted.append(told))
+    recorder = EventRecorder(requests, "operator-0", lambda *told: counted.append(told))
     recorder.record(app, Event("KafkaLeftBehind", "These topics stay: a, b.", "Warning"))
     assert "KafkaLeftBehind: These topics stay: a, b." in caplog.text
     assert counted == [("Warning", "KafkaLeftBehind")]

@@ -5,7 +5,7 @@ import secrets
 from millrace.manifest import StreamsApp
 from millrace.plan.model import PlannedChangelogTopic, PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.connections import Connection, Connections
+from millrace_operator.kafka.connections import AdminConnection, Connections
 
 
 def streams_app(bootstrap_servers="127.0.0.1:9092", application_id="app", *, uid="u-1", kafka=None, **spec):
@@ -30,7 +30,7 @@ def patient_clusters(monkeypatch, allowed=None):
     """Return the brokers of all applications with more time than the operator gives them: what they say is what matters."""
     monkeypatch.setattr("millrace_operator.kafka.clusters.LOOK_TIMEOUT_S", 60.0)
     monkeypatch.setattr("millrace_operator.kafka.clusters._ALL_LOOKS_S", 60.0)
-    return KafkaClusters(allowed, Connections(lambda config: Connection(config, 60.0)))
+    return KafkaClusters(allowed, Connections(lambda config: AdminConnection(config, 60.0)))
 
 
 def count_plan(source, application_id=None, *, config=None):

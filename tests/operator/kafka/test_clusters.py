@@ -18,12 +18,10 @@ from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.group_admin import GroupAdmin
 from millrace.records import TopicPartition
 from millrace_operator.children import naming
-from millrace_operator.kafka.actions import SetOffsets
+from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.clusters import KafkaClusters
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import client_config
-from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers
-from millrace_operator.reconcile import members
+from millrace_operator.model import DeleteGroup, DeleteTopics, ProvisionTopics, RemoveMembers, SetOffsets
+from millrace_operator.reconcile import consumer_group
 
 pytestmark = pytest.mark.broker
 
@@ -240,7 +238,9 @@ def test_whose_members_are(clusters, kafka, plan, app):
         seen = clusters.observe(app, Credentials(), plan).group.members
     finally:
         group.close()
-    whose = {(item.instance_id, members.is_of("app", "u-1", item.client_id, item.static_id)) for item in seen}
+    whose = {
+        (item.instance_id, consumer_group.is_member_of("app", "u-1", item.client_id, item.static_id)) for item in seen
+    }
     assert whose == {("app-0", True), ("app-0", False), (None, True)}
 
 

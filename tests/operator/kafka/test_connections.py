@@ -6,9 +6,8 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.errors import AuthenticationError, BrokerUnreachableError
+from millrace_operator.kafka.client_config import Credentials, client_config
 from millrace_operator.kafka.connections import IDLE_S, LONGEST_RETRY_S, MOST_OPEN, RETRY_AFTER_S, Connections
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import client_config
 
 SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
 

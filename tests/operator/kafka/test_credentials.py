@@ -4,8 +4,7 @@ import pytest
 from tests.operator.kafka.support import streams_app
 
 from millrace.manifest.kafka import Kafka
-from millrace_operator.kafka.credentials import Credentials, needed_secrets
-from millrace_operator.kafka.settings import client_config, client_settings
+from millrace_operator.kafka.client_config import Credentials, client_config, client_settings, needed_secrets
 
 CANARY = b"c4n4ry-s3cret"
 SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}

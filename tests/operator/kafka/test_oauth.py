@@ -4,8 +4,7 @@ import pytest
 from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
-from millrace_operator.kafka.credentials import Credentials
-from millrace_operator.kafka.settings import Allowed
+from millrace_operator.kafka.client_config import AllowedAccess, Credentials
 
 pytestmark = pytest.mark.broker
 
@@ -28,7 +27,7 @@ def provider():
 @pytest.fixture
 def clusters(monkeypatch, provider):
     """Give what is tested, which may fetch tokens from the provider."""
-    clusters = patient_clusters(monkeypatch, Allowed([provider.url]))
+    clusters = patient_clusters(monkeypatch, AllowedAccess([provider.url]))
     yield clusters
     clusters.close()
 

@@ -10,7 +10,7 @@ from tests.operator.kafka.certificates import Authority
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
 
 from millrace.dev._ports import free_ports
-from millrace_operator.kafka.credentials import Credentials
+from millrace_operator.kafka.client_config import Credentials
 from millrace_operator.model import DeleteGroup, RemoveMembers
 
 pytestmark = pytest.mark.broker

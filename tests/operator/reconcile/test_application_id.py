@@ -4,9 +4,9 @@ import pytest
 from tests.operator.reconcile.world import APP, NAMESPACE, World
 
 from millrace_operator import model
-from millrace_operator.model import Key, Member, Neighbour
+from millrace_operator.model import ConsumerGroupMember, Key, Neighbour
 
-JAVA = Member("java", "host7-1", "10.0.0.3", "words-v1-1f-StreamThread-1-consumer")
+JAVA = ConsumerGroupMember("java", "host7-1", "10.0.0.3", "words-v1-1f-StreamThread-1-consumer")
 CHANGELOG = "words-v1-counts-changelog"
 STATEFUL_SET = Key("StatefulSet", APP)
 

@@ -5,7 +5,7 @@ from tests.operator.reconcile.world import INPUT, World
 
 from millrace_operator import model
 from millrace_operator.children.naming import APP_UID_LABEL
-from millrace_operator.model import Decision, Key, Member
+from millrace_operator.model import ConsumerGroupMember, Decision, Key
 from millrace_operator.reconcile.reconciler import reconcile
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -95,10 +95,10 @@ def test_orphan_leaves_everything(world):
 def test_members_of_others_stay(world, policy):
     """Only pods of this very StreamsApp are removed from the group: not a successor's, a Java application's, or a namesake's."""
     world.strangers = [
-        Member("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
-        Member("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
-        Member("namesake", "words-0", "10.0.0.4", "words-0.other-StreamThread-1-consumer"),
-        Member("dynamic", None, "10.0.0.5", "tool"),
+        ConsumerGroupMember("b", "words-b-0", "10.0.0.2", "words-b-0.app-StreamThread-1-consumer"),
+        ConsumerGroupMember("java", "java-app-host7", "10.0.0.3", "java-app-1f-StreamThread-1-consumer"),
+        ConsumerGroupMember("namesake", "words-0", "10.0.0.4", "words-0.other-StreamThread-1-consumer"),
+        ConsumerGroupMember("dynamic", None, "10.0.0.5", "tool"),
     ]
     before = list(world.strangers)
     delete(world, policy)
@@ -336,7 +336,7 @@ def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
     """Its policy is not known, so nothing that lasts is touched."""
     desired = world.desired()
     world.delete()
-    broken = model.Desired(
+    broken = model.DesiredApp(
         namespace=desired.namespace,
         name=desired.name,
         uid=desired.uid,

@@ -7,7 +7,7 @@ from tests.operator.reconcile.world import APP, INPUT, Program, World, plan
 
 from millrace_operator.children.config_maps import RETAINED_KEY
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION, APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
-from millrace_operator.model import Key, Member, Topic
+from millrace_operator.model import ConsumerGroupMember, Key, Topic
 
 NEXT = "registry.example/words:2"
 WINDOWED = plan(["counts"], kinds={"counts": "window"})
@@ -198,7 +198,7 @@ def test_members_that_cannot_be_removed_are_waited_for_and_no_longer():
     """A member that is not static leaves when its session is over; no manifest has to change for what comes then."""
     world = left_behind()
     world.members.clear()
-    world.strangers = [Member("m", None, "10.0.0.9", "words-0.app1-StreamThread-1-consumer")]
+    world.strangers = [ConsumerGroupMember("m", None, "10.0.0.9", "words-0.app1-StreamThread-1-consumer")]
     world.recreate()
     world.run(60)
     assert world.pods() == []
@@ -227,7 +227,7 @@ def test_members_without_a_uid_are_nobodys_for_the_next_application():
     """They may be those of an application of the name in another namespace: they are told of, and not removed."""
     world = left_behind()
     world.members.clear()
-    world.strangers = [Member("m", "words-0", "10.0.0.9", "words-0-StreamThread-1-consumer", "words-0-1")]
+    world.strangers = [ConsumerGroupMember("m", "words-0", "10.0.0.9", "words-0-StreamThread-1-consumer", "words-0-1")]
     world.recreate()
     world.run(60)
     assert world.condition("ApplicationIdUnique") == ("False", "GroupInUse")

@@ -6,7 +6,8 @@ import pytest
 from tests.operator.reconcile.world import APP, SMALL, Program, World, is_ready
 
 from millrace_operator import model
-from millrace_operator.model import Member
+from millrace_operator.children.naming import DRAIN_ANNOTATION
+from millrace_operator.model import ConsumerGroupMember
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
 
 def test_a_namesake_in_the_group_stays_when_pods_are_removed(world):
     """A member of the same name as a pod that is gone may be that of another cluster's application: it is left alone."""
-    namesake = Member("m", f"{APP}-5", "10.0.0.4", f"{APP}-5.other-StreamThread-1-consumer")
+    namesake = ConsumerGroupMember("m", f"{APP}-5", "10.0.0.4", f"{APP}-5.other-StreamThread-1-consumer")
     world.strangers = [namesake]
     world.run(30)
     assert (world.done(model.RemoveMembers), world.strangers) == ([], [namesake])
@@ -70,7 +71,9 @@ def test_a_namesake_in_the_group_does_not_keep_a_drained_pod(world):
     """The pod has left when its own members have: that of another application of the name has the same pod's name."""
     world.change(drain={"terminationGracePeriodSeconds": 3600})
     world.run(300)
-    namesake = Member("m", f"{APP}-2", "10.0.0.4", f"{APP}-2.other-StreamThread-1-consumer", f"{APP}-2.other-1")
+    namesake = ConsumerGroupMember(
+        "m", f"{APP}-2", "10.0.0.4", f"{APP}-2.other-StreamThread-1-consumer", f"{APP}-2.other-1"
+    )
     world.strangers = [namesake]
     world.change(replicas=2)
     world.run(60)
@@ -105,7 +108,7 @@ def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
     (told,) = world.done(model.DrainPod)
     assert {told.uid} == drained == world.drained
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
-    assert pod["metadata"]["annotations"][model.DRAIN_ANNOTATION] == str(told.since)
+    assert pod["metadata"]["annotations"][DRAIN_ANNOTATION] == str(told.since)
     assert "deletionTimestamp" not in pod["metadata"]
     world.rebalancing = False
     world.run()
@@ -118,7 +121,7 @@ def test_time_to_drain_is_counted_from_the_first_word(world):
     world.run(300)
     world.deaf = True
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["name"] == f"{APP}-1")
-    pod["metadata"].setdefault("annotations", {})[model.DRAIN_ANNOTATION] = "true"
+    pod["metadata"].setdefault("annotations", {})[DRAIN_ANNOTATION] = "true"
     world.log.clear()
     world.change(replicas=1)
     world.run(60)

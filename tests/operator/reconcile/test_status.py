@@ -7,9 +7,9 @@ from tests.operator.reconcile.world import SMALL, Program, World, plan
 
 from millrace.manifest.status import Condition, ConditionType
 from millrace_operator import model
-from millrace_operator.reconcile.events import transitions
-from millrace_operator.reconcile.reasons import REASONS, Explanation, Reason
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason, ReasonMeaning
 from millrace_operator.reconcile.reconciler import reconcile
+from millrace_operator.reconcile.status import transitions
 
 
 @pytest.fixture
@@ -24,9 +24,9 @@ def world():
 
 def test_every_reason_is_explained():
     """Each has its condition, what it means, and a remedy unless all is well."""
-    assert set(REASONS) == set(Reason)
+    assert set(REASONS) == set(ConditionReason)
     for explanation in REASONS.values():
-        assert isinstance(explanation, Explanation)
+        assert isinstance(explanation, ReasonMeaning)
         assert explanation.condition in ConditionType.__args__
         assert explanation.meaning.endswith(".")
 
@@ -98,7 +98,7 @@ def test_restoration_is_told(world):
 def test_problems_stall_and_touch_nothing(world):
     """A spec that breaks a rule is told in Stalled; what runs is left alone."""
     desired = world.desired()
-    broken = model.Desired(
+    broken = model.DesiredApp(
         namespace=desired.namespace,
         name=desired.name,
         uid=desired.uid,

@@ -10,7 +10,7 @@ from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology
 from millrace_operator import model
 from millrace_operator.children.naming import ACCEPT_LOSS_ANNOTATION
 from millrace_operator.model import KafkaState, Topic
-from millrace_operator.reconcile.reasons import Reason
+from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.topics import examine
 
 CHANGELOG = "words-v1-counts-changelog"
@@ -50,7 +50,7 @@ def test_a_topic_is_not_created_by_verification():
     """With VerifyOnly a missing topic is reported with what it has to be like."""
     topics = found(None, spec={"management": "VerifyOnly"})
     assert topics.create == ()
-    assert reasons(topics) == [Reason.INTERNAL_TOPIC_MISSING]
+    assert reasons(topics) == [ConditionReason.INTERNAL_TOPIC_MISSING]
     assert "4 partitions" in topics.findings[0].message
     assert "cleanup.policy=compact" in topics.findings[0].message
 
@@ -59,7 +59,7 @@ def test_more_replicas_than_brokers():
     """A topic that cannot be created is not tried."""
     topics = found(None, spec={"replicationFactor": 5})
     assert topics.create == ()
-    assert reasons(topics) == [Reason.TOO_FEW_BROKERS]
+    assert reasons(topics) == [ConditionReason.TOO_FEW_BROKERS]
 
 
 @pytest.mark.parametrize("changelog", [None, replace(GOOD, id="id-2")])
@@ -67,7 +67,7 @@ def test_a_changelog_that_was_lost_is_not_made_again(changelog):
     """A changelog that is gone, or has another id, is reported; its old id stays remembered."""
     topics = found(changelog, known={CHANGELOG: "id-1"})
     assert topics.create == ()
-    assert reasons(topics) == [Reason.CHANGELOG_LOST]
+    assert reasons(topics) == [ConditionReason.CHANGELOG_LOST]
     assert not topics.ready
     assert topics.statuses[0].topic_id == "id-1"
     assert f"{ACCEPT_LOSS_ANNOTATION}=id-1" in topics.findings[0].message
@@ -91,11 +91,11 @@ def test_the_id_of_a_topic_that_does_not_fit(known):
 @pytest.mark.parametrize(
     ("changelog", "reason", "words"),
     [
-        (replace(GOOD, partitions=2), Reason.TOPIC_MISCONFIGURED, "has 2 partitions but needs 4"),
-        (replace(GOOD, config={"cleanup.policy": "delete"}), Reason.TOPIC_MISCONFIGURED, "would be removed"),
+        (replace(GOOD, partitions=2), ConditionReason.TOPIC_MISCONFIGURED, "has 2 partitions but needs 4"),
+        (replace(GOOD, config={"cleanup.policy": "delete"}), ConditionReason.TOPIC_MISCONFIGURED, "would be removed"),
         (
             replace(GOOD, replication_factor=1),
-            Reason.TOPIC_MISCONFIGURED,
+            ConditionReason.TOPIC_MISCONFIGURED,
             "1 replicas but min.insync.replicas=2: nothing can be written",
         ),
     ],
@@ -116,7 +116,7 @@ def test_topics_that_do_not_fit(changelog, reason, words):
 def test_topics_that_differ_are_only_told_of(spec, words):
     """What works though it is not as wanted holds nothing back."""
     topics = found(spec=spec, brokers=5)
-    assert reasons(topics) == [Reason.TOPIC_DIFFERS]
+    assert reasons(topics) == [ConditionReason.TOPIC_DIFFERS]
     assert words in topics.findings[0].message
     assert topics.ready
 
@@ -125,7 +125,7 @@ def test_a_missing_dead_letter_topic_is_told_of():
     """Nothing is held back for it: brokers may create it when it is first written to. Once it is there nothing is said."""
     letters = plan().model_copy(update={"dead_letter_topic": "words-failed"})
     topics = found(the_plan=letters)
-    assert reasons(topics) == [Reason.DEAD_LETTER_TOPIC_MISSING]
+    assert reasons(topics) == [ConditionReason.DEAD_LETTER_TOPIC_MISSING]
     assert (
         "Topic words-failed, where dead letters go (processing.deadLetterTopic), does not exist"
         in topics.findings[0].message
@@ -157,7 +157,7 @@ def test_a_retention_that_is_too_short(kept, differs):
     subtopology = wanted.subtopologies[0].model_copy(update={"changelog_topics": (windowed,)})
     config = {"cleanup.policy": "delete,compact", "retention.ms": kept}
     topics = found(replace(GOOD, config=config), the_plan=wanted.model_copy(update={"subtopologies": (subtopology,)}))
-    assert reasons(topics) == ([Reason.TOPIC_DIFFERS] if differs else [])
+    assert reasons(topics) == ([ConditionReason.TOPIC_DIFFERS] if differs else [])
 
 
 def test_a_lost_repartition_topic():
@@ -170,7 +170,7 @@ def test_a_lost_repartition_topic():
     wanted = plan().model_copy(update={"subtopologies": (first, second)})
     assert found(None, the_plan=wanted).create == (through,)
     lost = found(None, the_plan=wanted, known={through: "id-9"})
-    assert reasons(lost) == [Reason.REPARTITION_TOPIC_LOST]
+    assert reasons(lost) == [ConditionReason.REPARTITION_TOPIC_LOST]
     assert found(None, the_plan=wanted, topics={through: Topic("id-9", 4, 1)}).ready
 
 

@@ -24,22 +24,33 @@ from millrace.plan.model import (
     TopologyPlan,
 )
 from millrace_operator import model
-from millrace_operator.app.stalled import Refusal, carry_out, with_refusals
-from millrace_operator.app.stalled import described as words_of
+from millrace_operator.app.refusals import Refusal, carry_out, with_refusals
+from millrace_operator.app.refusals import description_of as words_of
 from millrace_operator.children import naming
 from millrace_operator.children.naming import (
     APP_LABEL,
     APP_UID_LABEL,
     COMPONENT_LABEL,
+    DRAIN_ANNOTATION,
     FINALIZER,
     MANAGER,
     RETAINED_LABEL,
     REVISION_LABEL,
 )
-from millrace_operator.model import Decision, Desired, Group, Instance, KafkaState, Key, Member, Observed, Topic
-from millrace_operator.reconcile.ownership import described, is_own
+from millrace_operator.model import (
+    ConsumerGroup,
+    ConsumerGroupMember,
+    Decision,
+    DesiredApp,
+    InstanceStatus,
+    KafkaState,
+    Key,
+    ObservedApp,
+    Topic,
+)
+from millrace_operator.reconcile.children_view import seconds
+from millrace_operator.reconcile.ownership import conflict_message, is_own
 from millrace_operator.reconcile.reconciler import reconcile
-from millrace_operator.reconcile.view import seconds
 
 APP = "words"
 NAMESPACE = "team"
@@ -130,7 +141,7 @@ class World:
     brokers: int = 3
     members: set[str] = field(default_factory=set)
     """Pods whose instances are in the group."""
-    strangers: list[Member] = field(default_factory=list)
+    strangers: list[ConsumerGroupMember] = field(default_factory=list)
     """Members of the group that are no pods of the application."""
     neighbours: tuple[model.Neighbour, ...] = ()
     group_exists: bool = False
@@ -143,7 +154,7 @@ class World:
     """Uids of pods that run with certificates which are not those of their Secrets any more."""
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
-    renewal: model.RenewalTurn = "Now"
+    renewal: model.RenewalPermit = "Now"
     """Whether it is the application's turn to have its pods renewed, if it has asked for it."""
     asked: bool = False
     """Whether the last decision asked for a turn."""
@@ -220,9 +231,9 @@ class World:
 
     # What the operator sees
 
-    def desired(self) -> Desired:
+    def desired(self) -> DesiredApp:
         """Return the resource."""
-        return Desired(
+        return DesiredApp(
             namespace=NAMESPACE,
             name=APP,
             uid=self.uid,
@@ -237,14 +248,14 @@ class World:
             deletion_time=self.deleted_at,
         )
 
-    def desired_without_spec(self, problem: str) -> Desired:
+    def desired_without_spec(self, problem: str) -> DesiredApp:
         """Return the resource if its spec breaks a rule."""
         return dataclasses.replace(self.desired(), spec=None, problems=(problem,))
 
-    def observed(self) -> Observed:
+    def observed(self) -> ObservedApp:
         """Return everything there is to see."""
         pods = [pod for pod in self.pods() if self._is_up(pod)]
-        return Observed(
+        return ObservedApp(
             now=self.now,
             objects={key: item for key, item in pickle.loads(pickle.dumps(self.objects)).items() if _is_watched(item)},
             kafka=self._kafka(),
@@ -263,7 +274,7 @@ class World:
         group = None
         if self.group_exists:
             members = tuple(
-                Member(
+                ConsumerGroupMember(
                     f"m-{name}-{thread}",
                     name,
                     "10.0.0.1",
@@ -276,7 +287,7 @@ class World:
             )
             members += tuple(self.strangers)
             state = "PreparingRebalance" if self.rebalancing else "Stable"
-            group = Group(state if members else "Empty", members=members)
+            group = ConsumerGroup(state if members else "Empty", members=members)
         return KafkaState(topics=dict(self.topics), brokers=self.brokers, group=group, lag=self.lag)
 
     def _known_as(self, pod: str) -> str:
@@ -295,11 +306,11 @@ class World:
         """Change what Secrets hold: who runs does not use it."""
         self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
 
-    def _instance(self, pod: Mapping[str, Any]) -> Instance:
+    def _instance(self, pod: Mapping[str, Any]) -> InstanceStatus:
         drained = pod["metadata"]["uid"] in self.drained
         ready = is_ready(pod)
         restoring = self.restoring.get(pod["metadata"]["name"], 0)
-        return Instance(
+        return InstanceStatus(
             state="DRAINED" if drained else "RUNNING" if ready else "REBALANCING",
             ready=ready,
             active=0 if drained else 1,
@@ -418,7 +429,7 @@ class World:
             self.found_taken.pop(key, None)
             return
         if action.uid is None and not is_own(key, seen, APP, self.uid):
-            raise TakenError(key, described(seen, APP))
+            raise TakenError(key, conflict_message(seen, APP))
         if seen is None or (action.uid is not None and seen["metadata"]["uid"] != action.uid):
             raise RefusedError(f"{key.name} is gone or is another one")
         if seen["metadata"].get("deletionTimestamp"):
@@ -510,7 +521,7 @@ class World:
         pod = self.objects.get(Key("Pod", action.pod))
         if pod is None or pod["metadata"]["uid"] != action.uid:
             return
-        pod["metadata"].setdefault("annotations", {})[naming.DRAIN_ANNOTATION] = str(action.since)
+        pod["metadata"].setdefault("annotations", {})[DRAIN_ANNOTATION] = str(action.since)
         if self._is_up(pod) and not self.deaf:
             self.drained.add(action.uid)
             self.members.discard(action.pod)

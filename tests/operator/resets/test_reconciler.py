@@ -12,8 +12,15 @@ from millrace.manifest.streamsreset import AppReference
 from millrace.plan.reset import ActiveMember
 from millrace_operator.children.naming import FINALIZER
 from millrace_operator.model import Delete, DeleteTopics, SetFinalizer
-from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp
-from millrace_operator.resets.reconciler import PATIENCE_S, question_for, reconcile_reset, with_problem
+from millrace_operator.resets.reconciler import (
+    PATIENCE_S,
+    DesiredReset,
+    ObservedReset,
+    PatchApp,
+    question_for,
+    reconcile_reset,
+    with_problem,
+)
 
 KILLED = ActiveMember("m-1", "app-0.u-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.1")
 FOREIGN = ActiveMember("m-2", "app-0.x-1", "app-0.u-StreamThread-1-consumer", "/10.0.0.2")

@@ -13,10 +13,8 @@ from millrace.records import TopicPartition
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map, retained_config_map
 from millrace_operator.children.naming import FINALIZER, REVISION_LABEL, STARTED_ANNOTATION, labels
-from millrace_operator.kafka.actions import SetOffsets
-from millrace_operator.model import Apply, AppRevision, Delete, DeleteTopics, Desired, Key, SetFinalizer
-from millrace_operator.resets.model import DesiredReset, ObservedReset, PatchApp
-from millrace_operator.resets.reconciler import question_for, reconcile_reset
+from millrace_operator.model import Apply, AppRevision, Delete, DeleteTopics, DesiredApp, Key, SetFinalizer, SetOffsets
+from millrace_operator.resets.reconciler import DesiredReset, ObservedReset, PatchApp, question_for, reconcile_reset
 
 REPARTITION, CHANGELOG, OLD_CHANGELOG = "app-c-repartition", "app-c-changelog", "app-old-changelog"
 INPUT = [TopicPartition("in", 0), TopicPartition("in", 1)]
@@ -74,7 +72,7 @@ class World:
     def app(self):
         """Return the application as the operator sees it."""
         app = streams_app(state=self.state)
-        return Desired(
+        return DesiredApp(
             namespace="default",
             name="app",
             uid="u-1",

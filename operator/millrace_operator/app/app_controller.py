@@ -1,0 +1,447 @@
+"""One pass over one application: observe, decide, act, report.
+
+What is reported is true of what was done: where an action is refused, the status says so, and for which generation.
+
+Before anything is done the resource is read once more: caches may be old, and acting for an application that has been deleted,
+or replaced by another of its name, would create what nobody removes. So a pass at rest costs no request, and one that acts
+costs one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from millrace.kafka.admin_requests import give_up_when
+from millrace_operator.app.backoff import (
+    FIRST_FOLLOW_UP_SECONDS,
+    LONGEST_FOLLOW_UP_SECONDS,
+    REFUSED_SECONDS,
+    STALE_SECONDS,
+    TRANSIENT_FAILURES,
+    FailedError,
+    TransientError,
+    failure_of,
+)
+from millrace_operator.app.handlers import SELECTOR
+from millrace_operator.app.kafka_service import KafkaService
+from millrace_operator.app.refusals import Refusal, carry_out, description_of, stalled_status, with_refusals
+from millrace_operator.app.renewal_limiter import RenewalLimiter
+from millrace_operator.children.naming import APP_LABEL
+from millrace_operator.cluster.cache import Cache
+from millrace_operator.cluster.events import EventRecorder
+from millrace_operator.cluster.executor import Executor, NameTakenError, StaleError, write_status
+from millrace_operator.cluster.instance_status import InstanceStatusClient
+from millrace_operator.cluster.kinds import APPS, CLAIMS, NAMESPACES, PODS, kind_of
+from millrace_operator.cluster.observe import PlanJobOutputs, desired_from, neighbours_of
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError, Requests
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.model import (
+    Action,
+    Apply,
+    Decision,
+    Delete,
+    DeleteGroup,
+    DeleteTopics,
+    DesiredApp,
+    Event,
+    Key,
+    Object,
+    ObservedApp,
+    ProvisionTopics,
+    RemoveMembers,
+    ResourceRef,
+    SetFinalizer,
+)
+from millrace_operator.reconcile.ownership import key_of
+from millrace_operator.reconcile.status import timestamp
+
+log = logging.getLogger(__name__)
+
+FORBIDDEN: Final = 403
+
+Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
+
+
+class _Taken(NamedTuple):
+    """An object of somebody else."""
+
+    uid: str | None
+    """Of the object that the action was about, if it was about a certain one."""
+    message: str
+
+
+@dataclass(slots=True)
+class ControllerContext:
+    """What the controllers share: the cluster as it is known, and how it and the brokers are reached."""
+
+    requests: Requests
+    resources: Cache
+    children: Cache
+    instances: InstanceStatusClient
+    executor: Executor
+    outputs: PlanJobOutputs
+    recorder: EventRecorder
+    kafka: KafkaService
+    operator_namespace: str
+    expandable: Callable[[dict[Key, Object]], bool | None] = lambda _: None
+    """Whether the claims among an app's objects may grow."""
+    pod_monitors: bool = False
+
+
+@dataclass(slots=True)
+class AppController:
+    """Makes passes over applications; safe to use from several threads, for different applications.
+
+    Args:
+        context: How the cluster and the brokers are reached.
+        reconcile: What decides.
+        kafka_states: What is known of the brokers of applications.
+        resync_seconds: When to look again if a decision does not say.
+        renewals: Whose turn it is to have its pods renewed; by default nobody's ever.
+    """
+
+    context: ControllerContext
+    reconcile: Reconcile
+    kafka_states: KafkaStateCache
+    resync_seconds: float
+    renewals: RenewalLimiter = field(default_factory=lambda: RenewalLimiter(0, lambda _: None))
+    _acted: dict[ResourceRef, int] = field(default_factory=dict)
+    _taken: dict[ResourceRef, dict[Key, _Taken]] = field(default_factory=dict)
+    """What other people's objects under the names of children are, as passes have found."""
+
+    def run(self, ref: ResourceRef, failures: int) -> float | None:
+        """Make a pass.
+
+        Args:
+            ref: The application.
+            failures: How many passes over it have failed in a row before.
+
+        Returns:
+            The seconds after which to make another; None if the application is gone.
+
+        Raises:
+            AnswerAwaitedError: The pass is to be made when the brokers have answered.
+            TransientError: Something did not answer, or was not ready.
+            FailedError: Something is wrong; the resource's status says what.
+        """
+        app = self.context.resources.get(APPS, ref.namespace, ref.name)
+        if app is None:
+            self._forget(ref)
+            return None
+        desired = desired_from(app)
+        try:
+            return self._pass(ref, app, desired, failures)
+        except StaleError as error:
+            log.info("%s: %s; looking again", ref, error)
+            return STALE_SECONDS
+        except AnswerAwaitedError:
+            raise
+        except Exception as error:
+            told = _lasting(error, failures)
+            if not isinstance(error, _RefusedActionsError):  # of which the status tells already
+                self._tell(ref, told)
+            raise told from error
+
+    def _pass(self, ref: ResourceRef, app: Object, desired: DesiredApp, failures: int) -> float:
+        decision, seen = self._decide(ref, desired), app
+        acted = 0
+        self.renewals.tell(ref, decision.renewal)
+        if decision.actions:
+            app = self._confirm(app)
+        causes: list[Exception] = []
+
+        def do(action: Action) -> Refusal | None:
+            nonlocal acted
+            log.info("%s: %s", ref, description_of(action))
+            now = self.context.resources.get(APPS, ref.namespace, ref.name) or app
+            try:
+                if not self._do_unless_taken(ref, desired, now, action):
+                    return None
+            except StaleError:
+                raise
+            except Exception as error:
+                causes.append(error)
+                return _refusal(action, error, failures)
+            acted += 1
+            return None
+
+        refusals = carry_out(decision.actions, do)
+        if refusals:
+            decision = with_refusals(desired, decision, refusals)
+        now = self.context.resources.get(APPS, ref.namespace, ref.name)
+        if decision.status is not None and now is not None:
+            self._write_status(now, seen, decision)
+        for event in decision.events:
+            self.context.recorder.record(now or app, event)
+        again = self._again(ref, decision, acted)
+        if refusals:
+            may_wait = any(item.stops_the_rest for item in refusals)
+            raise _RefusedActionsError(refusals, None if may_wait else again) from causes[0]
+        return again
+
+    def _decide(self, ref: ResourceRef, desired: DesiredApp) -> Decision:
+        context = self.context
+        objects = context.children.of_app(ref.namespace, ref.name)
+        servers = "" if desired.spec is None else ",".join(sorted(desired.spec.kafka.bootstrap_servers))
+        kafka = self.kafka_states.state(
+            ref, lambda: context.kafka.observe(desired, objects), desired.generation, servers
+        )
+        observed = ObservedApp(
+            now=time.time(),
+            objects=objects,
+            kafka=kafka,
+            neighbours=neighbours_of(desired, context.resources, context.children, self.kafka_states.cluster_id),
+            instances=context.instances.ask([obj for key, obj in objects.items() if key.kind == PODS.kind]),
+            outputs=context.outputs.of(ref.namespace, objects),
+            storage_class_expandable=context.expandable(objects),
+            pod_monitors=context.pod_monitors,
+            operator_namespace=context.operator_namespace,
+            taken=self._known_as_taken(ref, objects),
+            renewal=self.renewals.turn_of(ref),
+        )
+        try:
+            return self.reconcile(desired, observed)
+        except Exception as error:
+            message = f"The operator failed on this resource, by its own fault: {type(error).__name__}: {error}"
+            raise FailedError("OperatorError", message) from error
+
+    def _known_as_taken(self, ref: ResourceRef, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
+        """Return what other people's objects there are, and forget their pods that have gone.
+
+        Other objects are forgotten when their names can be had; nobody tries to have a pod's.
+        """
+        known = self._taken.get(ref, {})
+        for key in [key for key in known if key.kind == PODS.kind]:
+            pod = objects.get(key)
+            if pod is None or pod["metadata"]["uid"] != known[key].uid:
+                del known[key]
+        return {key: item.message for key, item in known.items()}
+
+    def _confirm(self, app: Object) -> Object:
+        """Return the resource as it is now; a pass that has looked at an older one ends."""
+        metadata = app["metadata"]
+        try:
+            now: dict[str, Any] = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
+        except ApiError as error:
+            if error.not_found:
+                self.context.resources.remove(APPS, app)
+                raise StaleError("the resource is gone") from error
+            raise
+        if _identity(now) != _identity(app):
+            self.context.resources.remove(APPS, app)
+            self.context.resources.put(APPS, now)
+            raise StaleError("the resource has changed")
+        return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
+
+    def _do_unless_taken(self, ref: ResourceRef, desired: DesiredApp, app: Object, action: Action) -> bool:
+        """Carry out an action and return True, or False if the decision knew that it is about an object of somebody else.
+
+        Raises:
+            StaleError: The decision did not know.
+        """
+        taken = self._taken.setdefault(ref, {})
+        try:
+            self._do(desired, app, action)
+        except NameTakenError as error:
+            found = _Taken(action.uid if isinstance(action, Delete) else None, str(error))
+            if taken.get(error.key) == found:
+                return False
+            taken[error.key] = found
+            raise StaleError(str(error)) from error
+        if isinstance(action, Apply):
+            taken.pop(key_of(action.object), None)
+        return True
+
+    def _do(self, desired: DesiredApp, app: Object, action: Action) -> None:
+        if isinstance(action, ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup):
+            act_on_kafka(self.context, self.kafka_states, desired, action)
+            return
+        if action == SetFinalizer(present=False):
+            self._look_for_unknown(desired)
+        try:
+            self.context.executor.do(action, app)
+        except ApiError as error:
+            if isinstance(action, SetFinalizer) or not self._loses_its_namespace(app, error):
+                raise
+            log.info("%s is left to the deletion of namespace %s", description_of(action), desired.namespace)
+            if isinstance(action, Delete):
+                self._leave_to_its_namespace(desired.namespace, action.key)
+
+    def _look_for_unknown(self, desired: DesiredApp) -> None:
+        """List what a StatefulSet's controller makes, of which a watch tells late: without the finalizer nobody would delete it.
+
+        Raises:
+            StaleError: There was something that the decision did not know.
+        """
+        labels = f"{APP_LABEL}={desired.name},{SELECTOR}"
+        unknown: list[str] = []
+        for kind in (PODS, CLAIMS):
+            try:
+                found = self.context.requests.list(kind, desired.namespace, labelSelector=labels)["items"]
+            except ApiError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                continue  # the operator's rights go with the namespace, and so does what is in it
+            for item in found:
+                name = item["metadata"]["name"]
+                is_known = self.context.children.get(kind, desired.namespace, name) is not None
+                if self.context.children.put(kind, item) and not is_known:
+                    unknown.append(f"{kind.kind} {name}")
+        if unknown:
+            raise StaleError(f"a watch has not told of {', '.join(unknown)} yet")
+
+    def _leave_to_its_namespace(self, namespace: str, key: Key) -> None:
+        """Take a child for one that is deleted with its namespace. A watch may not tell of that any more.
+
+        A pod has its grace period yet, in which it writes: it is taken for gone when the watch says so, or when its time is over.
+        """
+        kind, children = kind_of(key.kind), self.context.children
+        child = children.get(kind, namespace, key.name)
+        if child is None:
+            return
+        if kind is PODS:
+            grace = child["spec"].get("terminationGracePeriodSeconds", 0)
+            children.expect_end(kind, child, timestamp(time.time() + grace))
+        else:
+            children.remove(kind, child)
+
+    def _loses_its_namespace(self, app: Object, error: ApiError) -> bool:
+        """Return whether a write was refused because the application is deleted with its namespace.
+
+        Nothing can be made in it any more, and the operator's rights in it may be gone already.
+        """
+        if error.status != FORBIDDEN or "deletionTimestamp" not in app["metadata"]:
+            return False
+        if "is being terminated" in error.message:
+            return True
+        try:
+            namespace = self.context.requests.get(NAMESPACES, None, app["metadata"]["namespace"])
+        except ApiError as unknown:
+            log.debug("%s", unknown)
+            return False
+        return "deletionTimestamp" in namespace["metadata"]
+
+    def _write_status(self, app: Object, seen: Object, decision: Decision) -> None:
+        """Write the decision's status if it differs from the one that is there.
+
+        The pass's own actions may have changed the resource since it was seen, but neither its spec nor its status.
+        """
+        assert decision.status is not None
+        if _basis(app) != _basis(seen):
+            raise StaleError("the resource has changed")
+        try:
+            write_status(self.context.requests, self.context.resources, APPS, app, decision.status)
+        except ApiError as error:
+            if error.conflict:
+                raise StaleError("the resource has changed") from error
+            if error.not_found:
+                self.context.resources.remove(APPS, app)
+                raise StaleError("the resource is gone") from error
+            raise
+
+    def _again(self, ref: ResourceRef, decision: Decision, acted: int) -> float:
+        """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
+        if not acted:
+            self._acted.pop(ref, None)
+            again = self.resync_seconds if decision.again_after is None else decision.again_after
+            return max(again, REFUSED_SECONDS) if decision.actions else again
+        times = self._acted[ref] = self._acted.get(ref, 0) + 1
+        soon = min(FIRST_FOLLOW_UP_SECONDS * 2.0 ** min(times - 1, 20), LONGEST_FOLLOW_UP_SECONDS)
+        return soon if decision.again_after is None else min(soon, decision.again_after)
+
+    def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
+        """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
+        app = self.context.resources.get(APPS, ref.namespace, ref.name)
+        if app is None:
+            return
+        status = stalled_status(desired_from(app), failure.reason, str(failure))
+        try:
+            if write_status(self.context.requests, self.context.resources, APPS, app, status):
+                self.context.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
+        except (ApiError, NotAllowedToWriteError) as error:
+            log.error("%s: the status could not be written, so it does not tell of this: %s", ref, error)  # noqa: TRY400
+
+    def _forget(self, ref: ResourceRef) -> None:
+        self._acted.pop(ref, None)
+        self._taken.pop(ref, None)
+        self.renewals.tell(ref, None)
+        self.kafka_states.forget(ref)
+        self.context.kafka.forget(ref)
+
+
+def act_on_kafka(context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: Any) -> None:
+    """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
+
+    It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.
+    """
+    context.requests.check_may_write()
+    give_up_when(lambda: not context.requests.may_write)
+    try:
+        context.kafka.act(app, action)
+    finally:
+        give_up_when(lambda: False)
+        kafka_states.changed(ResourceRef(APPS.kind, app.namespace, app.name))
+
+
+class _RefusedActionsError(FailedError):
+    """Actions were refused, and the status tells of it."""
+
+    def __init__(self, refusals: Sequence[Refusal], again_after: float | None) -> None:
+        messages = dict.fromkeys(item.message for item in refusals)
+        super().__init__(refusals[0].reason, "; ".join(messages), again_after)
+
+
+def _lasting(error: Exception, failures: int) -> FailedError:
+    """Return what an error means that does not pass by itself.
+
+    Raises:
+        TransientError: It may yet.
+    """
+    if isinstance(error, TransientError):
+        raise error
+    failure = failure_of(error)
+    if isinstance(failure, FailedError):
+        return failure
+    if isinstance(error, NotAllowedToWriteError) or failures < TRANSIENT_FAILURES:
+        raise failure from error
+    return FailedError("ActionFailed", str(failure))
+
+
+def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
+    """Return why an action is not carried out.
+
+    Raises:
+        TransientError: The reason may pass by itself.
+    """
+    failure = _lasting(error, failures)
+    match error:
+        case ApiError() if failure.reason == "RefusedByApiServer":
+            why = (error.message or error.reason).rstrip(".")
+            remedy = (
+                "Change what refuses it (a quota, an admission policy, the operator's role), or what the spec says of it: "
+                "it is tried again."
+            )
+            return Refusal(
+                action, failure.reason, f"{description_of(action)}: the API server refuses it: {why}. {remedy}"
+            )
+    return Refusal(action, failure.reason, f"{description_of(action)}: {failure}")
+
+
+def _basis(app: Object) -> tuple[Any, ...]:
+    """Return what a status is derived from: the spec, by its generation, and the status before."""
+    return app["metadata"].get("generation"), app.get("status") or {}
+
+
+def _identity(app: Object) -> tuple[Any, ...]:
+    metadata = app["metadata"]
+    return (
+        metadata["uid"],
+        *_basis(app),
+        metadata.get("deletionTimestamp"),
+        tuple(metadata.get("finalizers") or ()),
+        metadata.get("annotations") or {},
+    )

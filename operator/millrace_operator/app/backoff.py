@@ -1,0 +1,78 @@
+"""When a resource is worked on again after a failure, and what kinds of failures there are.
+
+A pass fails because of something that may go away by itself (`TransientError`), or because of something that somebody has to fix
+(`FailedError`). Either way its resource waits, longer with every failure in a row; `queue` does the waiting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from millrace.errors import StreamsError, StreamsTimeoutError
+from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
+
+STALE_SECONDS: Final = 0.5
+"""After what time to look again when the pass acted on something that has changed meanwhile."""
+TRANSIENT_FAILURES: Final = 4
+"""How often in a row something may fail that may go away by itself, before the user is told."""
+FIRST_FOLLOW_UP_SECONDS: Final = 0.05
+"""How soon a pass that has acted is followed by another, at first."""
+LONGEST_FOLLOW_UP_SECONDS: Final = 5.0
+REFUSED_SECONDS: Final = 5.0
+"""How soon something that was refused is tried again at the earliest, when everything else goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long a key waits after failures: exponentially longer, with jitter so that many do not return together."""
+
+    first_seconds: float = 0.5
+    most_seconds: float = 120.0
+    jitter: float = 0.2
+    """Which part of the delay may be added to it at random."""
+
+    def seconds(self, failures: int, chance: float) -> float:
+        """Return the delay.
+
+        Args:
+            failures: How often the key has failed in a row, at least 1.
+            chance: A random number from 0 to 1.
+        """
+        delay = self.first_seconds * 2.0 ** min(failures - 1, 30)
+        return min(delay, self.most_seconds) * (1 + self.jitter * chance)
+
+
+class TransientError(Exception):
+    """A pass failed by what may pass by itself."""
+
+
+class FailedError(Exception):
+    """A pass failed by what its user, or Millrace's developers, must mend.
+
+    Args:
+        reason: In one CamelCase word.
+        message: In words.
+        again_after: Seconds after which to make another, where only something minor failed; None for later and later.
+    """
+
+    def __init__(self, reason: str, message: str, again_after: float | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.again_after = again_after
+
+
+def failure_of(error: Exception) -> TransientError | FailedError:
+    """Return what an error means for the pass that met it."""
+    match error:
+        case FailedError() | TransientError():
+            return error
+        case ApiError(status=status) if status in {0, 409, 429} or status >= 500:
+            return TransientError(str(error))
+        case ApiError():
+            return FailedError("RefusedByApiServer", str(error))
+        case NotAllowedToWriteError() | StreamsTimeoutError():
+            return TransientError(str(error))
+        case StreamsError():
+            return FailedError("RefusedByKafka", str(error))
+    return FailedError("OperatorError", f"The operator failed by its own fault: {type(error).__name__}: {error}")

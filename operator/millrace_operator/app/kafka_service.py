@@ -1,0 +1,203 @@
+"""Joins the hands on Kafka to the cluster: which plan is looked for, and where an application's credentials come from.
+
+Secrets are read by name, never listed, and kept in memory for a while: clients read what rotates anew when brokers refuse it.
+
+A namespace that is deleted loses its Secrets and ConfigMaps in no order, while the deletion of its applications still needs
+them. So what was read from them is kept in memory until the application is gone; topics stand in its status, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import ValidationError
+
+from millrace.errors import ConfigError
+from millrace.manifest import StreamsApp, check
+from millrace.plan import reset
+from millrace.plan.model import TopologyPlan
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, SECRETS
+from millrace_operator.cluster.requests import ApiError, Requests
+from millrace_operator.kafka.client_config import Credentials, needed_secrets
+from millrace_operator.kafka.clusters import KafkaClusters
+from millrace_operator.model import DesiredApp, KafkaAction, KafkaState, Key, Object, ResourceRef
+from millrace_operator.reconcile.revisions import revision_of
+from millrace_operator.reconcile.topics import internal_topics
+from millrace_operator.resets.reconciler import ResetQuestion
+
+_SECRETS_KEPT_SECONDS: Final = 600.0
+_RETRY_SECRETS_SECONDS: Final = 15.0
+_DOUBTFUL: Final = frozenset(
+    {"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration", "TokenEndpointNotAllowed"}
+)
+"""Reasons that may go away with a Secret's newer content."""
+
+Data = Mapping[str, bytes]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Kept:
+    credentials: Credentials
+    secrets: tuple[str, ...]
+    read_at: float
+    last_good: Credentials | None = None
+    """Those that were complete last, for the deletion."""
+
+
+class KafkaService:
+    """The hands on Kafka for all applications; safe to use from several threads.
+
+    Args:
+        requests: How to reach the API server.
+        clusters: The brokers.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(
+        self, requests: Requests, clusters: KafkaClusters, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._requests = requests
+        self._clusters = clusters
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: dict[ResourceRef, _Kept] = {}
+        self._uids: dict[ResourceRef, str] = {}
+        self._internal: dict[ResourceRef, frozenset[str]] = {}
+        self._doubtful: set[ResourceRef] = set()
+
+    def observe(self, desired: DesiredApp, objects: Mapping[Key, Object]) -> KafkaState:
+        """Return what an application's brokers say; never raises."""
+        app = manifest_of(desired)
+        if app is None:
+            return KafkaState(error="the manifest has problems", reason="Unknown")
+        ref = _ref(desired)
+        try:
+            credentials = self._credentials(ref, app, deleting=desired.deleting)
+        except ApiError as error:
+            return KafkaState(error=f"The credentials could not be read: {error}", reason="SecretMissing")
+        plans = plans_of(desired, objects)
+        internal = self._internal_topics(ref, desired, plans)
+        state = self._clusters.observe(app, credentials, *plans, internal_topics=internal)
+        with self._lock:
+            self._uids[ref] = desired.uid
+            (self._doubtful.add if state.reason in _DOUBTFUL else self._doubtful.discard)(ref)
+        return state
+
+    def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.ObservedApplication:
+        """Return what the brokers say that must be known for a reset.
+
+        Raises:
+            StreamsError: They do not tell.
+            ApiError: The credentials could not be read.
+        """
+        app = manifest_of(desired)
+        if app is None:
+            raise ConfigError("the manifest of the StreamsApp has problems")
+        credentials = self._credentials(_ref(desired), app)
+        return self._clusters.observe_for_reset(app, credentials, question.plan, question.target, question.inputs)
+
+    def act(self, desired: DesiredApp, action: KafkaAction) -> None:
+        """Carry out an action on an application's topics or group.
+
+        Raises:
+            StreamsError: It could not be done.
+            ApiError: The credentials could not be read.
+        """
+        app = manifest_of(desired)
+        if app is not None:
+            self._clusters.act(app, self._credentials(_ref(desired), app, deleting=desired.deleting), action)
+
+    def forget(self, ref: ResourceRef) -> None:
+        """Close what was kept for an application that is gone."""
+        with self._lock:
+            self._kept.pop(ref, None)
+            self._doubtful.discard(ref)
+            self._internal.pop(ref, None)
+            uid = self._uids.pop(ref, None)
+        if uid is not None:
+            self._clusters.forget(uid)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._clusters.close()
+
+    def _internal_topics(self, ref: ResourceRef, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
+        """Return what Purge has to delete: the internal topics of the status and of all plans, also of those seen before."""
+        listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
+        named = {name for plan in plans for name in internal_topics(plan)}
+        with self._lock:
+            before = self._internal.get(ref, frozenset()) if self._uids.get(ref) == desired.uid else frozenset()
+            known = self._internal[ref] = before.union(listed, named)
+        return known if desired.deleting else frozenset(listed)
+
+    def _credentials(self, ref: ResourceRef, app: StreamsApp, *, deleting: bool = False) -> Credentials:
+        secrets = needed_secrets(app.spec)
+        with self._lock:
+            kept = self._kept.get(ref)
+            age = _RETRY_SECRETS_SECONDS if ref in self._doubtful else _SECRETS_KEPT_SECONDS
+        if kept is not None and kept.secrets == secrets and (not secrets or self._clock() - kept.read_at < age):
+            return kept.credentials
+        try:
+            found = {name: self._secret(ref.namespace, name) for name in secrets}
+            credentials = Credentials.of(app.spec, found)
+        except ApiError:
+            if not deleting or kept is None or kept.last_good is None:
+                raise
+            credentials = kept.last_good
+        last_good = credentials if credentials.problem is None else None if kept is None else kept.last_good
+        if deleting and last_good is not None:
+            credentials = last_good
+        with self._lock:
+            self._kept[ref] = _Kept(credentials, secrets, self._clock(), last_good)
+        return credentials
+
+    def _secret(self, namespace: str, name: str) -> Data | None:
+        try:
+            secret = self._requests.get(SECRETS, namespace, name)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        return {key: _decoded(value) for key, value in (secret.get("data") or {}).items()}
+
+
+def manifest_of(desired: DesiredApp) -> StreamsApp | None:
+    """Return what is desired as a model, or None if its spec breaks a rule."""
+    metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
+    manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
+    return check(manifest, StreamsApp)[0]
+
+
+def plans_of(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
+    """Return the plans of all revisions that are kept, the wanted one's first."""
+    wanted = naming.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
+    kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
+    plans = (_plan(objects[Key(CONFIG_MAPS.kind, name)]) for _, name in kept)
+    return [plan for plan in plans if plan is not None]
+
+
+def _plan(config_map: Object) -> TopologyPlan | None:
+    text = (config_map.get("data") or {}).get(PLAN_KEY)
+    try:
+        return None if text is None else TopologyPlan.from_json(text)
+    except ValidationError:
+        return None
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value)
+    except binascii.Error:
+        return b""
+
+
+def _ref(desired: DesiredApp) -> ResourceRef:
+    return ResourceRef(APPS.kind, desired.namespace, desired.name)

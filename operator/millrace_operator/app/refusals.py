@@ -1,0 +1,233 @@
+"""What a resource's user is told when a pass over it fails, or when some of what it came to is refused.
+
+A pass always ends in a status that is true of this generation: what was observed, and in `Stalled` what was refused and why. An
+action that others rest on stops those after it. One that nothing rests on (a PodDisruptionBudget, or the word to a pod that it is
+to drain) stops none: pods are rolled, scaled and brought back without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final
+
+from millrace.manifest.status import Condition, ConditionType, StreamsAppStatus
+from millrace_operator.model import (
+    Action,
+    Apply,
+    Decision,
+    Delete,
+    DeleteGroup,
+    DeleteTopics,
+    DesiredApp,
+    DrainPod,
+    ProvisionTopics,
+    Release,
+    RemoveMembers,
+    ResizeClaim,
+    SetFinalizer,
+)
+from millrace_operator.reconcile.conditions import why_nothing_runs
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.status import transitions
+
+LONGEST_MESSAGE: Final = 2000
+_SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
+"""Kinds of children without which pods run all the same."""
+_GARBAGE: Final = frozenset({"ConfigMap", "Job"})
+"""Kinds that only take up room where they are no longer wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An action that was not carried out, and will not be until somebody does something."""
+
+    action: Action
+    reason: str
+    """In one CamelCase word; one of those that `Stalled` may have."""
+    message: str
+    """Which object, who refuses it and why, and what to do."""
+
+    @property
+    def stops_the_rest(self) -> bool:
+        """Whether the actions after this one may rest on it.
+
+        Nothing rests on a plan Job in the same pass: until there is a plan, a pass is about what runs already. Pods and claims
+        are deleted each for itself. A pod that cannot be told to drain is removed later without that.
+        """
+        match self.action:
+            case Apply(obj):
+                return obj["kind"] not in {*_SUPPORTING, "Job"}
+            case Delete(key):
+                return key.kind == "StatefulSet"
+            case ResizeClaim() | DrainPod():
+                return False
+        return True
+
+    @property
+    def is_minor(self) -> bool:
+        """Whether the application can come to be as the spec wants it, but for the very object."""
+        match self.action:
+            case Apply(obj):
+                return obj["kind"] in _SUPPORTING
+            case Delete(key):
+                return key.kind in _SUPPORTING | _GARBAGE
+            case DrainPod():
+                return True
+        return False
+
+
+def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None]) -> Sequence[Refusal]:
+    """Carry out actions in their order, as far as refusals of earlier ones allow, and return the refusals.
+
+    Args:
+        actions: What is to be done.
+        do: Does an action, or returns why it is refused.
+    """
+    refusals: list[Refusal] = []
+    for action in actions:
+        if refusals and action == SetFinalizer(present=False):
+            break  # the resource must outlive what is yet to be deleted
+        refusal = do(action)
+        if refusal is not None:
+            refusals.append(refusal)
+            if refusal.stops_the_rest:
+                break
+    return refusals
+
+
+def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Refusal]) -> Decision:
+    """Return a decision whose status and events tell what was refused, and nothing that was therefore not done.
+
+    Args:
+        desired: The resource that was decided about.
+        decision: The decision, of which nothing is told yet.
+        refusals: What was refused, at least one.
+    """
+    old = desired.status or StreamsAppStatus()
+    status = old if decision.status is None else decision.status
+    first = next((item for item in refusals if not item.is_minor), refusals[0])
+    messages = list(dict.fromkeys([first.message, *(item.message for item in refusals)]))
+    minor, known = first.is_minor, condition_of(status, "Stalled")
+    reason: str = first.reason
+    if known is not None and known.status == "True":  # what holds the application up is said first
+        reason, messages = (known.reason, [known.message, *messages]) if minor else (reason, [*messages, known.message])
+    if _leaves_pods_as_they_were(decision.actions, refusals):
+        status = _without_what_was_not_done(old, status)
+    told = _stalled(desired, status, reason, "\n".join(messages), goes_on=minor)
+    derived = set() if decision.status is None else set(transitions(desired.status, decision.status))
+    own = tuple(event for event in decision.events if event not in derived)
+    return replace(decision, status=told, events=(*(own if minor else ()), *transitions(desired.status, told)))
+
+
+def stalled_status(desired: DesiredApp, reason: str, message: str) -> StreamsAppStatus:
+    """Return the last status with `Stalled=True`, for a pass that came to no decision: what it saw last is all there is."""
+    return _stalled(desired, desired.status or StreamsAppStatus(), reason, message, goes_on=False)
+
+
+def condition_of(status: StreamsAppStatus, kind: ConditionType) -> Condition | None:
+    """Return a condition of a status."""
+    return next((item for item in status.conditions if item.type == kind), None)
+
+
+def description_of(action: Action) -> str:
+    """Return an action in a few words, without what it writes."""
+    match action:
+        case _ if hasattr(action, "object"):
+            return f"Apply {action.object['kind']} {action.object['metadata']['name']}"
+        case Delete(key) | Release(key):
+            return f"{type(action).__name__} {key.kind} {key.name}"
+        case DrainPod(name):
+            return f"Annotate Pod {name} so that it drains"
+        case ResizeClaim(name, _, size):
+            return f"Resize PersistentVolumeClaim {name} to {size}"
+        case SetFinalizer(present):
+            return "Set the finalizer" if present else "Remove the finalizer"
+        case ProvisionTopics(_, names):
+            return f"Create topics {', '.join(names)}"
+        case DeleteTopics(names):
+            return f"Delete topics {', '.join(names)}"
+        case RemoveMembers(names):
+            return f"Remove members {', '.join(names)}"
+        case DeleteGroup():
+            return "Delete the consumer group"
+
+
+def _leaves_pods_as_they_were(actions: Sequence[Action], refusals: Iterable[Refusal]) -> bool:
+    """Return whether something was not done that brings pods to another revision: what was refused, or comes after it."""
+    first = min((actions.index(item.action) for item in refusals if item.stops_the_rest), default=len(actions))
+    return any(_brings_pods(action) for action in actions[first:])
+
+
+def _brings_pods(action: Action) -> bool:
+    match action:
+        case Apply(obj):
+            return obj["kind"] in {"ConfigMap", "StatefulSet"}
+        case Delete(key):
+            return key.kind == "StatefulSet"
+    return isinstance(action, ProvisionTopics)
+
+
+def _without_what_was_not_done(old: StreamsAppStatus, new: StreamsAppStatus) -> StreamsAppStatus:
+    """Return the new status with the old one's word on what the rest of the actions would have made true.
+
+    Which revision is stable is none of it: that was seen of the pods.
+    """
+    before = condition_of(old, "RolledBack")
+    conditions = (item for item in new.conditions if item.type != "RolledBack")
+    kept = tuple(conditions) if before is None else (*conditions, before)
+    done = {"current_revision": old.current_revision, "conditions": kept}
+    return new.model_copy(update=done)
+
+
+def _stalled(
+    desired: DesiredApp, status: StreamsAppStatus, reason: str, message: str, *, goes_on: bool
+) -> StreamsAppStatus:
+    """Return a status with `Stalled=True`.
+
+    `Reconciling` ends, so that nobody waits for what does not come, unless all else goes on.
+    """
+    reconciling = condition_of(status, "Reconciling")
+    at_work = goes_on and reconciling is not None and reconciling.status == "True"
+    told = [_condition(desired, "Stalled", "True", reason, message)]
+    if not at_work:
+        told.append(
+            _condition(
+                desired, "Reconciling", "False", ConditionReason.HELD_BACK, REASONS[ConditionReason.HELD_BACK].meaning
+            )
+        )
+    made = {item.type: item for item in told}
+    kept = {item.type: item for item in status.conditions}
+    ready = kept.get("Ready")
+    if ready is not None and ready.reason == ConditionReason.NOTHING_RUNS:
+        why = why_nothing_runs({item.type: (item.status, item.message) for item in (kept | made).values()})
+        made["Ready"] = ready.model_copy(update={"message": why[:LONGEST_MESSAGE]})
+    state = "Deleting" if desired.deleting else status.lifecycle_state if at_work else "Blocked"
+    return status.model_copy(
+        update={
+            "observed_generation": desired.generation,
+            "lifecycle_state": state,
+            "conditions": tuple((kept | made).values()),
+        }
+    )
+
+
+def _condition(desired: DesiredApp, kind: ConditionType, status: str, reason: str, message: str) -> Condition:
+    known = condition_of(desired.status or StreamsAppStatus(), kind)
+    since = known.last_transition_time if known is not None and known.status == status else _now()
+    return Condition.model_validate(
+        {
+            "type": kind,
+            "status": status,
+            "reason": reason,
+            "message": message[:LONGEST_MESSAGE],
+            "last_transition_time": since,
+            "observed_generation": desired.generation,
+        }
+    )
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,199 @@
+"""Asks pods how they do: the runtime's own HTTP endpoints.
+
+A pod that does not answer is left out: it may be starting, restoring or gone, which its own state in the API tells. A pod runs
+its user's code, so nothing that it does may hold the operator up: all pods of an application are asked at once within one
+deadline, however slowly they answer, answers larger than any real one are cut off, and pods that are late again and again are
+asked less often. An address may be another pod's by now: an answer that names another pod is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import aiohttp
+
+from millrace_operator.children.naming import HTTP_PORT
+from millrace_operator.model import InstanceStatus, Object
+
+_CONNECT_SECONDS: Final = 1.0
+_DEADLINE_SECONDS: Final = 3.0
+_LARGEST_ANSWER: Final = 4 << 20
+_LARGEST_ANSWERS: Final = 32 << 20
+"""Of all pods of an application together."""
+_MOST_AT_ONCE: Final = 64
+_LATE_SECONDS: Final = 5.0
+"""For how long a pod that was late twice in a row is not asked; with every further time it is twice as long."""
+_LONGEST_LATE_SECONDS: Final = 60.0
+_MOST_LATE: Final = 10_000
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """How often in a row a pod has not answered within the deadline, and until when it is not asked."""
+
+    times: int
+    until: float
+
+
+class InstanceStatusClient:
+    """Talks to pods; safe to use from several threads.
+
+    Args:
+        port: The port of the runtime's endpoints.
+        clock: Seconds that only go forward.
+    """
+
+    def __init__(self, port: int = HTTP_PORT, clock: Callable[[], float] = time.monotonic) -> None:
+        self._port = port
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._late: dict[str, _Late] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="instances", daemon=True)
+        self._thread.start()
+
+    def ask(self, pods: Iterable[Object]) -> dict[str, InstanceStatus]:
+        """Return what the pods say of themselves, by name; those that do not answer are left out."""
+        asked = {str(pod["metadata"]["name"]): pod for pod in pods if is_asked(pod) and self._is_due(pod)}
+        if not asked:
+            return {}
+        addresses = {name: str(pod["status"]["podIP"]) for name, pod in asked.items()}
+        answers = asyncio.run_coroutine_threadsafe(self._get_all(addresses), self._loop).result()
+        for name, pod in asked.items():
+            self._note(pod, late=name not in answers)
+        told = {name: _told(asked[name], data) for name, data in answers.items()}
+        return {name: item for name, item in told.items() if item is not None}
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _get_all(self, addresses: Mapping[str, str]) -> dict[str, bytes]:
+        """Return what pods answer within the deadline, by name: nothing for those that do not, or not so that it can be read."""
+        answers: dict[str, bytes] = {}
+        room = _LARGEST_ANSWERS
+        turns = asyncio.Semaphore(_MOST_AT_ONCE)
+        timeout = aiohttp.ClientTimeout(total=_DEADLINE_SECONDS, sock_connect=_CONNECT_SECONDS)
+
+        async def get(name: str, address: str) -> None:
+            nonlocal room
+            data = b""
+            async with turns:
+                try:
+                    async with http.get(self._url(address, "status"), allow_redirects=False) as response:
+                        async for part in response.content.iter_any():
+                            data, room = data + part, room - len(part)
+                            if len(data) > _LARGEST_ANSWER or room < 0:
+                                return
+                except TimeoutError:
+                    return
+                except (aiohttp.ClientError, OSError, ValueError):
+                    data = b""
+            answers[name] = data if data and response.status == 200 else b""
+
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            timeout=timeout,
+        ) as http:
+            tasks = [asyncio.create_task(get(name, address)) for name, address in addresses.items()]
+            _, late = await asyncio.wait(tasks, timeout=_DEADLINE_SECONDS)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return answers
+
+    def _is_due(self, pod: Object) -> bool:
+        late = self._late.get(_uid(pod))
+        return late is None or self._clock() >= late.until
+
+    def _note(self, pod: Object, *, late: bool) -> None:
+        with self._lock:
+            before = self._late.pop(_uid(pod), None)
+            if not late:
+                return
+            if len(self._late) >= _MOST_LATE:
+                self._late.clear()
+            times = 1 if before is None else before.times + 1
+            pause = min(_LATE_SECONDS * 2.0 ** min(times - 2, 10), _LONGEST_LATE_SECONDS) if times > 1 else 0.0
+            self._late[_uid(pod)] = _Late(times, self._clock() + pause)
+
+    def _url(self, address: str, path: str) -> str:
+        host = f"[{address}]" if ":" in address else address
+        return f"http://{host}:{self._port}/{path}"
+
+
+def is_asked(pod: Object) -> bool:
+    """Return whether a pod runs the application and can be asked."""
+    labels = pod["metadata"].get("labels") or {}
+    status = pod.get("status") or {}
+    of_runtime = labels.get("app.kubernetes.io/component") == "runtime"
+    return of_runtime and status.get("phase") == "Running" and bool(status.get("podIP"))
+
+
+def _uid(pod: Object) -> str:
+    return str(pod["metadata"].get("uid", ""))
+
+
+def _told(pod: Object, data: bytes) -> InstanceStatus | None:
+    """Return what a pod's answer says; None if it says nothing, or is another pod's."""
+    try:
+        status = json.loads(data)
+        told = instance_status_from(status)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    of_another = status.get("pod_uid") not in {None, "", _uid(pod)}
+    return None if of_another else told
+
+
+def instance_status_from(status: Mapping[str, Any]) -> InstanceStatus:
+    """Return what a `/status` answer says, whatever version of the runtime it comes from.
+
+    Raises:
+        ValueError: It is not such an answer.
+        TypeError: As above.
+    """
+    if not isinstance(status, Mapping) or not isinstance(status.get("state"), str):
+        raise ValueError("not a status")  # noqa: TRY004 - what is wrong is the answer, not the call
+    tasks, restoration = _part(status, "task_counts"), _part(status, "restoration")
+    processing = _part(status, "processing")
+    listed = status.get("tasks")
+    states = [task.get("state") for task in listed if isinstance(task, Mapping)] if isinstance(listed, list) else []
+    restoring = int(tasks.get("restoring") or 0)
+    return InstanceStatus(
+        state=status["state"],
+        error=None if status.get("error") is None else str(status["error"]),
+        topology_hash=_optional(str, status.get("topology_hash") or None),
+        ready=status["state"] == "RUNNING" and not restoring and all(state == "RUNNING" for state in states),
+        active=int(tasks.get("active") or 0),
+        standby=int(tasks.get("standby") or 0),
+        warmup=int(tasks.get("warmup") or 0),
+        restoring=restoring,
+        remaining_records=_optional(int, restoration.get("remaining_records", 0)),
+        eta_seconds=_optional(float, restoration.get("eta_seconds")),
+        lag=_optional(int, _part(status, "lag").get("total")),
+        records_per_second=_optional(float, processing.get("records_per_second")),
+        busy_ratio=_optional(float, processing.get("busy_ratio")),
+        storage_used_percent=_optional(float, _part(status, "storage").get("used_percent")),
+        credentials_stale=bool(status.get("credentials_stale")),
+        rebalances=int(_part(status, "group").get("rebalances") or 0),
+    )
+
+
+def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = status.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _optional(kind: Callable[[Any], _T], value: Any) -> _T | None:
+    return None if value is None else kind(value)

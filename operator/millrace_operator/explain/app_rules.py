@@ -1,0 +1,226 @@
+"""What the resource itself tells: its spec, its status, and above all its conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from millrace_operator.explain.facts import Facts, Object
+from millrace_operator.explain.findings import Finding, Severity, age
+from millrace_operator.reconcile.reasons import REASONS
+
+_OPERATOR_ANSWERS_WITHIN_SECONDS: Final = 60
+_LOOK: Final = "Look at "
+_WAITING_IS_LONG_AFTER_SECONDS: Final = 3600
+
+_BAD: Final = (
+    ("Stalled", "True", Severity.BLOCKING),
+    ("BrokersReachable", "False", Severity.BLOCKING),
+    ("TopologyCompatible", "False", Severity.BLOCKING),
+    ("TopicsReady", "False", Severity.BLOCKING),
+    ("StorageHealthy", "False", Severity.PROBLEM),
+    ("RolledBack", "True", Severity.PROBLEM),
+    ("Ready", "False", Severity.WAITING),
+)
+"""Conditions, the status that is bad, and how bad it is; in the order of causes."""
+_PASSES: Final = frozenset(
+    {"TopicsBeingCreated", "Planning", "PlanPending", "VolumePending", "PodsNotReady", "Deleting"}
+)
+_ABOUT_PODS: Final = frozenset({"StartFailed", "UpgradeFailed"})
+"""Reasons that the pods' own findings tell more about."""
+_HARMLESS: Final = frozenset({"TopicDiffers", "NeedsResetIgnored"})
+
+
+def app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
+    """Return the rules that come before those for pods, in the order of causes."""
+    return (
+        _deletion,
+        _operator_is_away,
+        _pause,
+        _suspension,
+        _no_replicas,
+        _causes,
+    )
+
+
+def later_app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
+    """Return the rules that come after those for pods: what follows from pods that fail, and what is good to know."""
+    return (_consequences, _restoration, _lag, _idle_replicas, _unreadable)
+
+
+def _deletion(facts: Facts) -> Iterator[Finding]:
+    since = facts.app["metadata"].get("deletionTimestamp")
+    if since is None:
+        return
+    seconds = facts.age_seconds(since)
+    what = f"The application is being deleted, for {age(seconds)} now."
+    if seconds <= _OPERATOR_ANSWERS_WITHIN_SECONDS * 5:
+        yield Finding(Severity.WANTED, _subject(facts), what)
+        return
+    yield Finding(
+        Severity.WANTED,
+        _subject(facts),
+        what,
+        "See that the operator runs: it deletes what deletionPolicy says and then takes its finalizer off.",
+    )
+
+
+def _operator_is_away(facts: Facts) -> Iterator[Finding]:
+    metadata = facts.app["metadata"]
+    seen = facts.status.get("observedGeneration")
+    remedy = (
+        "See that the operator runs and watches this namespace: `kubectl get deployments -A -l "
+        "app.kubernetes.io/name=millrace-operator`, then its log."
+    )
+    if seen is None:
+        waited = facts.age_seconds(metadata.get("creationTimestamp"))
+        what = f"The operator has not looked at the application, which was created {age(waited)} ago."
+    elif seen < metadata.get("generation", 0):
+        waited = facts.age_seconds(_last_change_of_spec(metadata))
+        what = f"The operator has not seen the last change of the manifest, {age(waited)} ago."
+    else:
+        return
+    if waited > _OPERATOR_ANSWERS_WITHIN_SECONDS:
+        yield Finding(Severity.BLOCKING, _subject(facts), what, remedy)
+    else:
+        yield Finding(Severity.WAITING, _subject(facts), what)
+
+
+def _last_change_of_spec(metadata: Object) -> str | None:
+    times = [
+        str(item["time"])
+        for item in metadata.get("managedFields", ())
+        if "time" in item and item.get("subresource") != "status"
+    ]
+    return max(times, default=metadata.get("creationTimestamp"))
+
+
+def _pause(facts: Facts) -> Iterator[Finding]:
+    condition = facts.condition("ReconciliationPaused")
+    if condition is not None and condition["status"] == "True":
+        yield _of_condition(condition, facts, Severity.NOTE)
+
+
+def _suspension(facts: Facts) -> Iterator[Finding]:
+    if facts.spec.get("state") == "suspended":
+        yield Finding(
+            Severity.WANTED, _subject(facts), "The application is suspended (spec.state).", "Set spec.state to running."
+        )
+
+
+def _no_replicas(facts: Facts) -> Iterator[Finding]:
+    if facts.replicas == 0:
+        yield Finding(
+            Severity.WANTED,
+            _subject(facts),
+            "No replicas are wanted (spec.replicas is 0).",
+            "Set spec.replicas to 1 or more.",
+        )
+
+
+def _causes(facts: Facts) -> Iterator[Finding]:
+    return _conditions(facts, of_pods=False)
+
+
+def _consequences(facts: Facts) -> Iterator[Finding]:
+    return _conditions(facts, of_pods=True)
+
+
+def _conditions(facts: Facts, *, of_pods: bool) -> Iterator[Finding]:
+    stopped = facts.spec.get("state") == "suspended" or facts.replicas == 0
+    processes = facts.processes
+    for kind, bad, severity in _BAD:
+        condition = facts.condition(kind)
+        if condition is None or condition["status"] != bad or (kind == "Ready" and stopped):
+            continue
+        reason = condition["reason"]
+        if (reason in _ABOUT_PODS) is not of_pods:
+            continue
+        if reason in _PASSES:
+            yield _of_condition(condition, facts, Severity.WAITING)
+        elif reason in _HARMLESS or (severity is Severity.BLOCKING and processes):
+            yield _of_condition(condition, facts, Severity.PROBLEM)
+        else:
+            yield _of_condition(condition, facts, severity)
+
+
+def _of_condition(condition: Object, facts: Facts, severity: Severity) -> Finding:
+    known = REASONS.get(condition["reason"])
+    remedy = known.remedy if known is not None else ""
+    since = age(facts.age_seconds(condition.get("lastTransitionTime")))
+    message = condition["message"] or (known.meaning if known is not None else condition["reason"])
+    return Finding(
+        severity,
+        f"{condition['type']}={condition['status']}, {condition['reason']}",
+        f"{message} (for {since})",
+        remedy,
+        points_elsewhere=remedy.startswith(_LOOK) or condition["type"] == "Ready",
+    )
+
+
+def _restoration(facts: Facts) -> Iterator[Finding]:
+    condition = facts.condition("StateRestored")
+    if condition is None or condition["status"] != "False":
+        return
+    restoration = facts.status.get("restoration") or {}
+    left, eta = restoration.get("remainingRecords"), restoration.get("etaSeconds")
+    tasks = (facts.status.get("tasks") or {}).get("restoring")
+    what = f"{'Tasks' if tasks is None else f'{tasks} tasks'} restore their state before they process"
+    what += "" if left is None else f"; {left:,} changelog records are left"
+    what += "." if eta is None else f", about {age(eta)}."
+    since = facts.age_seconds(condition.get("lastTransitionTime"))
+    long = since > _WAITING_IS_LONG_AFTER_SECONDS
+    remedy = f"It has taken {age(since)}: see that the brokers and the volumes are not at their limits." if long else ""
+    yield Finding(Severity.WAITING, "StateRestored=False", what, remedy)
+
+
+def _lag(facts: Facts) -> Iterator[Finding]:
+    lag = facts.status.get("lag") or {}
+    total = lag.get("total")
+    if total is None or not facts.processes:
+        return
+    if total == 0:
+        yield Finding(
+            Severity.NOTE,
+            "Lag",
+            "Everything that the input topics hold is processed: what is missing has not been written to them.",
+        )
+    elif lag.get("trend") == "Growing":
+        tasks = (facts.status.get("topology") or {}).get("tasks")
+        workers = facts.replicas * int(facts.spec.get("threads", 1))
+        more = tasks is None or workers < tasks
+        yield Finding(
+            Severity.PROBLEM,
+            "Lag",
+            f"{total:,} records of the input wait, and they become more.",
+            "Raise spec.replicas or spec.threads."
+            if more
+            else f"All {tasks} tasks have a thread of their own: more replicas do not help, faster code or more partitions do.",
+        )
+    else:
+        yield Finding(Severity.NOTE, "Lag", f"{total:,} records of the input wait.")
+
+
+def _idle_replicas(facts: Facts) -> Iterator[Finding]:
+    tasks = (facts.status.get("topology") or {}).get("tasks")
+    if tasks is not None and facts.replicas > max(tasks, 1):
+        yield Finding(
+            Severity.NOTE,
+            _subject(facts),
+            f"There are {facts.replicas} replicas but only {tasks} tasks: {facts.replicas - tasks} replicas have nothing to do.",
+            f"Set spec.replicas to {tasks} or less.",
+        )
+
+
+def _unreadable(facts: Facts) -> Iterator[Finding]:
+    for what in facts.unreadable:
+        yield Finding(
+            Severity.NOTE,
+            "kubectl's user",
+            f"You may not list {what}, so they were not looked at.",
+            "Ask for the role `view`.",
+        )
+
+
+def _subject(facts: Facts) -> str:
+    return f"StreamsApp {facts.name}"

@@ -1,0 +1,111 @@
+"""Explains an application: every rule looks at the facts by itself, and their findings are put into the order of causes.
+
+The order of the rules is the order of causes: earlier findings explain later ones (brokers that do not answer keep
+pods from being ready), so within one severity the first finding is the one to fix first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from millrace_operator.explain.app_rules import app_rules, later_app_rules
+from millrace_operator.explain.facts import Facts
+from millrace_operator.explain.findings import Finding, Severity
+from millrace_operator.explain.pod_rules import pod_rules
+
+Rule = Callable[[Facts], Iterator[Finding]]
+_ORDER: Final = {severity: number for number, severity in enumerate(Severity)}
+
+
+class ProcessingState(StrEnum):
+    """The answer in short."""
+
+    PROCESSING = "processing"
+    PROCESSING_WITH_PROBLEMS = "processing, with problems"
+    WAITING = "not processing yet"
+    STOPPED = "not processing, as the manifest says"
+    NOT_PROCESSING = "not processing"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An application's explanation."""
+
+    namespace: str
+    name: str
+    verdict: ProcessingState
+    findings: tuple[Finding, ...] = ()
+    """The most likely cause first."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able data."""
+        findings = [{k: v for k, v in asdict(finding).items() if k != "points_elsewhere"} for finding in self.findings]
+        return {"namespace": self.namespace, "name": self.name, "verdict": self.verdict, "findings": findings}
+
+
+def explain(facts: Facts) -> Explanation:
+    """Say why an application does not process, or that it does.
+
+    Args:
+        facts: What there is of it.
+    """
+    found = [finding for rule in (*app_rules(), *pod_rules(), *later_app_rules()) for finding in rule(facts)]
+    # What only points elsewhere adds nothing when what it points at has its own finding.
+    if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
+        found = [finding for finding in found if not finding.points_elsewhere]
+    found.sort(key=lambda finding: _ORDER[finding.severity])
+    return Explanation(facts.namespace, facts.name, _verdict(facts, found), tuple(found))
+
+
+def _verdict(facts: Facts, found: list[Finding]) -> ProcessingState:
+    severities = {finding.severity for finding in found}
+    if facts.processes:
+        bad = severities & {Severity.BLOCKING, Severity.PROBLEM}
+        return ProcessingState.PROCESSING_WITH_PROBLEMS if bad else ProcessingState.PROCESSING
+    if Severity.WANTED in severities:
+        return ProcessingState.STOPPED
+    if severities & {Severity.BLOCKING}:
+        return ProcessingState.NOT_PROCESSING
+    return ProcessingState.WAITING
+
+
+_COLOURS: Final = {
+    Severity.BLOCKING: "bold red",
+    Severity.WANTED: "bold cyan",
+    Severity.PROBLEM: "bold yellow",
+    Severity.WAITING: "bold blue",
+    Severity.NOTE: "bold",
+}
+_VERDICTS: Final = {
+    ProcessingState.PROCESSING: "bold green",
+    ProcessingState.PROCESSING_WITH_PROBLEMS: "bold yellow",
+    ProcessingState.WAITING: "bold blue",
+    ProcessingState.STOPPED: "bold cyan",
+    ProcessingState.NOT_PROCESSING: "bold red",
+}
+
+
+def rendered(explanation: Explanation) -> RenderableType:
+    """Return what a terminal shows of an explanation."""
+    title = Text.assemble(
+        (f"{explanation.namespace}/{explanation.name}", "bold"),
+        " is ",
+        (str(explanation.verdict), _VERDICTS[explanation.verdict]),
+    )
+    return Group(title, *_lines(explanation))
+
+
+def _lines(explanation: Explanation) -> Iterator[RenderableType]:
+    for number, finding in enumerate(explanation.findings, start=1):
+        heading = (f"{finding.subject} ({finding.severity})", _COLOURS[finding.severity])
+        yield Padding(Text.assemble(f"{number}. ", heading), (1, 0, 0, 0))
+        yield Padding(Text(finding.what), (0, 0, 0, 3))
+        if finding.remedy:
+            yield Padding(Text.assemble(("→ ", "bold"), finding.remedy), (0, 0, 0, 3))

@@ -1,0 +1,343 @@
+"""The children of an application as facts: its pods by ordinal, claims, revisions and plans, read from what the API gave."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from millrace.plan.model import TopologyPlan
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import PLAN_KEY
+from millrace_operator.children.naming import COMPONENT_LABEL, DRAIN_ANNOTATION, REVISION_LABEL, TEMPLATE_ANNOTATION
+from millrace_operator.children.pod import DRAIN_FILE_VARIABLE
+from millrace_operator.model import DesiredApp, Key, Object, ObservedApp
+from millrace_operator.reconcile.ownership import is_own, is_own_pod
+
+_IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidImageName", "ErrImageNeverPull"})
+_START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_CRASHING: Final = "CrashLoopBackOff"
+_NOT_APPLIED: Final = frozenset({"Pod", "PersistentVolumeClaim"})
+"""The kinds of children that a StatefulSet's controller makes, which know no uid of the application."""
+_TIME_TO_PLACE: Final = 30.0
+"""Seconds in which a new pod usually has a node and its volume, if they can be had."""
+_MOST_PLANS: Final = 1024
+"""How many plans are kept as they were read, of all applications together."""
+
+
+class Trouble(NamedTuple):
+    """Why a pod does not come up by itself."""
+
+    reason: str
+    """Kubernetes' own word, for example `CrashLoopBackOff`."""
+    message: str
+    is_image: bool = False
+    is_crash: bool = False
+    ended: float | None = None
+    """When it crashed last."""
+    restarts: int = 0
+
+    @property
+    def shown(self) -> str:
+        """The trouble in words that stay the same while it does."""
+        if self.is_image:
+            return "its image cannot be pulled."
+        what = "it crashes" if self.is_crash else f"{self.reason}"
+        return f"{what}: {self.message}" if self.message else f"{what}."
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod of the application."""
+
+    name: str
+    index: int
+    uid: str
+    revision: str | None
+    template: str | None
+    """The hash of the template that it was made by; None of an operator that gave templates none."""
+    created: float
+    terminating: bool = False
+    ends: float | None = None
+    """When its grace period is over; None unless it is being deleted."""
+    ready_since: float | None = None
+    """None while it is not ready."""
+    unready_since: float = 0
+    """Since when it has not been ready; without meaning while it is."""
+    trouble: Trouble | None = None
+    last_words: str = ""
+    """What it said when it crashed last, also if it runs again; empty if it never did."""
+    drains_since: int | None = None
+    """Since when it is to hand its tasks over."""
+    reads_drain: bool = True
+    """Whether it is told so by a file; pods that older operators have made are not."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it runs all its tasks, and is to stay."""
+        return self.ready_since is not None and not self.terminating
+
+    def is_old(self, now: float) -> bool:
+        """Return whether it should have found a node and a volume by now."""
+        return now - self.created >= _TIME_TO_PLACE
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The claim of a pod's volume."""
+
+    name: str
+    index: int
+    uid: str
+    asked: str
+    """The size that was asked for."""
+    bound: bool = True
+    terminating: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChildrenView:
+    """All children of one application, and nothing that only has its labels."""
+
+    app: str
+    objects: Mapping[Key, Object]
+    pods: Mapping[int, Pod] = field(default_factory=dict)
+    claims: Mapping[int, Claim] = field(default_factory=dict)
+
+    def get(self, kind: str, name: str) -> Object | None:
+        """Return a child, or None."""
+        return self.objects.get(Key(kind, name))
+
+    @property
+    def stateful_set(self) -> Object | None:
+        """The StatefulSet, if it exists and is not being deleted."""
+        found = self.get("StatefulSet", naming.stateful_set(self.app))
+        return None if found is None or is_terminating(found) else found
+
+    @property
+    def running_revision(self) -> str | None:
+        """The revision that new pods get."""
+        found = self.stateful_set
+        return None if found is None else _labels(found["spec"]["template"]).get(REVISION_LABEL)
+
+    @property
+    def revision_of_pods(self) -> str | None:
+        """The revision of most pods of which the manifest is still kept: what runs when there is no StatefulSet to tell."""
+        found = Counter(
+            pod.revision for pod in self.pods.values() if self.revision_config_map(pod.revision) is not None
+        )
+        return max(sorted(filter(None, found)), key=lambda revision: found[revision], default=None)
+
+    @property
+    def replicas(self) -> int | None:
+        """How many pods the StatefulSet is to have."""
+        return None if self.stateful_set is None else int(self.stateful_set["spec"].get("replicas", 1))
+
+    @property
+    def has_pods(self) -> bool:
+        """Whether there are pods, or are to be: one that was deleted is about to come back."""
+        return bool(self.pods or self.replicas)
+
+    @property
+    def pods_follow(self) -> bool:
+        """Whether the StatefulSet's controller has seen the newest template, so that a deleted pod comes back by it."""
+        found = self.stateful_set
+        if found is None:
+            return False
+        seen = found.get("status", {}).get("observedGeneration", 0)
+        return bool(seen >= found["metadata"].get("generation", 0))
+
+    @property
+    def may_get_pods(self) -> bool:
+        """Whether the StatefulSet asks for pods, counts some, or its controller has not seen yet that it asks for none."""
+        found = self.stateful_set
+        if found is None:
+            return False
+        return bool(self.replicas or found.get("status", {}).get("replicas")) or not self.pods_follow
+
+    def revision_config_map(self, revision: str | None) -> Object | None:
+        """Return the ConfigMap with a revision's manifest."""
+        return None if revision is None else self.get("ConfigMap", naming.revision_config_map(self.app, revision))
+
+    def plan_config_map(self, revision: str | None) -> Object | None:
+        """Return the ConfigMap with a revision's plan."""
+        return None if revision is None else self.get("ConfigMap", naming.plan_config_map(self.app, revision))
+
+    def plan_text(self, revision: str | None) -> str | None:
+        """Return the JSON of a revision's plan."""
+        found = self.plan_config_map(revision)
+        return None if found is None or is_terminating(found) else found.get("data", {}).get(PLAN_KEY)
+
+    def plan(self, revision: str | None) -> TopologyPlan | None:
+        """Return a revision's plan; None if it is not kept or cannot be read."""
+        text = self.plan_text(revision)
+        return None if text is None else read_plan(text)
+
+    def plans(self) -> list[TopologyPlan]:
+        """Return all plans that are kept."""
+        texts = [
+            item["data"][PLAN_KEY]
+            for key, item in self.objects.items()
+            if key.kind == "ConfigMap" and PLAN_KEY in item.get("data", {})
+        ]
+        return [plan for plan in map(read_plan, texts) if plan is not None]
+
+    def revisions(self) -> set[str]:
+        """Return the revisions of which ConfigMaps or Jobs exist."""
+        kinds = {"ConfigMap", "Job"}
+        return {
+            _labels(item)[REVISION_LABEL]
+            for key, item in self.objects.items()
+            if key.kind in kinds and _labels(item).get(REVISION_LABEL)
+        }
+
+
+def view_of(desired: DesiredApp, observed: ObservedApp) -> ChildrenView:
+    """Return what the children say."""
+    app = desired.name
+    pods, claims = {}, {}
+    pod_name, claim_name = (
+        re.compile(rf"{re.escape(app)}-(\d+)"),
+        re.compile(rf"{re.escape(naming.claim(app, 0)[:-1])}(\d+)"),
+    )
+    own = {
+        key: item
+        for key, item in observed.objects.items()
+        if key.kind not in _NOT_APPLIED and is_own(key, item, app, desired.uid)
+    }
+    set_key = Key("StatefulSet", naming.stateful_set(app))
+    others = None if set_key in own else observed.objects.get(set_key)
+    others_uid = None if others is None else others["metadata"]["uid"]
+    for key, item in observed.objects.items():
+        if key.kind == "Pod" and _labels(item).get(COMPONENT_LABEL) == "plan":
+            own[key] = item
+        elif (
+            key.kind == "Pod"
+            and _labels(item).get(COMPONENT_LABEL) == "runtime"
+            and (match := pod_name.fullmatch(key.name))
+        ):
+            known_as_others = set_key not in own and key in observed.taken
+            if not known_as_others and is_own_pod(item, app, own.get(set_key), others_uid):
+                own[key], pods[int(match[1])] = item, _pod(item, int(match[1]))
+        elif key.kind == "PersistentVolumeClaim" and (match := claim_name.fullmatch(key.name)):
+            own[key], claims[int(match[1])] = item, _claim(item, int(match[1]))
+    return ChildrenView(app, own, pods, claims)
+
+
+@functools.lru_cache(maxsize=_MOST_PLANS)
+def read_plan(text: str) -> TopologyPlan | None:
+    """Return a plan from its JSON; None if it is none. A plan is looked at many times in a pass, and never changes."""
+    try:
+        return TopologyPlan.from_json(text)
+    except ValidationError:
+        return None
+
+
+def is_terminating(item: Object) -> bool:
+    """Return whether an object is being deleted."""
+    return item["metadata"].get("deletionTimestamp") is not None
+
+
+def seconds(timestamp: str) -> float:
+    """Return a Kubernetes timestamp in seconds since the epoch."""
+    return datetime.fromisoformat(timestamp).timestamp()
+
+
+def trouble_of(pod: Object) -> Trouble | None:
+    """Return why a pod does not come up: an image that is not there, a container that crashes or cannot be made."""
+    status = pod.get("status", {})
+    for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
+        waiting = container.get("state", {}).get("waiting") or {}
+        reason = waiting.get("reason", "")
+        if reason in _IMAGE_TROUBLE:
+            return Trouble(reason, waiting.get("message", ""), is_image=True)
+        if reason == _CRASHING:
+            return Trouble(
+                reason,
+                _last_words(container),
+                is_crash=True,
+                ended=_ended(container),
+                restarts=container.get("restartCount", 0),
+            )
+        if reason in _START_TROUBLE:
+            return Trouble(reason, waiting.get("message", ""))
+    if status.get("phase") == "Failed":
+        return Trouble(status.get("reason", "Failed"), status.get("message", ""), is_crash=True)
+    return next(
+        (
+            Trouble("Unschedulable", item.get("message", ""))
+            for item in status.get("conditions", ())
+            if item["type"] == "PodScheduled" and item.get("reason") == "Unschedulable"
+        ),
+        None,
+    )
+
+
+def _ended(container: Mapping[str, Any]) -> float | None:
+    finished = (container.get("lastState", {}).get("terminated") or {}).get("finishedAt")
+    return None if finished is None else seconds(finished)
+
+
+def _last_words(container: Mapping[str, Any]) -> str:
+    ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get("terminated") or {}
+    words = ended.get("message", "").strip()
+    code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""
+    cause = ended.get("reason", "")
+    first = ", ".join(part for part in (code, cause if cause not in {"", "Error"} else "") if part)
+    lines = " | ".join(line.strip() for line in words.splitlines()[-5:] if line.strip())
+    return ": ".join(part for part in (first, lines[-600:]) if part)
+
+
+def _pod(item: Object, index: int) -> Pod:
+    metadata = item["metadata"]
+    ready_since, unready_since = _readiness(item)
+    containers = item.get("status", {}).get("containerStatuses", ())
+    variables = [each for container in item["spec"]["containers"] for each in container.get("env", ())]
+    since = metadata.get("annotations", {}).get(DRAIN_ANNOTATION, "")
+    return Pod(
+        name=metadata["name"],
+        index=index,
+        uid=metadata["uid"],
+        revision=_labels(item).get(REVISION_LABEL),
+        template=(metadata.get("annotations") or {}).get(TEMPLATE_ANNOTATION),
+        created=seconds(metadata["creationTimestamp"]),
+        terminating=is_terminating(item),
+        ends=seconds(metadata["deletionTimestamp"]) if is_terminating(item) else None,
+        ready_since=ready_since,
+        unready_since=unready_since,
+        trouble=trouble_of(item),
+        drains_since=int(since) if since.isdecimal() else None,
+        reads_drain=any(variable["name"] == DRAIN_FILE_VARIABLE for variable in variables),
+        last_words=next((_last_words(each) for each in containers if each.get("lastState", {}).get("terminated")), ""),
+    )
+
+
+def _readiness(item: Object) -> tuple[float | None, float]:
+    """Return since when the pod is ready, or None, and since when it is not."""
+    created = item["metadata"]["creationTimestamp"]
+    for condition in item.get("status", {}).get("conditions", ()):
+        if condition["type"] == "Ready":
+            since = seconds(condition.get("lastTransitionTime") or created)
+            return (since, since) if condition["status"] == "True" else (None, max(since, seconds(created)))
+    return None, seconds(created)
+
+
+def _claim(item: Object, index: int) -> Claim:
+    return Claim(
+        name=item["metadata"]["name"],
+        index=index,
+        uid=item["metadata"]["uid"],
+        asked=str(item["spec"]["resources"]["requests"]["storage"]),
+        bound=item.get("status", {}).get("phase", "Bound") == "Bound",
+        terminating=is_terminating(item),
+    )
+
+
+def _labels(item: Object) -> Mapping[str, str]:
+    return item.get("metadata", {}).get("labels") or {}

@@ -1,0 +1,320 @@
+"""Which status and reason each condition has: brokers, restoration, readiness, scaling, and what is going on or in the way.
+
+The conditions that follow from a decision are set where it is taken:
+
+* TopologyCompatible, TopicsReady and RolledBack in `target`, with the reasons of a plan that fails in `planning`;
+* StorageHealthy in `storage`, ApplicationIdUnique in `consumer_group`, PodsCurrent in `rolling`;
+* Stalled, where an action was refused or a pass failed, in `app.refusals`.
+
+`reasons` explains all reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from millrace.manifest.status import ConditionType, LifecycleState
+from millrace_operator.model import Event
+from millrace_operator.reconcile import rolling
+from millrace_operator.reconcile.children_view import Pod
+from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext, Target
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+
+_KAFKA_REASONS = {
+    NOT_ASKED: ConditionReason.BROKERS_NOT_ASKED,
+    "Unreachable": ConditionReason.UNREACHABLE,
+    "AuthenticationFailed": ConditionReason.AUTHENTICATION_FAILED,
+    "NotAuthorized": ConditionReason.NOT_AUTHORIZED,
+    "BadConfiguration": ConditionReason.BAD_CONFIGURATION,
+    "SecretMissing": ConditionReason.SECRET_MISSING,
+    "TokenEndpointNotAllowed": ConditionReason.TOKEN_ENDPOINT_NOT_ALLOWED,
+}
+_NAMES_SHOWN = 3
+_IN_THE_WAY: Final[tuple[tuple[ConditionType, str], ...]] = (
+    ("ReconciliationPaused", "True"),
+    ("Stalled", "True"),
+    ("BrokersReachable", "False"),
+    ("Reconciling", "True"),
+)
+"""What may keep an application from having pods, and when it does; the first one is the reason."""
+
+
+def set_brokers_reachable(context: ReconcileContext) -> None:
+    """Set BrokersReachable."""
+    kafka = context.observed.kafka
+    if kafka.error is None:
+        context.set_condition("True", ConditionReason.BROKERS_ANSWER)
+        return
+    reason = _KAFKA_REASONS.get(kafka.reason, ConditionReason.UNREACHABLE)
+    if reason is ConditionReason.BROKERS_NOT_ASKED:
+        context.set_unknown(reason, kafka.error)
+        context.recheck_after(15)  # the answer causes a pass by itself
+    else:
+        context.set_condition("False", reason, f"{kafka.error.rstrip('.')}.")
+        context.recheck_after(15)
+
+
+def set_state_restored(context: ReconcileContext) -> None:
+    """Set StateRestored."""
+    instances = context.observed.instances
+    restoring = sum(item.restoring for item in instances.values())
+    before = context.condition("StateRestored")
+    if restoring:
+        tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
+        context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others run.")
+        context.recheck_after(15)
+    elif before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
+        context.set_condition(before.status, ConditionReason(before.reason), before.message)
+    elif instances or context.view.replicas == 0:
+        context.set_condition("True", ConditionReason.RESTORED)
+    else:
+        context.set_condition("Unknown", ConditionReason.RESTORATION_UNKNOWN)
+
+
+def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> None:
+    """Set Ready.
+
+    Args:
+        context: What this pass works on.
+        wanted: How many pods there are to be.
+        suspended: Whether the application is suspended.
+    """
+    pods = context.view.pods
+    failing = [pod for _, pod in sorted(pods.items()) if _fails(context, pod)]
+    late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
+    if suspended:
+        # At rest it is as its spec says: tools that wait for a resource would wait for ever otherwise.
+        done = not pods and context.view.replicas in {None, 0}
+        what = "no pods are left" if done else "its pods commit and end"
+        context.set_condition(
+            "True" if done else "False", ConditionReason.SUSPENDED, f"The application is suspended; {what}."
+        )
+    elif failing:
+        first = failing[0]
+        assert first.trouble is not None
+        others = f" ({len(failing)} pods fail.)" if len(failing) > 1 else ""
+        context.set_condition("False", ConditionReason.PODS_FAILING, f"Pod {first.name}: {first.trouble.shown}{others}")
+    elif not pods and _is_scaled_to_zero(context):
+        context.set_condition("True", ConditionReason.SCALED_TO_ZERO)
+    elif not pods:
+        context.set_condition("False", ConditionReason.NOTHING_RUNS)
+    elif late or len(pods) < wanted:
+        names = ", ".join(late[:_NAMES_SHOWN]) + (" …" if len(late) > _NAMES_SHOWN else "")
+        missing = f"{wanted - len(pods)} not there yet" if len(pods) < wanted else ""
+        context.set_condition(
+            "False",
+            ConditionReason.PODS_NOT_READY,
+            "Pods that are not ready: " + ", ".join(filter(None, (names, missing))) + ".",
+        )
+        context.recheck_after(15)
+    else:
+        context.set_condition("True", ConditionReason.ALL_TASKS_RUN)
+
+
+def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
+    """Return Ready's message where there are no pods: what is in the way, which is another condition's message.
+
+    Args:
+        conditions: The status and the message of conditions.
+    """
+    for kind, status in _IN_THE_WAY:
+        found, message = conditions.get(kind, ("", ""))
+        if found == status:
+            return f"There are no pods yet: {message}"
+    return REASONS[ConditionReason.NOTHING_RUNS].meaning
+
+
+def _fails(context: ReconcileContext, pod: Pod) -> bool:
+    """Return whether a pod does not come up by itself; a new one that has no node yet may only wait for its volume."""
+    if pod.trouble is None or pod.ready:
+        return False
+    return pod.trouble.reason != "Unschedulable" or pod.is_old(context.now)
+
+
+def _is_scaled_to_zero(context: ReconcileContext) -> bool:
+    """Return whether no pods are wanted and that has been seen to: it is as its spec says then, as a Deployment of none is."""
+    spec = context.desired.spec
+    return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and context.view.replicas == 0
+
+
+def set_scaling_allowed(context: ReconcileContext) -> None:
+    """Set ScalingAllowed."""
+    state = context.observed.kafka.group.state if context.observed.kafka.group is not None else ""
+    if context.observed.kafka.reason == NOT_ASKED and context.condition("ScalingAllowed") is not None:
+        return
+    if not context.brokers_answer:
+        context.set_condition("False", ConditionReason.BROKERS_AWAY)
+    elif not any(pod.ready for pod in context.view.pods.values()):
+        context.set_condition("False", ConditionReason.NOT_RUNNING)
+    elif (busy := _busy(context)) is not None:
+        context.set_condition("False", busy)
+    elif context.conditions["StateRestored"].status == "False":
+        context.set_condition("False", ConditionReason.STATE_IS_RESTORED)
+    elif state != "Stable":
+        context.set_condition("False", ConditionReason.TASKS_MOVE)
+    else:
+        context.set_condition("True", ConditionReason.SCALING_POSSIBLE)
+
+
+def set_waiting(context: ReconcileContext) -> None:
+    """Set Reconciling for what is to be started but has to wait."""
+    if not context.may_begin:
+        return
+    if not context.brokers_answer:
+        context.set_condition("True", ConditionReason.WAITING_FOR_BROKERS)
+    elif "Reconciling" not in context.conditions:
+        context.set_condition("True", ConditionReason.WAITING_FOR_TOPICS, context.conditions["TopicsReady"].message)
+
+
+def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
+    """Set Reconciling for pods that start or end, unless it is set already."""
+    if "Reconciling" in context.conditions:
+        return
+    pods = len(context.view.pods)
+    if context.spec.state == "suspended":
+        context.set_condition("True", ConditionReason.SUSPENDING)
+    elif pods > wanted:
+        context.set_condition("True", ConditionReason.DRAINING, "Pods that are no longer wanted are ending.")
+    elif context.stable is not None and pods:
+        context.set_condition("True", ConditionReason.SCALING_OUT, f"{pods} of {wanted} pods are there.")
+    else:
+        context.set_condition("True", ConditionReason.STARTING_PODS, f"{pods} of {wanted} pods are there.")
+
+
+def set_rolling(context: ReconcileContext, target: Target) -> None:
+    """Set Reconciling for pods that are being brought to the target revision, or have to wait for that."""
+    if not target.may_start:
+        set_waiting(context)
+    elif context.is_true("RolledBack"):
+        context.set_condition("True", ConditionReason.ROLLING_BACK, f"Pods go back to revision {target.revision}.")
+    elif "Reconciling" not in context.conditions:
+        how = "all at once" if rolling.is_at_once(context, target.revision) else "one after another"
+        context.set_condition(
+            "True", ConditionReason.REPLACING_PODS, f"Pods are brought to revision {target.revision}, {how}."
+        )
+
+
+def set_stalled_by_failed_start(context: ReconcileContext) -> None:
+    """Set Stalled if pods of the target revision fail and there is nothing to go back to."""
+    target = context.target
+    if target is None or "Stalled" in context.conditions or context.stable == target.revision:
+        return
+    failure = rolling.failure_of(context, target.revision)
+    if failure is None:
+        return
+    reason = ConditionReason.START_FAILED if context.stable is None else ConditionReason.UPGRADE_FAILED
+    context.set_condition("True", reason, f"{failure.message} Change the spec or the program.")
+    if context.is_true("Reconciling"):
+        context.set_condition(
+            "False", ConditionReason.HELD_BACK
+        )  # the roll does not go on, so nobody is to wait for its end
+
+
+def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:
+    """Set Stalled for names that other people's objects have, in addition to what else keeps the operator from going on."""
+    if not context.name_conflicts:
+        return
+    message = "\n".join(sorted(context.name_conflicts))
+    known = context.conditions.get("Stalled")
+    if known is None or known.status == "False":
+        context.set_condition("True", ConditionReason.NAME_TAKEN, message)
+    elif known.reason is ConditionReason.APPLICATION_ID_IN_USE:  # whose members may be the pods that have the names
+        context.set_condition("True", ConditionReason.NAME_TAKEN, f"{message}\n{known.message}")
+    else:
+        context.set_condition("True", known.reason, f"{known.message}\n{message}")
+
+
+def set_defaults(context: ReconcileContext) -> None:
+    """Set the conditions that no step has set: nothing to do, nothing in the way."""
+    if "Stalled" not in context.conditions:
+        context.set_condition("False", ConditionReason.NOT_STALLED)
+    if "Reconciling" not in context.conditions:
+        done = context.conditions["Stalled"].status == "False"
+        _set_at_rest(context, ConditionReason.UP_TO_DATE if done else ConditionReason.HELD_BACK)
+    if "ReconciliationPaused" not in context.conditions:
+        context.set_condition("False", ConditionReason.NOT_PAUSED)
+    if context.conditions["Ready"].reason is ConditionReason.NOTHING_RUNS:
+        known = {str(kind): (item.status, item.message) for kind, item in context.conditions.items()}
+        context.set_condition("False", ConditionReason.NOTHING_RUNS, why_nothing_runs(known))
+
+
+def _set_at_rest(context: ReconcileContext, reason: ConditionReason) -> None:
+    """Set Reconciling to false, with what is unavailable here; an Event reports that when it is new."""
+    message = " ".join((REASONS[reason].meaning, *context.unavailable))
+    before = context.condition("Reconciling")
+    for note in context.unavailable:
+        if before is None or note not in before.message:
+            context.events.append(Event("NotAvailable", note, "Warning"))
+    context.set_condition("False", reason, message)
+
+
+_UPGRADES: Final = frozenset(
+    {
+        ConditionReason.REPLACING_PODS,
+        ConditionReason.ROLLING_BACK,
+        ConditionReason.WAITING_FOR_GATE,
+        ConditionReason.RENEWING_CREDENTIALS,
+        ConditionReason.RENEWING_PODS,
+    }
+)
+
+
+def _busy(context: ReconcileContext) -> ConditionReason | None:
+    """Return why scaling has to wait for what is being done to pods; None if it need not."""
+    condition = context.conditions.get("Reconciling")
+    if condition is None:
+        return None
+    if condition.reason in _UPGRADES:
+        return ConditionReason.UPGRADE_IN_PROGRESS
+    if condition.reason in {
+        ConditionReason.DRAINING,
+        ConditionReason.SCALING_OUT,
+        ConditionReason.STARTING_PODS,
+        ConditionReason.SUSPENDING,
+    }:
+        return ConditionReason.SCALING_IN_PROGRESS
+    return None
+
+
+_LIFECYCLES: Final[Mapping[ConditionReason, LifecycleState]] = {
+    ConditionReason.PLANNING: "Planning",
+    ConditionReason.PROVISIONING_TOPICS: "Provisioning",
+    ConditionReason.STARTING_PODS: "Starting",
+    ConditionReason.REPLACING_PODS: "RollingOut",
+    ConditionReason.WAITING_FOR_GATE: "RollingOut",
+    ConditionReason.RENEWING_CREDENTIALS: "RollingOut",
+    ConditionReason.RENEWING_PODS: "RollingOut",
+    ConditionReason.ROLLING_BACK: "RollingBack",
+    ConditionReason.SCALING_OUT: "Scaling",
+    ConditionReason.DRAINING: "Draining",
+    ConditionReason.SUSPENDING: "Suspending",
+}
+"""What an application is doing while Reconciling has this reason."""
+
+
+def lifecycle_of(context: ReconcileContext, *, suspended: bool) -> LifecycleState:
+    """Return what the application is doing, in one word: what the operator does to it, or else how it is."""
+    condition = context.conditions.get("Reconciling")
+    if condition is not None and condition.reason in _LIFECYCLES:
+        return _LIFECYCLES[condition.reason]
+    if suspended:
+        return "Suspended"
+    if context.is_true("Stalled") and not context.view.pods:
+        return "Blocked"
+    failed = context.is_true("Stalled") and context.conditions["Stalled"].reason in {
+        ConditionReason.START_FAILED,
+        ConditionReason.UPGRADE_FAILED,
+    }
+    if context.is_true("Stalled") and not any(pod.ready for pod in context.view.pods.values()):
+        return "Failed"
+    if failed and not context.is_true("RolledBack"):
+        return "Failed"
+    if not context.view.pods:
+        return "Suspended" if context.conditions["Ready"].reason is ConditionReason.SCALED_TO_ZERO else "Pending"
+    if context.is_true("Ready"):
+        return "Running"
+    if context.conditions["StateRestored"].status == "False":
+        return "Restoring"
+    group = context.observed.kafka.group
+    return "Rebalancing" if group is not None and group.state.endswith("Rebalance") else "Starting"

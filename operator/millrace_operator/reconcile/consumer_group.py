@@ -1,0 +1,247 @@
+"""Whether the application id is this application's alone.
+
+Two topologies in one consumer group take each other's tasks, and share internal topics that fit only one of them. So an
+application without pods does not begin while another StreamsApp has a better right to the id, or somebody unknown is in the
+group. A StreamsApp that another one's `handover` names has no right; else one that runs goes before one that does not, and an
+older one before a younger one. What runs is never stopped for it.
+
+
+Whose a member of the consumer group is.
+
+The name of a group says nothing about who is in it: a successor under another name, a Java application that is being replaced, or
+the same manifest in another cluster. Our pods carry a part of their StreamsApp's uid in their client and instance ids, which the
+brokers show with every member, and only those are ours. All others are left alone, and are a reason not to begin in their group
+unasked.
+
+Pods that run keep the ids that they were given, by an operator that gave other ones or by a StreamsApp that has left them behind:
+with new ones each would come back as a stranger to its tasks. When none is left, and none in the group, new pods get the ids of
+this StreamsApp.
+
+Members of earlier StreamsApps of the name, of which a ConfigMap tells, are ours as well: their pods have ended. They are removed,
+and nothing begins beside them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+from millrace_operator.children import naming
+from millrace_operator.model import ConsumerGroupMember, DesiredApp, Key, Neighbour, RemoveMembers
+from millrace_operator.reconcile import retained
+from millrace_operator.reconcile.children_view import ChildrenView, seconds
+from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+
+_QUIET_S: Final = 300
+"""How long nobody else may have been in the group before its members count as gone: they may only be restarting."""
+
+
+class _Objection(NamedTuple):
+    """Why the application must not begin."""
+
+    reason: ConditionReason
+    message: str
+
+
+def check_application_id(context: ReconcileContext) -> None:
+    """Settle ApplicationIdUnique, and whether the application may begin."""
+    objection = _of_others(context) or _of_the_group(context)
+    if objection is None:
+        if context.brokers_answer:
+            context.set_condition("True", ConditionReason.UNIQUE)
+        else:
+            context.set_unknown(ConditionReason.MEMBERS_UNKNOWN)
+        return
+    left = objection.reason is ConditionReason.MEMBERS_LEFT  # since when, is told by the condition's time
+    context.set_condition("Unknown" if left else "False", *objection)
+    if not _is_to_begin(context):
+        return
+    context.may_begin = False
+    if not context.spec.replicas and context.spec.autoscaling.mode != "Auto":
+        return  # it is to have no pods anyway, so nothing keeps it from going on
+    context.recheck_after(5)
+    if objection.reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}:
+        context.set_condition("True", ConditionReason.WAITING_FOR_HANDOVER, objection.message)
+    else:
+        context.set_condition("True", ConditionReason.APPLICATION_ID_IN_USE, objection.message)
+
+
+def claimants(context: ReconcileContext) -> list[Neighbour]:
+    """Return the other StreamsApps with the same group and internal topics."""
+    return [item for item in context.observed.neighbours if item.same_id]
+
+
+def _is_to_begin(context: ReconcileContext) -> bool:
+    return context.spec.state == "running" and not context.view.has_pods
+
+
+def _of_others(context: ReconcileContext) -> _Objection | None:
+    app, handover = context.desired, context.spec.handover
+    old = None if handover is None else handover.from_.name
+    for item in claimants(context):
+        if item.takes_over:
+            return _Objection(
+                ConditionReason.HANDED_OVER,
+                f"StreamsApp {item} takes the application id {context.spec.application_id} over (spec.handover). Delete this "
+                "one, with the policy Retain or Purge; or remove that handover to keep it.",
+            )
+    for item in claimants(context):
+        if (item.namespace, item.name) == (app.namespace, old):
+            if item.runs and not context.spec.handover_is_rolling:
+                message = f"StreamsApp {item} still has pods. Suspend it, or delete it with the policy Retain."
+                return _Objection(ConditionReason.HANDOVER_PENDING, message)
+        elif item.runs or (item.created, item.uid) < (app.created, app.uid):
+            return _Objection(
+                ConditionReason.DUPLICATE_APPLICATION_ID,
+                f"StreamsApp {item} has the same applicationId {context.spec.application_id} on the same brokers, and "
+                f"{'runs' if item.runs else 'is older'}. Delete one of them, or let this one take over with "
+                "spec.handover.from.name (in the same namespace).",
+            )
+    return None
+
+
+def _of_the_group(context: ReconcileContext) -> _Objection | None:
+    if not _is_to_begin(context) or context.spec.handover_is_rolling:
+        return None
+    if not context.brokers_answer:
+        return _after_refusal(context)
+    told = listed_members(foreign_members(context))
+    if context.spec.handover is not None and told:
+        return _Objection(ConditionReason.HANDOVER_PENDING, f"Members that are still in the group: {told}. Stop them.")
+    if told:
+        return _Objection(
+            ConditionReason.GROUP_IN_USE,
+            f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {told}. If it is to take their "
+            "place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, set another "
+            "restartNonce.",
+        )
+    if (objection := _after_refusal(context)) is not None:
+        return objection
+    if left := listed_members(former_members(context)):
+        return _Objection(
+            ConditionReason.HANDOVER_PENDING,
+            f"Members of an earlier StreamsApp {context.desired.name} are still in the group: {left}. Static ones are removed, "
+            "and others leave when their session is over.",
+        )
+    return None
+
+
+def _after_refusal(context: ReconcileContext) -> _Objection | None:
+    """Return why the application does not begin as soon as those are not seen any more who kept it from beginning.
+
+    An application that restarts leaves its group empty for a moment, which is no reason to take its place.
+    """
+    before = context.condition("ApplicationIdUnique")
+    if context.spec.handover is not None or before is None or before.observed_generation != context.desired.generation:
+        return None
+    if before.reason not in {ConditionReason.GROUP_IN_USE, ConditionReason.MEMBERS_LEFT}:
+        return None
+    if not context.brokers_answer:  # nobody knows who comes back meanwhile
+        return (
+            None
+            if context.observed.kafka.reason == NOT_ASKED
+            else _Objection(ConditionReason.GROUP_IN_USE, before.message)
+        )
+    has_left = before.reason == ConditionReason.MEMBERS_LEFT
+    left = _QUIET_S - (context.now - seconds(before.last_transition_time) if has_left else 0)
+    return _Objection(ConditionReason.MEMBERS_LEFT, REASONS[ConditionReason.MEMBERS_LEFT].meaning) if left > 0 else None
+
+
+_NAMED: Final = 5
+"""How many members a message names."""
+_GIVEN: Final = f"client.id={naming.member('$(POD_NAME)', '')}"
+
+
+def is_member_of(app: str, uid: str, client_id: str, static_id: str | None) -> bool:
+    """Return whether a member is a stream thread of a pod of this StreamsApp.
+
+    Args:
+        app: The StreamsApp's name.
+        uid: The uid in its members' ids; empty if they have none.
+        client_id: The member's client id.
+        static_id: The member's instance id, which alone counts if it has one; see `names.member`.
+    """
+    pod = re.escape(naming.member("POD", uid) if uid else "POD").replace("POD", rf"{re.escape(app)}-\d+")
+    if static_id is not None:
+        return re.fullmatch(rf"{pod}-\d+", static_id) is not None
+    return re.fullmatch(rf"{pod}-StreamThread-\d+-consumer", client_id) is not None
+
+
+def known_uids(app: DesiredApp, view: ChildrenView) -> tuple[str, ...]:
+    """Return the first parts of the uids that this application's members may have in their ids, its own last.
+
+    Args:
+        app: The application.
+        view: Its children, by which its pods may have other ids than its own, and which tell of earlier StreamsApps.
+    """
+    given = _given(view)
+    found = (*retained.member_uids(view), *(() if given is None else (given,)), app.uid)
+    return tuple(reversed(dict.fromkeys(uid.partition("-")[0] for uid in reversed(found))))
+
+
+def uid_in_member_ids(context: ReconcileContext) -> str:
+    """Return the uid, or its part, in the ids of pods' members: this StreamsApp's, or that with which running pods were made."""
+    given = _given(context.view)
+    if given is None:
+        return context.desired.uid
+    # Static members outlive their pods in the group: those of pods that have just ended are no strangers.
+    is_left = any(
+        is_member_of(context.desired.name, given, item.client_id, item.static_id) for item in _all_members(context)
+    )
+    return given if context.view.has_pods or is_left or not context.brokers_answer else context.desired.uid
+
+
+def own_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
+    """Return the group's members that are pods of this application, or were."""
+    known = known_uids(context.desired, context.view)
+    return [item for item in _all_members(context) if _is_of_any(context, known, item)]
+
+
+def former_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
+    """Return those of the application's own members that pods of earlier StreamsApps of the name have left in the group."""
+    present = {context.desired.uid, uid_in_member_ids(context)}
+    return [item for item in own_members(context) if not _is_of_any(context, present, item)]
+
+
+def foreign_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
+    """Return the group's members that are somebody else's."""
+    known = known_uids(context.desired, context.view)
+    return [item for item in _all_members(context) if not _is_of_any(context, known, item)]
+
+
+def _is_of_any(context: ReconcileContext, known: Iterable[str], item: ConsumerGroupMember) -> bool:
+    return any(is_member_of(context.desired.name, uid, item.client_id, item.static_id) for uid in known)
+
+
+def _given(view: ChildrenView) -> str | None:
+    """Return the part of a uid that pods are told to have in their ids, empty if none; None if nothing tells of pods."""
+    if view.stateful_set is not None:
+        spec = view.stateful_set["spec"]["template"]["spec"]
+    elif view.pods:
+        spec = view.objects[Key("Pod", min(pod.name for pod in view.pods.values()))]["spec"]
+    else:
+        return None
+    arguments = [argument for container in spec["containers"] for argument in container.get("args") or ()]
+    return next((argument.removeprefix(_GIVEN) for argument in arguments if argument.startswith(_GIVEN)), "")
+
+
+def listed_members(found: Collection[object]) -> str:
+    """Return members for a message, which names the first of many."""
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return ", ".join(sorted(map(str, found))[:_NAMED]) + more
+
+
+def removal_of(members: Iterable[ConsumerGroupMember]) -> list[RemoveMembers]:
+    """Return what removes those of the members that are static; nothing if none is."""
+    static = [(item.instance_id, item.member_id) for item in members if item.instance_id is not None]
+    if not static:
+        return []
+    pods, ids = {pod for pod, _ in static}, {member_id for _, member_id in static}
+    return [RemoveMembers(tuple(sorted(pods)), tuple(sorted(ids)))]
+
+
+def _all_members(context: ReconcileContext) -> tuple[ConsumerGroupMember, ...]:
+    group = context.observed.kafka.group
+    return () if group is None else group.members

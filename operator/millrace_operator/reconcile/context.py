@@ -1,0 +1,163 @@
+"""What one call of `reconcile` works on: what was seen, and what its steps conclude.
+
+Steps are functions of a context, called in the order that `reconciler` and `target` show. A step sets conditions and adds actions
+in the order in which they are to be done. It may read what the steps before it have concluded: conditions, target, stable
+revision, topics. It never reads their actions, so an action added or left out changes no other step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Self
+
+from millrace.manifest import StreamsAppSpec, StreamsAppStatus
+from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType
+from millrace.plan.model import TopologyPlan
+from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, ObservedApp, Renewal
+from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
+from millrace_operator.reconcile.drift import needs_apply, stamped
+from millrace_operator.reconcile.ownership import key_of
+from millrace_operator.reconcile.reasons import REASONS, ConditionReason
+from millrace_operator.reconcile.topics import TopicReport
+
+NOT_ASKED: Final = "Unknown"
+"""The reason of a Kafka state that nobody has asked for yet, for example after a restart of the operator."""
+
+ConditionStatus = Literal["True", "False", "Unknown"]
+
+
+class ConditionValue(NamedTuple):
+    """What a pass says of a condition."""
+
+    status: ConditionStatus
+    reason: ConditionReason
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What pods are brought to."""
+
+    revision: str
+    spec: StreamsAppSpec
+    plan: TopologyPlan | None
+    may_start: bool
+    """Whether brokers and topics are such that pods may be started or replaced."""
+
+
+@dataclass(slots=True)
+class ReconcileContext:
+    """What was seen of one application, and what this pass has concluded so far."""
+
+    desired: DesiredApp
+    observed: ObservedApp
+    view: ChildrenView
+    stable: str | None
+    """The revision that last ran well."""
+    autoscaling: AutoscalingStatus | None
+    actions: list[Action] = field(default_factory=list)
+    conditions: dict[ConditionType, ConditionValue] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    recheck_delays: list[float] = field(default_factory=list)
+    """After how many seconds to look again."""
+    name_conflicts: list[str] = field(default_factory=list)
+    """Descriptions of other people's objects that have names which children need."""
+    unavailable: list[str] = field(default_factory=list)
+    """What the spec asks for and this cluster cannot provide, though all else is done."""
+    may_begin: bool = True
+    """False if the application has no pods and must not get any, because somebody else has its application id too."""
+    target: Target | None = None
+    topics: TopicReport | None = None
+    """What the target's topics are like; None if that is not known, which keeps what the status says."""
+    renewal: Renewal | None = None
+
+    @classmethod
+    def of(cls, desired: DesiredApp, observed: ObservedApp) -> Self:
+        """Return the context of a pass that begins."""
+        status = desired.status or StreamsAppStatus()
+        return cls(desired, observed, view_of(desired, observed), status.stable_revision, status.autoscaling)
+
+    @property
+    def status(self) -> StreamsAppStatus:
+        """The status written last."""
+        return self.desired.status or StreamsAppStatus()
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.observed.now
+
+    @property
+    def spec(self) -> StreamsAppSpec:
+        """The spec, which is known to be valid when this is used."""
+        assert self.desired.spec is not None
+        return self.desired.spec
+
+    @property
+    def brokers_answer(self) -> bool:
+        """Whether the brokers answered."""
+        return self.observed.kafka.error is None
+
+    @property
+    def group_is_stable(self) -> bool:
+        """Whether the group is stable: every member knows its tasks."""
+        group = self.observed.kafka.group
+        return self.brokers_answer and group is not None and group.state == "Stable"
+
+    def set_condition(self, status: ConditionStatus, reason: ConditionReason, message: str = "") -> None:
+        """Set the condition that a reason belongs to; the message defaults to the reason's meaning."""
+        explanation = REASONS[reason]
+        self.conditions[explanation.condition] = ConditionValue(status, reason, message or explanation.meaning)
+
+    def set_unknown(self, reason: ConditionReason, message: str = "") -> None:
+        """Set a condition to unknown; what was known before stays while the brokers have merely not been asked yet."""
+        if self.observed.kafka.reason != NOT_ASKED or self.condition(REASONS[reason].condition) is None:
+            self.set_condition("Unknown", reason, message)
+
+    def apply(self, wanted: Mapping[str, Any] | None) -> bool:
+        """Apply an object unless it is as wanted, and return whether it already is."""
+        if wanted is None:
+            return True
+        item = stamped(wanted, self.desired.uid)
+        key = key_of(item)
+        seen = self.view.get(key.kind, key.name)
+        if seen is None and key in self.observed.taken:  # applied anyway, as the other object may be gone
+            self.name_conflicts.append(self.observed.taken[key])
+        if seen is not None and is_terminating(seen):
+            self.recheck_after(2)
+            return False
+        if not needs_apply(item, seen):
+            return True
+        self.actions.append(Apply(item, None if seen is None else seen["metadata"]["uid"]))
+        return False
+
+    def is_taken(self, kind: str, name: str) -> bool:
+        """Return whether somebody else's object has a name that a child needs."""
+        return Key(kind, name) in self.observed.taken and self.view.get(kind, name) is None
+
+    def delete(self, kind: str, name: str, *, orphan: bool = False) -> bool:
+        """Delete a child, and return whether it is already gone."""
+        seen = self.view.get(kind, name)
+        if seen is None:
+            return True
+        if not is_terminating(seen):
+            self.actions.append(Delete(Key(kind, name), seen["metadata"]["uid"], orphan))
+        return False
+
+    def recheck_after(self, seconds: float) -> None:
+        """Look again after some seconds, unless something happens first."""
+        self.recheck_delays.append(max(1.0, seconds))
+
+    def condition(self, kind: ConditionType) -> Condition | None:
+        """Return a condition as it was last written."""
+        return next((item for item in self.status.conditions if item.type == kind), None)
+
+    @property
+    def all_ready_pods_report(self) -> bool:
+        """Whether all ready pods have reported their status; a busy one may not have answered in time."""
+        return all(pod.name in self.observed.instances for pod in self.view.pods.values() if pod.ready)
+
+    def is_true(self, kind: ConditionType) -> bool:
+        """Return whether this pass has set a condition to true."""
+        return kind in self.conditions and self.conditions[kind].status == "True"

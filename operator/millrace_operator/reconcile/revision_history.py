@@ -1,0 +1,133 @@
+"""What has run on the state there is, stable or not: a new topology has to fit what each of these revisions may have written.
+
+A plan is marked before the first pod of its revision may start. A marked plan is kept when its revision is not, until the plan of
+the stable revision says all that it says; a reset, which throws the state away, takes the marks away as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from millrace.plan.diff import diff_plans
+from millrace.plan.model import TopologyPlan
+from millrace_operator.children import naming
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import STARTED_ANNOTATION
+from millrace_operator.model import Apply, AppRevision, DesiredApp
+from millrace_operator.reconcile import retained
+from millrace_operator.reconcile.children_view import ChildrenView
+from millrace_operator.reconcile.context import ReconcileContext
+from millrace_operator.reconcile.drift import stamped
+from millrace_operator.reconcile.revisions import revision_of
+
+
+def mark_started(context: ReconcileContext, revision: str, replicas: int) -> None:
+    """Note that pods of a revision may start from now on.
+
+    Args:
+        context: What this pass works on.
+        revision: The revision.
+        replicas: How many pods of it there are to be; with none it is only marked if there are pods already.
+    """
+    text = context.view.plan_text(revision)
+    if text is None or not (replicas or context.view.pods):
+        return
+    item = _plan_config_map(context.desired, revision, text)
+    item["metadata"]["annotations"] = {STARTED_ANNOTATION: _mark(context.view, revision) or f"{context.now:.0f}"}
+    context.apply(item)
+
+
+def has_started(context: ReconcileContext, revision: str | None) -> bool:
+    """Return whether pods of a revision may have written state."""
+    return revision is not None and revision in _started(context)
+
+
+def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> Sequence[str]:
+    """Return why a revision cannot go on from the state there is, line by line.
+
+    What runs, and what ran well last, is not to be left behind or misread. What earlier revisions have left is only not to be
+    misread. The stable revision itself is let through: a failed upgrade goes back to it as well.
+
+    Args:
+        context: What this pass works on.
+        revision: The revision.
+        plan: Its plan.
+    """
+    stable = retained.stable_revision(context)
+    if revision == stable:
+        return ()
+    started = _started(context)
+    current = started.keys() & {stable, context.view.running_revision} or {
+        max(started, key=started.__getitem__, default="")
+    }
+    lines: dict[str, str] = {}
+    for old in sorted(started, key=lambda item: (item not in current, item)):
+        known = context.view.plan(old)
+        if known is None or old == revision:
+            continue
+        for reason in diff_plans(known, plan).reasons:
+            if reason.needs_reset and (old in current or not reason.leaves_behind):
+                lines.setdefault(str(reason), old)
+    return tuple(line if old in current else f"{line} (revision {old} ran before)" for line, old in lines.items())
+
+
+def is_worth_keeping(context: ReconcileContext, revision: str) -> bool:
+    """Return whether a plan tells of state that the plan of the stable revision does not tell of."""
+    if _mark(context.view, revision) is None:
+        return False
+    old, stable = context.view.plan(revision), context.view.plan(context.stable)
+    return old is not None and (stable is None or any(item.needs_reset for item in diff_plans(old, stable).reasons))
+
+
+def forgotten(app: DesiredApp, view: ChildrenView) -> Sequence[Apply]:
+    """Return what takes all marks away, for a reset that has thrown the state away.
+
+    Args:
+        app: The application, whose spec can be read.
+        view: Its children.
+    """
+    marked = [revision for revision in sorted(view.revisions()) if _mark(view, revision) is not None]
+    return [
+        Apply(stamped(_plan_config_map(app, revision, text), app.uid), kept["metadata"]["uid"])
+        for revision in marked
+        if (kept := view.plan_config_map(revision)) is not None and (text := view.plan_text(revision)) is not None
+    ]
+
+
+def _started(context: ReconcileContext) -> dict[str, float]:
+    """Return the revisions of which pods may have written state, with since when as far as that is known."""
+    marks = {revision: _mark(context.view, revision) for revision in context.view.revisions()}
+    started = {revision: float(mark) for revision, mark in marks.items() if mark is not None}
+    present = {context.stable, *(pod.revision for pod in context.view.pods.values())}
+    return dict.fromkeys(filter(None, present), 0.0) | started
+
+
+def _plan_config_map(app: DesiredApp, revision: str, text: str) -> dict[str, Any]:
+    assert app.spec is not None
+    return plan_config_map(AppRevision(app.namespace, app.name, revision, app.spec), text)
+
+
+def _mark(view: ChildrenView, revision: str) -> str | None:
+    kept = view.plan_config_map(revision)
+    return None if kept is None else (kept["metadata"].get("annotations") or {}).get(STARTED_ANNOTATION)
+
+
+def collect_garbage(context: ReconcileContext) -> None:
+    """Delete what is kept of revisions that nobody runs, wants, or may go back to, but for plans that tell of their state."""
+    name = context.desired.name
+    used = {
+        revision_of(context.spec),
+        context.target and context.target.revision,
+        context.stable,
+        context.status.stable_revision,
+        context.view.running_revision,
+    }
+    used |= {pod.revision for pod in context.view.pods.values()}
+    for key in sorted(context.view.objects):
+        if key.kind == "Job" and key.name not in {naming.plan_job(name, revision) for revision in used if revision}:
+            context.delete(key.kind, key.name)
+    for revision in sorted(context.view.revisions() - used):
+        if not is_worth_keeping(context, revision):
+            context.delete("ConfigMap", naming.plan_config_map(name, revision))
+        context.delete("ConfigMap", naming.revision_config_map(name, revision))

@@ -1,0 +1,90 @@
+"""What deleting an application still needs when its namespace has lost Secrets and ConfigMaps already."""
+
+import base64
+import secrets
+
+import pytest
+from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
+
+from millrace.manifest import StreamsAppStatus
+from millrace.manifest.status import InternalTopicStatus
+from millrace_operator.app.kafka_service import KafkaService
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.cluster.requests import ApiError
+from millrace_operator.model import AppRevision, DesiredApp, KafkaState, Key
+
+GONE = ApiError("GET secret", 404, "NotFound", "")
+FORBIDDEN = ApiError("GET secret", 403, "Forbidden", "")
+
+
+class Requests:
+    """An API server with one Secret, until that is gone."""
+
+    failure = None
+
+    def get(self, *_):
+        if self.failure is not None:
+            raise self.failure
+        return {"data": {"username": base64.b64encode(b"me"), "password": base64.b64encode(b"pw")}}
+
+
+class Asked:
+    """Takes down with what credentials brokers are asked, and for which topics."""
+
+    def observe(self, _app, credentials, *_plans, internal_topics=()):
+        self.credentials, self.internal_topics = credentials, set(internal_topics)
+        return KafkaState(reason="SecretMissing" if credentials.problem else "")
+
+
+def desired(servers="127.0.0.1:9092", application_id="app", *, deleting=False, topics=(), **kafka):
+    """Return an application as it stands in the API."""
+    app = streams_app(servers, application_id, kafka=kafka)
+    listed = tuple(InternalTopicStatus(name=name, ok=True) for name in topics)
+    status = StreamsAppStatus(internal_topics=listed)
+    manifest = app.spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    return DesiredApp(
+        "default", application_id, "u-1", 1, app.spec, manifest=manifest, status=status, deleting=deleting
+    )
+
+
+AUTH = {"auth": {"type": "plain", "secretRef": {"name": "user"}}}
+
+
+@pytest.mark.parametrize("failure", [GONE, FORBIDDEN])
+def test_credentials_outlive_their_secret_while_the_application_is_deleted(failure):
+    """Those that were read last are used; an application that is not being deleted is told that its Secret is missing."""
+    now = [0.0]
+    requests, asked = Requests(), Asked()
+    hands = KafkaService(requests, asked, lambda: now[0])
+    hands.observe(desired(**AUTH), {})
+    requests.failure = failure
+    now[0] = 1e6
+    assert hands.observe(desired(**AUTH), {}).reason == "SecretMissing"
+    now[0] = 2e6
+    assert hands.observe(desired(**AUTH, deleting=True), {}).reason == ""
+    assert dict(asked.credentials.settings) == {"sasl.username": "me", "sasl.password": "pw"}
+
+
+def test_topics_outlive_their_plans_while_the_application_is_deleted():
+    """Those of the status and of every plan that was seen are still known when all ConfigMaps are gone."""
+    asked = Asked()
+    hands = KafkaService(Requests(), asked)
+    plan = count_plan("in", "app").to_json()
+    item = plan_config_map(AppRevision("default", "app", "one", streams_app().spec), plan)
+    hands.observe(desired(topics=["app-old-changelog"]), {Key("ConfigMap", item["metadata"]["name"]): item})
+    hands.observe(desired(deleting=True, topics=["app-old-changelog"]), {})
+    assert asked.internal_topics == {"app-old-changelog", "app-c-changelog", "app-c-repartition"}
+
+
+@pytest.mark.broker
+def test_brokers_are_asked_for_the_topics_of_the_status(kafka, monkeypatch):
+    """Without any plan, as after a restart of the operator, those that exist are found, and so can be deleted."""
+    name = f"app-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{name}-c-changelog")
+    hands = KafkaService(Requests(), patient_clusters(monkeypatch))
+    try:
+        topics = [f"{name}-c-changelog", f"{name}-gone-changelog"]
+        state = hands.observe(desired(kafka.bootstrap_servers, name, deleting=True, topics=topics), {})
+    finally:
+        hands.close()
+    assert (state.error, state.internal, state.topics.keys()) == (None, set(topics), {topics[0]})

@@ -1,0 +1,160 @@
+"""Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
+
+import time
+from contextlib import closing
+
+import pytest
+from tests.operator.app.support import PassWorld
+from tests.operator.kafka.support import count_plan, streams_app
+
+from millrace.plan import reset
+from millrace.records import TopicPartition
+from millrace_operator.app.backoff import STALE_SECONDS
+from millrace_operator.app.reset_controller import ResetController
+from millrace_operator.children.config_maps import plan_config_map
+from millrace_operator.children.naming import FINALIZER
+from millrace_operator.cluster.kinds import APPS, CONFIG_MAPS, RESETS
+from millrace_operator.kafka.state_cache import AnswerAwaitedError, KafkaStateCache
+from millrace_operator.model import AppRevision, DeleteTopics, KafkaState, ResourceRef
+
+REF, APP = ResourceRef("StreamsReset", "default", "again"), ResourceRef("StreamsApp", "default", "app")
+INPUT = TopicPartition("in", 0)
+
+
+class Kafka:
+    """Brokers that have an application's topics, and do what they are told."""
+
+    def __init__(self):
+        self.done = []
+        self.meanwhile = lambda: None
+        """What happens while they are asked."""
+
+    def observe_for_reset(self, desired, question):
+        self.meanwhile()
+        return reset.ObservedApplication(
+            topics={"in": 1, "app-c-repartition": 1, "app-c-changelog": 1},
+            groups=frozenset({"app"}),
+            committed={INPUT: 5},
+            earliest={INPUT: 0},
+            latest={INPUT: 9},
+        )
+
+    def act(self, desired, action):
+        self.done.append(action)
+
+
+class World(PassWorld):
+    """An API server with a suspended app and a reset of it, and what makes passes over the reset."""
+
+    def __init__(self, server, requests):
+        super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
+        self.passes = ResetController(self.cluster, self.brokers)
+        app = streams_app(state="suspended")
+        plan = count_plan("in", "app").to_json()
+        self.cluster.children.put(CONFIG_MAPS, plan_config_map(AppRevision("default", "app", "one", app.spec), plan))
+        self.watch(APPS, self.serve(APPS, "app", app.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]))
+        self.watch(RESETS, self.serve(RESETS, "again", {"appRef": {"name": "app"}}))
+
+    def serve(self, kind, name, spec, generation=1):
+        """Have the API server serve a resource with this spec."""
+        metadata = {"name": name, "namespace": "default", "generation": generation}
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
+        return self.server.put(kind.path("default", name), body)
+
+    def watch(self, kind, obj):
+        """Tell the operator what the API server has."""
+        self.cluster.resources.put(kind, obj)
+
+    def run(self):
+        """Make a pass."""
+        return self.passes.run(REF, 0)
+
+    def start_the_app(self):
+        """Have the user set `spec.state: running`; return the app as it is served."""
+        served = self.server.objects[APPS.path("default", "app")]
+        return self.serve(APPS, "app", {**served["spec"], "state": "running"}, generation=2)
+
+    @property
+    def phase(self):
+        """The reset's phase as it is served."""
+        return self.server.objects[RESETS.path("default", "again")].get("status", {}).get("phase")
+
+
+@pytest.fixture
+def world(server, requests):
+    """A world with one reset."""
+    with closing(World(server, requests)) as world:
+        yield world
+
+
+def test_reset_makes_what_is_known_of_the_brokers_old(world):
+    """The application's next pass asks anew, however soon it comes: it must not note topics that the reset has deleted."""
+
+    def known(brokers):
+        """Return how many brokers are known of, once they have answered."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            try:
+                return world.brokers.state(APP, lambda: KafkaState(brokers=brokers), 1).brokers
+            except AnswerAwaitedError:
+                time.sleep(0.01)
+        raise AssertionError("the brokers have not answered")
+
+    world.run()
+    assert known(1) == 1
+    world.run()
+    assert isinstance(world.kafka.done[-1], DeleteTopics)
+    assert known(2) == 2
+
+
+def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_started(world):
+    """Its watch may be late: nothing is begun, and the next pass waits for an application that runs."""
+    world.start_the_app()
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None
+    world.run()
+    assert world.phase == "Waiting"
+
+
+def test_reset_does_not_begin_if_the_application_was_started_while_brokers_were_asked(world):
+    """What was seen first counts, though the watch has told of it since."""
+    world.kafka.meanwhile = lambda: world.watch(APPS, world.start_the_app())
+    assert world.run() == STALE_SECONDS
+    assert world.phase is None
+
+
+def test_reset_that_waits_asks_the_api_server_nothing(world):
+    """Only what begins or acts has to know for sure."""
+    world.watch(APPS, world.start_the_app())
+    world.run()
+    assert world.phase == "Waiting"
+    world.server.asked.clear()
+    world.run()
+    assert world.server.asked == []
+
+
+def test_reset_that_is_seen_before_its_application_does_not_miss_it(world):
+    """Both may be in one manifest; only an application that the API server does not have ends the reset."""
+    before = world.server.objects[APPS.path("default", "app")]
+    world.cluster.resources.remove(APPS, before)
+    world.serve(APPS, "app", before["spec"])
+    world.run()
+    assert world.phase == "Running"
+
+
+def test_reset_of_an_application_that_is_not_there_fails(world):
+    """There is nothing to wait for."""
+    world.cluster.resources.remove(APPS, world.server.objects.pop(APPS.path("default", "app")))
+    world.run()
+    assert world.phase == "Failed"
+
+
+def test_a_reset_that_runs_is_kept_until_it_has_ended(world):
+    """The finalizer is there before anything is done, and goes when the reset has ended."""
+    path = RESETS.path("default", "again")
+    world.run()
+    assert (world.phase, world.server.objects[path]["metadata"]["finalizers"]) == ("Running", [FINALIZER])
+    for _ in range(4):
+        world.run()
+    assert world.phase == "Succeeded"
+    assert not world.server.objects[path]["metadata"].get("finalizers")
