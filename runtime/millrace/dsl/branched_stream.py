@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.processors import stateless
+
+if TYPE_CHECKING:
+    from millrace.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -126,6 +129,3 @@ class BranchedKStream(Generic[K, V]):
             options.consumer(stream)
         else:
             self._branches[name] = stream
-
-
-from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)  # noqa: E402 (streams make each other)

@@ -4,22 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.grouped_stream import KGroupedStream
-from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
 from millrace.serdes.base import Serde
 from millrace.serdes.windowed import SessionWindowedSerde
+
+if TYPE_CHECKING:
+    from millrace.dsl.grouped_stream import KGroupedStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -64,7 +65,7 @@ class CogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "B"))
             [('k', 'a'), ('k', 'a(B)')]
         """
-        require_same_builder(next(iter(self._aggregators)), grouped)
+        next(iter(self._aggregators))._require_same_builder(grouped)
         return CogroupedKStream({**self._aggregators, grouped: aggregator})
 
     def aggregate(

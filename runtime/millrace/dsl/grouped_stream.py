@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
+from millrace.dsl.abstract_stream import AbstractStream
+from millrace.dsl.cogrouped_stream import CogroupedKStream
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import Repartition
+from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
@@ -24,7 +28,7 @@ AGGREGATE = "KSTREAM-AGGREGATE-"
 REDUCE = "KSTREAM-REDUCE-"
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(AbstractStream[K, V]):
     """Made by `KStream.group_by` and `group_by_key`. Records without key or value are dropped by the aggregations."""
 
     def __init__(
@@ -39,12 +43,7 @@ class KGroupedStream(Generic[K, V]):
         repartition_required: bool,
         repartition_name: str | None,
     ) -> None:
-        self._graph = graph
-        self._name = name
-        self._node = node
-        self._sources = frozenset(sources)
-        self._key_serde = key_serde
-        self._value_serde = value_serde
+        super().__init__(graph, name, node, sources=sources, key_serde=key_serde, value_serde=value_serde)
         self._repartition_required = repartition_required
         self._repartition_name = repartition_name
         self._repartition_node: Repartition | None = None
@@ -198,8 +197,3 @@ class KGroupedStream(Generic[K, V]):
             value_serde=self._value_serde,
             name_is_generated=given is None and not options.queryable,
         )
-
-
-from millrace.dsl.cogrouped_stream import CogroupedKStream  # noqa: E402 (streams and tables make each other)
-from millrace.dsl.ktable import KTable  # noqa: E402
-from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream  # noqa: E402

@@ -1,24 +1,27 @@
 """`KGroupedTable`: the entries of a table by another key, to be aggregated."""
 
+# ruff: noqa: SLF001 (tables and their groupings are one facade)
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.abstract_stream import AbstractStream
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, TableRepartition
-from millrace.dsl.ktable import KTable
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
-from millrace.dsl.table_stores import TableOptions, table_options
+from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import Serde
 from millrace.topology.model import DeferredSerde
+
+if TYPE_CHECKING:
+    from millrace.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,20 +31,19 @@ AGGREGATE = "KTABLE-AGGREGATE-"
 REDUCE = "KTABLE-REDUCE-"
 
 
-class KGroupedTable(Generic[K, V]):
+class KGroupedTable(AbstractStream[K, V]):
     """Made by `KTable.group_by`. When an entry changes, its old value is taken out of its group, and its new one put in."""
 
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        node: GraphNode,
-        *,
-        sources: Iterable[str],
-        grouped: Grouped[K, V],
-    ) -> None:
-        self._graph = graph
-        self._node = node
-        self._sources = frozenset(sources)
+    def __init__(self, table: KTable[Any, Any], node: GraphNode, grouped: Grouped[K, V]) -> None:
+        super().__init__(
+            table._graph,
+            node.name,
+            node,
+            sources=table._sources,
+            key_serde=grouped.key_serde,
+            value_serde=grouped.value_serde,
+        )
+        self._table_class = type(table)
         self._grouped = grouped
         self._repartition_node: TableRepartition | None = None
 
@@ -155,7 +157,7 @@ class KGroupedTable(Generic[K, V]):
         node = ProcessorStep(name, processor, stores=(store,))
         node.versioned_output = store.versioned
         self._graph.add(self._repartition_node, node)
-        return KTable(
+        return self._table_class(
             self._graph,
             name,
             node,

@@ -18,7 +18,7 @@ from millrace.dsl.options.consumed import Consumed
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
-from millrace.dsl.table_stores import table_options
+from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.adapter import processor_node
 from millrace.processor.api import ProcessorSupplier
@@ -38,7 +38,7 @@ class StreamsBuilder:
     """Collects what the operators define, and builds the topology."""
 
     def __init__(self) -> None:
-        self._graph = GraphBuilder()
+        self._graph = GraphBuilder(KStream)
 
     def stream(
         self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V] | None = None
@@ -106,7 +106,6 @@ class StreamsBuilder:
         given = consume.name
         source_name = self._graph.names.processor(STREAM_SOURCE, given, "-source")
         name = self._graph.names.processor(TABLE_SOURCE, given)
-        store = options.store()
         source = SourceNode(
             source_name,
             (topic,),
@@ -116,23 +115,9 @@ class StreamsBuilder:
             consume.timestamp_extractor,
             offset_reset_policy(consume.offset_reset),
         )
-        node = TableSource(name, source, store, versioned=store.versioned)
-        node.factory = processor = TableSourceProcessor(
-            options.store_name, materialized=options.queryable, on_materialize=node.materialize
-        )
-        if options.queryable:
-            node.materialize()
+        node = TableSource(name, source, options.store())
         self._graph.add(self._graph.root, node)
-        return KTable(
-            self._graph,
-            name,
-            node,
-            processor,
-            sources=(source_name,),
-            key_serde=options.option.key_serde,
-            value_serde=options.option.value_serde,
-            queryable_store_name=options.queryable_name,
-        )
+        return KTable._of(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
 
     def global_table(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
@@ -11,13 +11,17 @@ from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_agg
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.errors import TopologyError
 from millrace.records import Windowed
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
+
+if TYPE_CHECKING:
+    from millrace.dsl.grouped_stream import KGroupedStream
+    from millrace.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -143,7 +147,12 @@ class TimeWindowedKStream(Generic[K, V]):
             [('k', '0: 1'), ('k', '0: 2'), ('k', '2: 1')]
         """
         return self._aggregated(
-            AGGREGATE, materialized, named, Serdes.long(), initializer=count_initializer, aggregator=count_aggregator
+            "KSTREAM-AGGREGATE-",
+            materialized,
+            named,
+            Serdes.long(),
+            initializer=count_initializer,
+            aggregator=count_aggregator,
         )
 
     def reduce(
@@ -166,7 +175,7 @@ class TimeWindowedKStream(Generic[K, V]):
             [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
         """
         return self._aggregated(
-            REDUCE,
+            "KSTREAM-REDUCE-",
             materialized,
             named,
             self._grouped._value_serde,  # noqa: SLF001 (part of the same facade)
@@ -200,7 +209,9 @@ class TimeWindowedKStream(Generic[K, V]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
-        return self._aggregated(AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator)
+        return self._aggregated(
+            "KSTREAM-AGGREGATE-", materialized, named, None, initializer=initializer, aggregator=aggregator
+        )
 
     def _aggregated(
         self,
@@ -275,7 +286,7 @@ class SessionWindowedKStream(Generic[K, V]):
             k Window(start=0, end=1): 2
         """
         return self._aggregated(
-            AGGREGATE,
+            "KSTREAM-AGGREGATE-",
             materialized,
             named,
             Serdes.long(),
@@ -308,7 +319,7 @@ class SessionWindowedKStream(Generic[K, V]):
             return other if one is None else reducer(one, other)
 
         return self._aggregated(
-            REDUCE,
+            "KSTREAM-REDUCE-",
             materialized,
             named,
             self._grouped._value_serde,  # noqa: SLF001
@@ -347,7 +358,13 @@ class SessionWindowedKStream(Generic[K, V]):
             [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
         return self._aggregated(
-            AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator, merger=merger
+            "KSTREAM-AGGREGATE-",
+            materialized,
+            named,
+            None,
+            initializer=initializer,
+            aggregator=aggregator,
+            merger=merger,
         )
 
     def _aggregated(
@@ -374,7 +391,3 @@ class SessionWindowedKStream(Generic[K, V]):
             key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
             grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
         )
-
-
-from millrace.dsl.grouped_stream import AGGREGATE, REDUCE, KGroupedStream  # noqa: E402 (streams and tables make each other)
-from millrace.dsl.ktable import KTable  # noqa: E402
