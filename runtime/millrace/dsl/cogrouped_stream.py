@@ -12,12 +12,10 @@ from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate
+from millrace.dsl.stores import TableOptions, table_options
+from millrace.dsl.windowed_stream import WindowedTable, windowed_aggregate, windowed_table
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
-from millrace.serdes.base import Serde
-from millrace.serdes.windowed import SessionWindowedSerde
 
 if TYPE_CHECKING:
     from millrace.dsl.grouped_stream import KGroupedStream
@@ -130,10 +128,7 @@ class CogroupedKStream(Generic[K, A]):
         options: TableOptions,
         named: Named | str | None,
         make: Callable[[Aggregator], Any],
-        *,
-        windows: WindowSpec | SessionSpec | None = None,
-        key_serde: Serde[Any] | None = None,
-        grace_ms: int | None = None,
+        windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
         """Put one aggregation behind each stream, all on one store, and a merge behind them."""
         groups = tuple(self._aggregators)
@@ -141,7 +136,7 @@ class CogroupedKStream(Generic[K, A]):
         given = name_of(named)
         parents = [group._repartitioned(options)[0] for group in groups]
         graph.topology.copartition_sources(sorted(frozenset[str]().union(*(group._sources for group in groups))))
-        store = options.store(windows)
+        store = options.store(None if windowed is None else windowed.store)
         steps: list[ProcessorStep] = []
         for index, aggregator in enumerate(self._aggregators.values()):
             name = graph.names.processor(AGGREGATE, given, f"-cogroup-agg-{index}")
@@ -150,7 +145,7 @@ class CogroupedKStream(Generic[K, A]):
         merge = CogroupMerge([step.factory for step in steps])
         merge_step = ProcessorStep(graph.names.processor(MERGE, given, "-cogroup-merge"), merge)
         for parent, step in zip(parents, steps, strict=True):
-            step.window_grace_ms = grace_ms
+            step.window_grace_ms = None if windowed is None else windowed.grace_ms
             step.versioned_output = store.versioned
             graph.add(parent, step)
         graph.add(steps, merge_step)
@@ -160,7 +155,7 @@ class CogroupedKStream(Generic[K, A]):
             merge_step,
             merge,
             sources=(merge_step.name,),
-            key_serde=options.option.key_serde if windows is None else key_serde,
+            key_serde=options.option.key_serde if windowed is None else windowed.key_serde,
             value_serde=options.option.value_serde,
             queryable_store_name=options.queryable_name,
         )
@@ -205,9 +200,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             options,
             named,
             lambda aggregator: windowed_aggregate(options.store_name, windows, update, initializer, aggregator),
-            windows=window_spec(windows, options, update),
-            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
-            grace_ms=windows.grace_ms,
+            windowed_table(windows, options, update),
         )
 
 
@@ -247,12 +240,9 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         """
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)
-        key_serde = options.option.key_serde
         return self._cogrouped._aggregated(
             options,
             named,
             lambda aggregator: SessionAggregate(options.store_name, windows, update, initializer, aggregator, merger),
-            windows=session_spec(windows, options, update),
-            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
-            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+            windowed_table(windows, options, update),
         )

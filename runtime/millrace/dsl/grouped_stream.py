@@ -14,8 +14,9 @@ from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
-from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream
+from millrace.dsl.processors.tables import TableProcessor
+from millrace.dsl.stores import TableOptions, table_options
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
@@ -154,17 +155,14 @@ class KGroupedStream(AbstractStream[K, V]):
         self,
         name: str,
         options: TableOptions,
-        processor: Any,
-        *,
-        windows: WindowSpec | SessionSpec | None = None,
-        key_serde: Serde[Any] | None = None,
-        grace_ms: int | None = None,
+        processor: TableProcessor,
+        windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
         """Put an aggregation behind this stream, which is repartitioned if its key has changed."""
         parent, sources = self._repartitioned(options)
-        store = options.store(windows)
+        store = options.store(None if windowed is None else windowed.store)
         node = ProcessorStep(name, processor, stores=(store,))
-        node.window_grace_ms = grace_ms
+        node.window_grace_ms = None if windowed is None else windowed.grace_ms
         node.versioned_output = store.versioned
         self._graph.add(parent, node)
         return KTable(
@@ -173,7 +171,7 @@ class KGroupedStream(AbstractStream[K, V]):
             node,
             processor,
             sources=sources,
-            key_serde=options.option.key_serde if windows is None else key_serde,
+            key_serde=options.option.key_serde if windowed is None else windowed.key_serde,
             value_serde=options.option.value_serde,
             queryable_store_name=options.queryable_name,
         )

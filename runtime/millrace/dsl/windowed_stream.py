@@ -1,8 +1,10 @@
 """`TimeWindowedKStream` and `SessionWindowedKStream`: the records of a stream by key and window, to be aggregated."""
 
+# ruff: noqa: SLF001 (streams and their groupings are one facade)
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.options.materialized import Materialized
@@ -10,6 +12,7 @@ from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
+from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
 from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
@@ -27,58 +30,56 @@ K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 
-
-def window_length(windows: TimeWindows | UnlimitedWindows | SlidingWindows) -> int:
-    """Return the size of windows as their keys' serde needs it (ms)."""
-    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+AnyWindows = TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
+W = TypeVar("W", bound=AnyWindows)
 
 
-def window_spec(
-    windows: TimeWindows | UnlimitedWindows | SlidingWindows, options: TableOptions, emit: EmitStrategy
-) -> WindowSpec:
-    """Return what the store of a windowed aggregation must be able to do.
+@dataclass(frozen=True, slots=True)
+class WindowedTable:
+    """What the table of a windowed aggregation has besides the aggregates."""
+
+    store: WindowSpec | SessionSpec
+    key_serde: Serde[Any] | None
+    """Of windowed keys; None if the grouping has no serde: a default serde may not be that of the keys inside."""
+    grace_ms: int
+    """How long after its end a window can change."""
+
+
+def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
+    """Return the store, key serde and grace period of an aggregation by these windows.
 
     Raises:
-        TopologyError: the retention asked for is shorter than windows can change.
+        TopologyError: the store is to forget windows that can still change.
     """
-    length = window_length(windows)
+    key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
+    if isinstance(windows, SessionWindows):
+        grace_ms = windows.grace_ms + windows.inactivity_gap_ms
+        retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
+        return WindowedTable(
+            SessionSpec(retention_ms, emits_on_close),
+            None if key_serde is None else SessionWindowedSerde(key_serde),
+            grace_ms,
+        )
     sliding = isinstance(windows, SlidingWindows)
-    needed = min(2 * length + windows.grace_ms if sliding else length + windows.grace_ms, 2**63 - 1)
-    retention = options.option.retention_ms
-    if retention is not None and retention < needed:
-        raise TopologyError(
-            f"The retention of window store {options.store_name} must be at least {needed} ms, the windows' size and "
-            f"grace, not {retention} ms"
-        )
-    return WindowSpec(
-        retention if retention is not None else needed,
-        length,
-        emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE,
-        is_sliding=sliding,
+    size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+    needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
+    retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
+    return WindowedTable(
+        WindowSpec(retention_ms, size_ms, emits_on_close, sliding),
+        None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
+        windows.grace_ms,
     )
 
 
-def session_spec(windows: SessionWindows, options: TableOptions, emit: EmitStrategy) -> SessionSpec:
-    """Return what the store of a session aggregation must be able to do.
-
-    Raises:
-        TopologyError: the retention asked for is shorter than sessions can change.
-    """
-    needed = windows.inactivity_gap_ms + windows.grace_ms
-    retention = options.option.retention_ms
-    if retention is not None and retention < needed:
+def _retention(options: TableOptions, needed_ms: int, kind: str, reason: str) -> int:
+    retention_ms = options.option.retention_ms
+    if retention_ms is None:
+        return needed_ms
+    if retention_ms < needed_ms:
         raise TopologyError(
-            f"The retention of session store {options.store_name} must be at least {needed} ms, the inactivity gap and "
-            f"grace, not {retention} ms"
+            f"The retention of {kind} store {options.store_name} must be at least {needed_ms} ms, {reason}, not {retention_ms} ms"
         )
-    return SessionSpec(
-        retention if retention is not None else needed, emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE
-    )
-
-
-def time_windowed(key_serde: Serde[Any] | None, length_ms: int) -> Serde[Any] | None:
-    """Return the serde of windowed keys; None stays None: a default key serde cannot be told to be the inner one."""
-    return None if key_serde is None else TimeWindowedSerde(key_serde, length_ms or None)
+    return retention_ms
 
 
 def windowed_aggregate(
@@ -98,18 +99,35 @@ def windowed_aggregate(
     return WindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
 
 
-class TimeWindowedKStream(Generic[K, V]):
-    """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
+class _WindowedKStream(Generic[K, V, W]):
+    """A grouped stream with the windows to aggregate by."""
 
     def __init__(
-        self,
-        grouped: KGroupedStream[K, V],
-        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
-        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+        self, grouped: KGroupedStream[K, V], windows: W, emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE
     ) -> None:
         self._grouped = grouped
         self._windows = windows
         self._emit = emit
+
+    def _table(
+        self,
+        prefix: str,
+        materialized: Materialized[Any, Any] | str | None,
+        named: Named | str | None,
+        value_serde: Serde[Any] | None,
+        aggregation: Callable[[str], TableProcessor],
+    ) -> KTable[Windowed[K], Any]:
+        """Return the table of an aggregation, which is made once the name of its store is known."""
+        grouped = self._grouped
+        options = table_options(materialized, grouped._graph.names, prefix)
+        options = options.with_defaults(grouped._key_serde, value_serde)
+        name = grouped._graph.names.processor(prefix, name_of(named))
+        processor = aggregation(options.store_name)
+        return grouped._aggregated(name, options, processor, windowed_table(self._windows, options, self._emit))
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows | SlidingWindows]):
+    """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
         """Send results with every update, or only when a window is final.
@@ -178,7 +196,7 @@ class TimeWindowedKStream(Generic[K, V]):
             "KSTREAM-REDUCE-",
             materialized,
             named,
-            self._grouped._value_serde,  # noqa: SLF001 (part of the same facade)
+            self._grouped._value_serde,
             initializer=lambda: None,
             aggregator=lambda _key, value, so_far: value if so_far is None else reducer(so_far, value),
         )
@@ -223,32 +241,17 @@ class TimeWindowedKStream(Generic[K, V]):
         initializer: Callable[[], Any],
         aggregator: Callable[[Any, Any, Any], Any],
     ) -> KTable[Windowed[K], Any]:
-        grouped, windows = self._grouped, self._windows
-        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
-        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
-        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
-        return grouped._aggregated(  # noqa: SLF001
-            name,
-            options,
-            windowed_aggregate(options.store_name, windows, self._emit, initializer, aggregator),
-            windows=window_spec(windows, options, self._emit),
-            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
-            grace_ms=windows.grace_ms,
+        return self._table(
+            prefix,
+            materialized,
+            named,
+            value_serde,
+            lambda store: windowed_aggregate(store, self._windows, self._emit, initializer, aggregator),
         )
 
 
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Made by `KGroupedStream.windowed_by` with session windows."""
-
-    def __init__(
-        self,
-        grouped: KGroupedStream[K, V],
-        windows: SessionWindows,
-        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
-    ) -> None:
-        self._grouped = grouped
-        self._windows = windows
-        self._emit = emit
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
         """Send results with every update, or only when a session is final.
@@ -322,7 +325,7 @@ class SessionWindowedKStream(Generic[K, V]):
             "KSTREAM-REDUCE-",
             materialized,
             named,
-            self._grouped._value_serde,  # noqa: SLF001
+            self._grouped._value_serde,
             initializer=lambda: None,
             aggregator=lambda key, value, so_far: combine(key, so_far, value),
             merger=combine,
@@ -378,16 +381,10 @@ class SessionWindowedKStream(Generic[K, V]):
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
     ) -> KTable[Windowed[K], Any]:
-        grouped, windows = self._grouped, self._windows
-        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
-        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
-        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
-        key_serde = options.option.key_serde
-        return grouped._aggregated(  # noqa: SLF001
-            name,
-            options,
-            SessionAggregate(options.store_name, windows, self._emit, initializer, aggregator, merger),
-            windows=session_spec(windows, options, self._emit),
-            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
-            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+        return self._table(
+            prefix,
+            materialized,
+            named,
+            value_serde,
+            lambda store: SessionAggregate(store, self._windows, self._emit, initializer, aggregator, merger),
         )
