@@ -1,7 +1,7 @@
 """What streams, tables and their groupings share: a node of the graph, the sources upstream of it, and serdes.
 
-Joins are functions over these classes. What they return has the type of what they are given, so they need not import `KStream`
-and `KTable`, which import them.
+Joins are written against these base classes and return objects of the type they are given, so they do not need to import
+`KStream` and `KTable`, which import them.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AbstractKStream(AbstractStream[K, V]):
         self._repartition_node: Repartition | None = None
 
     def _repartitioned_for_join(self, name: str, key_serde: Serde[K] | None, value_serde: Serde[V] | None) -> Self:
-        """Return this stream behind a repartition topic, which all joins share that do not name theirs."""
+        """Return this stream behind a repartition topic; joins without a name of their own share one."""
         keys = key_serde if key_serde is not None else self._key_serde
         values = value_serde if value_serde is not None else self._value_serde
         generated = name == self._name

@@ -31,7 +31,7 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Made by `KGroupedStream.cogroup`. All inputs must have keys of one type, and partition them alike."""
+    """Made by `KGroupedStream.cogroup`. All inputs must have keys of the same type and be partitioned in the same way."""
 
     def __init__(self, aggregators: dict[KGroupedStream[K, Any], Aggregator]) -> None:
         self._aggregators = aggregators
@@ -48,7 +48,7 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             grouped: a stream grouped by the same keys.
-            aggregator: gets key, value and the aggregate so far, of records of that stream.
+            aggregator: gets key and value of a record of that stream, and the aggregate so far.
 
         Raises:
             TopologyError: the streams come from different builders.
@@ -76,9 +76,9 @@ class CogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key.
 
         Args:
-            initializer: makes the aggregate that a key begins with.
+            initializer: returns the initial aggregate of a key.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -102,7 +102,7 @@ class CogroupedKStream(Generic[K, A]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(self, windows: Any) -> Any:
-        """Aggregate by windows of time, besides by key.
+        """Aggregate by key and window of time.
 
         Example:
             >>> from millrace.dsl import TimeWindows
@@ -130,7 +130,7 @@ class CogroupedKStream(Generic[K, A]):
         make: Callable[[Aggregator], Any],
         windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
-        """Put one aggregation behind each stream, all on one store, and a merge behind them."""
+        """Add one aggregation per stream, all sharing one store, and a merge of their outputs."""
         groups = tuple(self._aggregators)
         graph = groups[0]._graph
         given = name_of(named)
@@ -180,9 +180,9 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key and window.
 
         Args:
-            initializer: makes the aggregate that a window begins with.
+            initializer: returns the initial aggregate of a window.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.dsl import SlidingWindows
@@ -222,10 +222,10 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key and session.
 
         Args:
-            initializer: makes the aggregate that a session begins with.
-            merger: gets key and the aggregates of two sessions that a record has made one.
+            initializer: returns the initial aggregate of a session.
+            merger: gets the key and the aggregates of two sessions that a record has merged.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.dsl import SessionWindows

@@ -1,4 +1,4 @@
-"""`KGroupedStream`: the records of a stream by key, to be aggregated."""
+"""`KGroupedStream`: the records of a stream grouped by key, ready to be aggregated."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class KGroupedStream(AbstractStream[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values of each key; the first one is taken as it is.
+        """Combine the values of each key, starting with the first one.
 
         Args:
-            reducer: gets the value so far and the new one; None as its result deletes the key.
+            reducer: gets the value so far and the new one; returning None deletes the key.
             materialized: how the table is kept.
             named: the node's name.
 
@@ -100,8 +100,8 @@ class KGroupedStream(AbstractStream[K, V]):
         """Fold the values of each key into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a key begins with.
-            aggregator: gets key, value and the aggregate so far; None as its result deletes the key.
+            initializer: returns the initial aggregate of a key.
+            aggregator: gets key, value and the aggregate so far; returning None deletes the key.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -121,7 +121,7 @@ class KGroupedStream(AbstractStream[K, V]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(self, windows: Any) -> Any:
-        """Aggregate by windows of time, besides by key.
+        """Aggregate by key and window of time.
 
         Example:
             >>> from millrace.dsl import TimeWindows
@@ -138,7 +138,7 @@ class KGroupedStream(AbstractStream[K, V]):
         return TimeWindowedKStream(self, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
-        """Begin to aggregate several grouped streams into one table; this one with the given aggregator.
+        """Start aggregating several grouped streams into one table, this one with the given aggregator.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -158,7 +158,7 @@ class KGroupedStream(AbstractStream[K, V]):
         processor: TableProcessor,
         windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
-        """Put an aggregation behind this stream, which is repartitioned if its key has changed."""
+        """Add an aggregation; the stream is repartitioned first if its key has changed."""
         parent, sources = self._repartitioned(options)
         store = options.store(None if windowed is None else windowed.store)
         node = ProcessorStep(name, processor, stores=(store,))
@@ -177,7 +177,7 @@ class KGroupedStream(AbstractStream[K, V]):
         )
 
     def _repartitioned(self, options: TableOptions) -> tuple[GraphNode, frozenset[str]]:
-        """Return the node to aggregate behind; a repartition topic with a name is shared by all aggregations."""
+        """Return the node whose records are aggregated; all aggregations share a repartition topic that has a name."""
         if not self._repartition_required:
             return self._node, self._sources
         node = self._new_repartition(options)

@@ -1,4 +1,4 @@
-"""`KGroupedTable`: the entries of a table by another key, to be aggregated."""
+"""`KGroupedTable`: the entries of a table grouped by another key, ready to be aggregated."""
 
 # ruff: noqa: SLF001 (tables and their groupings are one facade)
 from __future__ import annotations
@@ -32,7 +32,7 @@ REDUCE = "KTABLE-REDUCE-"
 
 
 class KGroupedTable(AbstractStream[K, V]):
-    """Made by `KTable.group_by`. When an entry changes, its old value is taken out of its group, and its new one put in."""
+    """Made by `KTable.group_by`. When an entry changes, its old value is removed from its group and its new value added."""
 
     def __init__(self, table: KTable[Any, Any], node: GraphNode, grouped: Grouped[K, V]) -> None:
         super().__init__(
@@ -81,8 +81,8 @@ class KGroupedTable(AbstractStream[K, V]):
         """Combine the values of each group.
 
         Args:
-            adder: gets the value so far and the one to put in; the first is taken as it is.
-            subtractor: gets the value so far and the one to take out.
+            adder: gets the value so far and the one to add; the first value is the initial result.
+            subtractor: gets the value so far and the one to remove.
             materialized: how the table is kept.
             named: the node's name.
 
@@ -96,7 +96,7 @@ class KGroupedTable(AbstractStream[K, V]):
             >>> run(build, ("a", "1"), ("b", "5"), ("a", "2"))
             [('sum', '1'), ('sum', '6'), ('sum', '7')]
         """
-        options = table_options(materialized, self._graph.names, AGGREGATE)  # so named in Kafka Streams too
+        options = table_options(materialized, self._graph.names, AGGREGATE)  # not REDUCE: Kafka Streams names it so
         options = options.with_defaults(self._grouped.key_serde, self._grouped.value_serde)
         processor = TableAggregate(
             options.store_name,
@@ -118,9 +118,9 @@ class KGroupedTable(AbstractStream[K, V]):
         """Fold the values of each group into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a group begins with.
-            adder: gets group key, value and aggregate when an entry comes into the group.
-            subtractor: the same when one leaves it.
+            initializer: returns the initial aggregate of a group.
+            adder: gets group key, value and aggregate when an entry is added to the group.
+            subtractor: the same, when an entry is removed from the group.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -181,7 +181,7 @@ class KGroupedTable(AbstractStream[K, V]):
 
 
 def change_serde(value_serde: Serde[Any] | None) -> Serde[Any]:
-    """Return the serde of a grouped table's repartition topic, around the given or the default value serde."""
+    """Return the serde of a grouped table's repartition topic, which wraps the given or the default value serde."""
 
     def make(config: StreamsConfig) -> Serde[Any]:
         inner = value_serde if value_serde is not None else Serdes.default_value(config)

@@ -81,12 +81,12 @@ class KStream(StreamJoins[K, V]):
         *,
         value_serde: Serde[V2] | None = None,
     ) -> KStream[K, V2]:
-        """Replace the value; the key stays, so nothing has to be repartitioned.
+        """Replace the value; the key stays, so no repartitioning is needed.
 
         Args:
-            mapper: gets the value, returns the new one.
+            mapper: gets the value and returns the new one.
             named: the node's name.
-            value_serde: of the new values, for the operators that follow; None takes the default.
+            value_serde: of the new values, for the operators downstream; None means the default.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -97,7 +97,7 @@ class KStream(StreamJoins[K, V]):
         return self._with_values(node, value_serde)
 
     def map_values_with_key(self, mapper: Callable[[K, V], V2], named: Named | str | None = None) -> KStream[K, V2]:
-        """Replace the value, knowing the key (which must not be changed).
+        """Replace the value, given the key too (which must not be changed).
 
         Example:
             >>> from millrace.testing.examples import run
@@ -112,7 +112,7 @@ class KStream(StreamJoins[K, V]):
     def flat_map(
         self, mapper: Callable[[K, V], Iterable[tuple[K2, V2]]], named: Named | str | None = None
     ) -> KStream[K2, V2]:
-        """Replace a record by any number of others.
+        """Replace each record with any number of records.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -123,7 +123,7 @@ class KStream(StreamJoins[K, V]):
         return KStream(self._graph, node.name, node, sources=self._sources, repartition_required=True)
 
     def flat_map_values(self, mapper: Callable[[V], Iterable[V2]], named: Named | str | None = None) -> KStream[K, V2]:
-        """Replace a value by any number of others.
+        """Replace each value with any number of values.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -138,7 +138,7 @@ class KStream(StreamJoins[K, V]):
     def flat_map_values_with_key(
         self, mapper: Callable[[K, V], Iterable[V2]], named: Named | str | None = None
     ) -> KStream[K, V2]:
-        """Replace a value by any number of others, knowing the key.
+        """Replace each value with any number of values, given the key too.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -170,7 +170,7 @@ class KStream(StreamJoins[K, V]):
         )
 
     def peek(self, action: Callable[[K, V], Any], named: Named | str | None = None) -> KStream[K, V]:
-        """Call a function for every record, and send it on unchanged.
+        """Call a function for every record, and forward the record unchanged.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -181,7 +181,7 @@ class KStream(StreamJoins[K, V]):
         return self._same_types(self._processor("KSTREAM-PEEK-", stateless.peeking(action), named))
 
     def foreach(self, action: Callable[[K, V], Any], named: Named | str | None = None) -> None:
-        """Call a function for every record; the end of this stream.
+        """Call a function for every record; nothing is forwarded.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -195,7 +195,7 @@ class KStream(StreamJoins[K, V]):
         self._processor("KSTREAM-FOREACH-", stateless.peeking(action), named)
 
     def print(self, printed: Printed[K, V] | None = None) -> None:
-        """Print every record, to standard output unless told otherwise; the end of this stream.
+        """Print every record, by default to standard output; nothing is forwarded.
 
         Example:
             >>> from millrace.dsl import Printed
@@ -214,7 +214,7 @@ class KStream(StreamJoins[K, V]):
         self._processor("KSTREAM-PRINTER-", factory, printed.name)
 
     def merge(self, other: KStream[K, V], named: Named | str | None = None) -> KStream[K, V]:
-        """Take the records of both streams, in no particular order.
+        """Merge two streams; there is no order between their records.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -233,7 +233,7 @@ class KStream(StreamJoins[K, V]):
         )
 
     def split(self, named: Named | str | None = None) -> BranchedKStream[K, V]:
-        """Begin to split the stream: every record goes to the first branch whose predicate is true.
+        """Split the stream into branches: every record goes to the first branch whose predicate is true.
 
         Example:
             >>> from millrace.dsl import Branched
@@ -249,10 +249,10 @@ class KStream(StreamJoins[K, V]):
     # Topics.
 
     def to(self, topic: str | TopicNameExtractor, produced: Produced[K, V] | None = None) -> None:
-        """Write the stream to a topic, or to the one a function of key, value and context chooses for each record.
+        """Write the stream to a topic, or to topics that a function of key, value and context chooses per record.
 
         Args:
-            topic: its name, which must exist, or the function.
+            topic: the name of an existing topic, or the function.
             produced: serdes, partitioner and name of the sink; serdes default to the stream's own.
 
         Example:
@@ -273,7 +273,7 @@ class KStream(StreamJoins[K, V]):
         self._graph.add(self._node, node)
 
     def repartition(self, repartitioned: Repartitioned[K, V] | None = None) -> KStream[K, V]:
-        """Send the stream through an internal topic, so that records are partitioned by their current key.
+        """Send the stream through an internal topic, which partitions records by their current key.
 
         Example:
             >>> from millrace.dsl import Repartitioned
@@ -330,7 +330,7 @@ class KStream(StreamJoins[K, V]):
     # Grouping.
 
     def group_by_key(self, grouped: Grouped[K, V] | None = None) -> KGroupedStream[K, V]:
-        """Group the records by the key they have.
+        """Group the records by their current key.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -371,8 +371,8 @@ class KStream(StreamJoins[K, V]):
         """Run a processor on the stream; it may change keys, so grouping the result goes through a repartition topic.
 
         Args:
-            supplier: makes a processor per task; its `stores()`, if it has that, are added too.
-            store_names: of the stores it uses that were added to the builder.
+            supplier: returns a new processor for each task; the stores of its `stores()` method, if any, are added too.
+            store_names: stores of the builder that the processor uses.
             named: the node's name.
 
         Example:
@@ -395,11 +395,11 @@ class KStream(StreamJoins[K, V]):
         *store_names: str,
         named: Named | str | None = None,
     ) -> KStream[K, V2]:
-        """Run a processor on the stream that keeps every record's key.
+        """Run a processor that cannot change the records' keys.
 
         Args:
-            supplier: makes a processor per task; its `stores()`, if it has that, are added too.
-            store_names: of the stores it uses that were added to the builder.
+            supplier: returns a new processor for each task; the stores of its `stores()` method, if any, are added too.
+            store_names: stores of the builder that the processor uses.
             named: the node's name.
 
         Example:
@@ -427,7 +427,7 @@ class KStream(StreamJoins[K, V]):
         key_changing: bool,
     ) -> ProcessorStep:
         node = ProcessorStep(
-            name_of(named) or self._graph.names.processor(prefix),  # a name given takes no number, other than elsewhere
+            name_of(named) or self._graph.names.processor(prefix),  # unlike elsewhere, a given name uses up no index
             factory,
             stores=stores_of(supplier),
             store_names=tuple(store_names),

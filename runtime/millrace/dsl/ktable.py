@@ -51,7 +51,7 @@ class ValueTransformer(Protocol[KIn, VIn, VOut]):
         """Fetch stores; called once per task."""
 
     def transform(self, key: KIn, value: VIn) -> VOut:
-        """Return the new value; must give the same for the same key and value, or be materialised."""
+        """Return the new value: always the same for the same key and value, unless the result is materialised."""
 
     def close(self) -> None:
         """Release what `init` acquired."""
@@ -62,7 +62,7 @@ class KTable(AbstractKTable[K, V]):
 
     @property
     def queryable_store_name(self) -> str | None:
-        """The name by which the store can be queried, None if there is none."""
+        """The name under which the store can be queried, or None."""
         return self._queryable_store_name
 
     def filter(
@@ -132,7 +132,7 @@ class KTable(AbstractKTable[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values by what key and value make.
+        """Replace the values, given the keys too.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -151,12 +151,12 @@ class KTable(AbstractKTable[K, V]):
         materialized: Materialized[K, V2] | str | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values by what a transformer with stores makes of them.
+        """Replace the values with the results of a transformer, which can use stores.
 
         Args:
-            supplier: makes a transformer per task: an object with `init(context)`, `transform(key, value)`, `close()`.
-            store_names: of the stores it uses, which were added to the builder.
-            materialized: how the table is kept, None for not at all.
+            supplier: returns a new transformer for each task, an object with `init(context)`, `transform(key, value)`, `close()`.
+            store_names: stores of the builder that the transformer uses.
+            materialized: how the table is kept; None means not at all.
             named: the node's name.
 
         Example:
@@ -186,10 +186,10 @@ class KTable(AbstractKTable[K, V]):
     def to_stream(
         self, key_selector: Callable[[K, V], Any] | None = None, *, named: Named | str | None = None
     ) -> KStream[Any, V]:
-        """Send every update on as a record; None is a deletion.
+        """Turn every update into a record; the value None is a deletion.
 
         Args:
-            key_selector: gives the records another key.
+            key_selector: returns a new key for the records.
             named: the node's name.
 
         Example:
@@ -212,10 +212,10 @@ class KTable(AbstractKTable[K, V]):
     # Grouping and joins.
 
     def suppress(self, suppressed: Suppressed) -> KTable[K, V]:
-        """Hold updates back, so that fewer, or only final ones, are sent on (KIP-328).
+        """Hold updates back, so that fewer of them, or only final ones, are forwarded (KIP-328).
 
         Raises:
-            TopologyError: the table is versioned, or is to be held back until its windows close but has none.
+            TopologyError: the table is versioned, or is suppressed until its windows close but has no windows.
 
         Example:
             >>> from millrace.dsl import BufferConfig, Suppressed
@@ -236,7 +236,7 @@ class KTable(AbstractKTable[K, V]):
             wait_ms = self._node.longest_grace_ms()
         if wait_ms is None:
             raise TopologyError(
-                f"Table {self._name} has no windows whose end could be waited for: suppress it with "
+                f"Table {self._name} has no windows that could close: suppress it with "
                 "Suppressed.until_time_limit(…), or aggregate by windows first"
             )
         processor = TableSuppress(
@@ -267,7 +267,7 @@ class KTable(AbstractKTable[K, V]):
     def group_by(
         self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
     ) -> KGroupedTable[K2, V2]:
-        """Group the entries by another key; they go through a repartition topic.
+        """Group the entries by another key, through a repartition topic.
 
         Args:
             selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out.
@@ -318,14 +318,14 @@ class KTable(AbstractKTable[K, V]):
         joined: Any = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join with another table: entries that both have, by their key or by a foreign key in this table's values.
+        """Join with another table, by key or by a foreign key in this table's values; only entries with a match are kept.
 
         Args:
-            other: the other table, partitioned like this one (any way, with a foreign key).
-            joiner: gets both values, returns that of the result; wrap it in `ValueJoinerWithKey` to get the key first.
-            materialized: how the result is kept, None for not at all.
-            foreign_key: finds the other table's key in a value; None is no match. Wrap it in `ForeignKeyWithKey` to get the key
-                first.
+            other: the other table, partitioned like this one; with a foreign key, partitioned in any way.
+            joiner: gets both values and returns the result's value; wrap it in `ValueJoinerWithKey` to get the key first.
+            materialized: how the result is kept; None means not at all.
+            foreign_key: returns the other table's key for a value; None means no match. Wrap it in `ForeignKeyWithKey` to get
+                the key first.
             joined: name and partitioners of a foreign-key join.
             named: the join's name.
 
@@ -369,7 +369,7 @@ class KTable(AbstractKTable[K, V]):
         joined: Any = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of this table: without a match it is joined with None.
+        """Join like `join`, but keep every entry of this table: without a match it is joined with None.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -390,7 +390,7 @@ class KTable(AbstractKTable[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of either table: what is missing is None.
+        """Join like `join`, but keep every entry of both tables: a missing value is None.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -431,7 +431,7 @@ class KTable(AbstractKTable[K, V]):
     def _derived(
         self, name: str, options: TableOptions, processor: Any, store_names: Sequence[str] = ()
     ) -> KTable[K, Any]:
-        """Put an operator behind this table; its result is kept in a store if the user named one."""
+        """Add an operator below this table; its result is kept in a store if the user named one."""
         store = options.store() if options.queryable else None
         node = ProcessorStep(name, processor, stores=() if store is None else (store,), store_names=store_names)
         node.versioned_output = None if store is None else store.versioned

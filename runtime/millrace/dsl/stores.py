@@ -34,7 +34,7 @@ from millrace.state.suppliers import VersionedBytesStoreSupplier
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """What a window store is asked for."""
+    """The properties that a window store must have."""
 
     retention_ms: int
     size_ms: int
@@ -45,7 +45,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """What a session store is asked for."""
+    """The properties that a session store must have."""
 
     retention_ms: int
     emits_on_close: bool = False
@@ -201,7 +201,7 @@ def join_window_store(
     windows: JoinWindows,
     joined: StreamJoined[Any, Any, Any],
 ) -> TableStoreSpec:
-    """Return the store of one side. As in Java, what `joined` says about logging does not reach stores of the user's."""
+    """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies."""
     retention = windows.size_ms + windows.grace_ms
     if supplier is not None:
         _check_join_supplier(supplier, windows, retention)
@@ -221,10 +221,10 @@ def join_window_store(
 
 
 def _check_join_supplier(supplier: Any, windows: JoinWindows, retention: int) -> None:
-    """Check that a user's store can serve the join.
+    """Check that a store supplied by the user fits the join.
 
     Raises:
-        TopologyError: it forgets duplicates, or its windows are not those of the join.
+        TopologyError: it does not retain duplicates, or its windows differ from the join's.
     """
     if not supplier.retain_duplicates:
         raise TopologyError(f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True")

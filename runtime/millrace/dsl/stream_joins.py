@@ -73,19 +73,19 @@ class StreamJoins(AbstractKStream[K, V]):
         key_selector: Any = None,
         named: Any = None,
     ) -> KStream[K, Any]:
-        """Join with a stream (within windows), a table (its current value), or a global table (of any key).
+        """Join with a stream (within windows), a table (by key, with its current value) or a global table (by any key).
 
-        Records without a match give no result. The joiner gets both values; wrap it in `ValueJoinerWithKey` to get the key
+        Records without a match have no result. The joiner gets both values; wrap it in `ValueJoinerWithKey` to get the key
         first.
 
         Args:
-            other: what to join with. Streams and tables must be partitioned alike; a stream whose key has changed is
+            other: what to join with. Streams and tables must be partitioned in the same way; a stream whose key has changed is
                 repartitioned first.
             joiner: returns the value of the result.
-            windows: with a stream: how far apart in time records may be.
+            windows: for a stream: how far apart in time records may be.
             joined: names, serdes and stores.
-            key_selector: with a global table: the key to look up, None for no match.
-            named: with a global table: the node's name.
+            key_selector: for a global table: returns the key to look up; None means no match.
+            named: for a global table: the node's name.
 
         Example:
             >>> from millrace.dsl import JoinWindows
@@ -131,10 +131,10 @@ class StreamJoins(AbstractKStream[K, V]):
         key_selector: Any = None,
         named: Any = None,
     ) -> KStream[K, Any]:
-        """Join as `join` does; records of this stream without a match are joined with None.
+        """Join like `join`, but join records of this stream without a match with None.
 
-        With a stream that happens when the window (and its grace) has passed; records whose key is None are joined with None
-        at once (KIP-962).
+        With a stream, that happens when the window and its grace period have passed; records whose key is None are joined with
+        None at once (KIP-962).
 
         Example:
             >>> from millrace.testing.examples import run
@@ -153,7 +153,7 @@ class StreamJoins(AbstractKStream[K, V]):
         windows: JoinWindows,
         joined: StreamJoined[K, V, VO] | None = None,
     ) -> KStream[K, R]:
-        """Join two streams; records of either one without a match are joined with None when their window has passed.
+        """Join two streams; records of either stream without a match are joined with None once their window has passed.
 
         Example:
             >>> from millrace.dsl import JoinWindows
@@ -177,7 +177,7 @@ class StreamJoins(AbstractKStream[K, V]):
         key_selector: Any = None,
         named: Any = None,
     ) -> KStream[K, Any]:
-        """Join with whatever it is.
+        """Join with a stream, a table or a global table.
 
         Raises:
             TopologyError: the arguments do not fit what is joined.
@@ -272,7 +272,7 @@ def _with_global_table(
     left: bool,
 ) -> S:
     graph = stream._graph
-    name = graph.names.processor("KSTREAM-LEFTJOIN-", given_name)  # inner joins too, as in Kafka Streams
+    name = graph.names.processor("KSTREAM-LEFTJOIN-", given_name)  # as in Kafka Streams, for inner joins too
     factory = StreamGlobalTableJoin(view=table._view, key_mapper=key_selector, joiner=joiner, left=left)
     node = ProcessorStep(name, factory)
     node.takes_null_keys = left

@@ -42,9 +42,6 @@ from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
 from millrace.topology.model import DeferredSerde, RepartitionTopic
 
-# ruff: noqa: SLF001 (tables and their joins are one facade)
-
-
 T = TypeVar("T", bound=AbstractKTable[Any, Any])
 
 JoinKind = Literal["inner", "left", "outer"]
@@ -58,7 +55,7 @@ _SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
     "left": (JoinSide(needs_own=True, needs_other=False), JoinSide(needs_own=False, needs_other=True)),
     "outer": (JoinSide(needs_own=False, needs_other=False), JoinSide(needs_own=False, needs_other=False)),
 }
-"""Which values a result needs: for updates of the left table, and for those of the right one."""
+"""Which values a result needs: for updates of the left table, and for updates of the right one."""
 
 
 def primary_key_join(
@@ -110,9 +107,6 @@ def _without_key(joiner: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any],
     return lambda _key, left_value, right_value: joiner(left_value, right_value)
 
 
-# ruff: noqa: SLF001 (tables and their joins are one facade)
-
-
 _PREFIX = "KTABLE-FK-JOIN-"
 REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"
 SUBSCRIPTION_STORE = f"{_PREFIX}SUBSCRIPTION-STATE-STORE-"
@@ -146,7 +140,7 @@ class SubscriptionStoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class _JoinNames:
-    """Every name of a join, in the order in which indexes are taken."""
+    """The names of a join, in the order in which they use up indexes."""
 
     registration_topic: str
     send: str
@@ -199,10 +193,10 @@ def foreign_key_join(
     named: Named | str | None,
     materialized: Materialized[Any, Any] | str | None,
 ) -> T:
-    """Join each entry of the left table with the entry of the right one that its foreign key names.
+    """Join each entry of the left table with the entry of the right table that its foreign key refers to.
 
     Raises:
-        TopologyError: the tables come from different builders, or the join is given two names.
+        TopologyError: the tables come from different builders, or the join has been given two names.
     """
     left._require_same_builder(right)
     graph: GraphBuilder = left._graph
@@ -238,7 +232,7 @@ def _add_exchange(
     extractor: ForeignKeyExtractor,
     left_join: bool,  # noqa: FBT001
 ) -> StreamSource:
-    """Add everything between the left table and the responses that come back to it; return their source."""
+    """Add everything between the left table and the responses to it; return the source of the responses."""
     subscriptions, responses = DeferredSerde(serdes.subscriptions), DeferredSerde(serdes.responses)
     send = ProcessorStep(names.send, SubscriptionSend(extractor, serdes, left_join=left_join))
     graph.add(left._node, send)
@@ -326,7 +320,7 @@ def _joiner_of(joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, An
 
 
 def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitioner | None:
-    """Let a table's partitioner decide by the key alone: subscriptions and responses are not the table's values."""
+    """Have a table's partitioner decide by the key alone, since subscriptions and responses are not the table's values."""
     if partitioner is None:
         return None
 
@@ -345,6 +339,6 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
 
 
 def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:
-    """Send a response where its subscription came from, which need not be where the default partitioner puts the key."""
+    """Send a response to the partition its subscription came from, which may not be the default partitioner's choice."""
     partition: int | None = response.primary_partition
     return partition

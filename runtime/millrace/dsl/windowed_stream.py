@@ -1,4 +1,4 @@
-"""`TimeWindowedKStream` and `SessionWindowedKStream`: the records of a stream by key and window, to be aggregated."""
+"""`TimeWindowedKStream` and `SessionWindowedKStream`: a stream grouped by key and window, ready to be aggregated."""
 
 # ruff: noqa: SLF001 (streams and their groupings are one facade)
 from __future__ import annotations
@@ -40,7 +40,7 @@ class WindowedTable:
 
     store: WindowSpec | SessionSpec
     key_serde: Serde[Any] | None
-    """Of windowed keys; None if the grouping has no serde: a default serde may not be that of the keys inside."""
+    """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
     grace_ms: int
     """How long after its end a window can change."""
 
@@ -49,7 +49,7 @@ def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrateg
     """Return the store, key serde and grace period of an aggregation by these windows.
 
     Raises:
-        TopologyError: the store is to forget windows that can still change.
+        TopologyError: the store's retention is shorter than windows can change.
     """
     key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
     if isinstance(windows, SessionWindows):
@@ -92,7 +92,7 @@ def windowed_aggregate(
     """Return the aggregation for a kind of windows.
 
     Raises:
-        TopologyError: results are asked for on close of windows that never are.
+        TopologyError: results are to be emitted on close, but the windows never close.
     """
     if isinstance(windows, SlidingWindows):
         return SlidingWindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
@@ -117,7 +117,7 @@ class _WindowedKStream(Generic[K, V, W]):
         value_serde: Serde[Any] | None,
         aggregation: Callable[[str], TableProcessor],
     ) -> KTable[Windowed[K], Any]:
-        """Return the table of an aggregation, which is made once the name of its store is known."""
+        """Return the table of an aggregation, which is created once the name of its store is known."""
         grouped = self._grouped
         options = table_options(materialized, grouped._graph.names, prefix)
         options = options.with_defaults(grouped._key_serde, value_serde)
@@ -130,10 +130,10 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
     """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
-        """Send results with every update, or only when a window is final.
+        """Emit results with every update, or only when a window is final.
 
         Raises:
-            TopologyError: unlimited windows never are.
+            TopologyError: unlimited windows are never final.
 
         Example:
             >>> from millrace.dsl import EmitStrategy, TimeWindows
@@ -180,7 +180,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and window; the first one is taken as it is.
+        """Combine the values of each key and window, starting with the first one.
 
         Example:
             >>> from millrace.dsl import SlidingWindows
@@ -212,8 +212,8 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
         """Fold the values of each key and window into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a window begins with.
-            aggregator: gets key, value and the aggregate so far; None as its result deletes the window.
+            initializer: returns the initial aggregate of a window.
+            aggregator: gets key, value and the aggregate so far; returning None deletes the window.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -254,7 +254,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Made by `KGroupedStream.windowed_by` with session windows."""
 
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
-        """Send results with every update, or only when a session is final.
+        """Emit results with every update, or only when a session is final.
 
         Example:
             >>> from millrace.dsl import EmitStrategy, SessionWindows
@@ -273,7 +273,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     ) -> KTable[Windowed[K], int]:
         """Count the records of each key and session.
 
-        A session that grows is deleted under its old bounds and sent on under its new ones.
+        When a session grows, it is deleted under its old bounds and forwarded under its new ones.
 
         Example:
             >>> from millrace.dsl import SessionWindows
@@ -305,7 +305,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and session; the first one is taken as it is.
+        """Combine the values of each key and session, starting with the first one.
 
         Example:
             >>> from millrace.dsl import SessionWindows
@@ -343,9 +343,9 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         """Fold the values of each key and session into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a session begins with.
+            initializer: returns the initial aggregate of a session.
             aggregator: gets key, value and the aggregate so far.
-            merger: gets key and the aggregates of two sessions that a record has made one.
+            merger: gets the key and the aggregates of two sessions that a record has merged.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
