@@ -80,7 +80,7 @@ class MembershipStatus:
     protocol: str = ""
     """classic or streams."""
     state: str = "UNJOINED"
-    """STABLE if all its members are, or else REBALANCING; UNJOINED before it joins, CLOSED when all members have ended or left."""
+    """STABLE if all its members are, else REBALANCING; UNJOINED before it joins, CLOSED once all members have ended or left."""
     generation: int = -1
     """The latest generation of its members; -1 for none."""
     rebalances: int = 0
