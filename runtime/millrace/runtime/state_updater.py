@@ -1,8 +1,8 @@
 """The thread that restores the stores of a stream thread's tasks from their changelogs, while its running tasks continue.
 
 A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
-done; in between nobody else may touch it. Progress is written to disk every `commit.interval.ms` (at least every 5 s), and
-restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
+done; in between nobody else may touch it. Progress is written to disk every `commit.interval.ms`, but no more often than
+every 5 s, and restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
 """
 
 from __future__ import annotations
