@@ -31,7 +31,7 @@ from millrace.runtime.housekeeping import Housekeeping
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
-from millrace.runtime.preflight import check_dead_letter_topic, check_served, provision_internal_topics
+from millrace.runtime.preflight import check_dead_letter_topic, check_supported, provision_internal_topics
 from millrace.runtime.resources import ThreadContext
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.state_directory import StateDirectory
@@ -85,7 +85,7 @@ class KafkaStreams:
     ) -> None:
         self.config = StreamsConfig.of(config)
         self.topology = topology.build(self.config)
-        check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
+        check_supported(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
         self._metrics_page = metrics_page
         self._directory = StateDirectory(self.config, persistent=self.topology.persistent)

@@ -18,7 +18,7 @@ from millrace.kafka.internal_topics import provision
 from millrace.runtime.membership import may_create_topics
 from millrace.topology.model import BuiltTopology
 
-__all__ = ["check_dead_letter_topic", "check_served", "check_settings", "provision_internal_topics"]
+__all__ = ["check_dead_letter_topic", "check_settings", "check_supported", "provision_internal_topics"]
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ def check_settings(config: StreamsConfig) -> None:
     """
     given = config if config.bootstrap_servers else config.model_copy(update={"bootstrap_servers": ("localhost:9092",)})
     settings = ClientSettings(given, "check", resolve_references=False)
-    check_served(config, settings)
+    check_supported(config, settings)
     for read in (settings.main_consumer, settings.restore_consumer, settings.producer, settings.membership):
         read(1)
     settings.global_consumer()
@@ -42,7 +42,7 @@ def check_settings(config: StreamsConfig) -> None:
         oauth.check_served()
 
 
-def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
+def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
     """Check that the settings are supported and consistent.
 
     Raises:
@@ -51,11 +51,11 @@ def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
     """
     if config.group_protocol is GroupProtocol.STREAMS:
         raise UnsupportedFeatureError(
-            "group.protocol=streams (KIP-1071) is not served yet: remove the setting, or set it to classic"
+            "group.protocol=streams (KIP-1071) is not supported yet: remove the setting, or set it to classic"
         )
     if config.num_standby_replicas > 0:
         raise UnsupportedFeatureError(
-            f"num.standby.replicas={config.num_standby_replicas} is not served yet: set it to 0. State is restored from "
+            f"num.standby.replicas={config.num_standby_replicas} is not supported yet: set it to 0. State is restored from "
             "the changelogs when a task moves; static members on volumes keep theirs"
         )
     if config.exactly_once:
