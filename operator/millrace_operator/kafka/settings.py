@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.security import CLOUD_IDENTITIES
 from millrace.manifest import StreamsApp, StreamsAppSpec
-from millrace.manifest.kafka import IDENTITIES, is_security_setting
+from millrace.manifest.kafka import is_security_setting
 from millrace.manifest.settings import mechanism
 from millrace_operator.kafka.credentials import Credentials
 
@@ -139,7 +140,7 @@ def client_settings(config: StreamsConfig) -> ClientSettings:
 def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None:
     """Check that the operator may use its own identity, where an application has none that could be handed to it."""
     auth = spec.kafka.auth
-    if auth is None or auth.type not in IDENTITIES:
+    if auth is None or auth.type not in CLOUD_IDENTITIES:
         return
     servers = spec.kafka.bootstrap_servers
     strange = [server for server in servers if not any(fnmatchcase(server, pattern) for pattern in cloud_identity)]
