@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from millrace.deadline import Deadline
 from millrace.errors import StreamsError, StreamsTimeoutError
 
 __all__ = ["BackgroundQueries", "Startup", "in_background"]
@@ -42,7 +42,7 @@ def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
 @dataclass(frozen=True, slots=True)
 class _Question(Generic[_Answer]):
     answer: Future[_Answer]
-    deadline: float
+    deadline: Deadline
 
 
 class BackgroundQueries(Generic[_Item, _Answer]):
@@ -72,7 +72,7 @@ class BackgroundQueries(Generic[_Item, _Answer]):
 
     def add(self, items: Collection[_Item]) -> None:
         """Ask about items."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         together = len(items) > 1
         self._start(list(items), min(_TOGETHER_S, self._timeout_s) if together else self._timeout_s, deadline)
 
@@ -87,14 +87,14 @@ class BackgroundQueries(Generic[_Item, _Answer]):
             if not question.answer.done():
                 continue
             del self._questions[item]
-            left_s = question.deadline - time.monotonic()
+            left_s = question.deadline.left_s()
             if isinstance(question.answer.exception(), StreamsTimeoutError) and left_s > 0:
                 self._start([item], left_s, question.deadline)
             else:
                 taken.append((item, question.answer))
         return taken
 
-    def _start(self, items: list[_Item], timeout_s: float, deadline: float) -> None:
+    def _start(self, items: list[_Item], timeout_s: float, deadline: Deadline) -> None:
         name = f"{threading.current_thread().name}-inquiry"
         answer = in_background(name, lambda: self._ask(items, timeout_s))
         question: _Question[_Answer] = _Question(answer, deadline)
