@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from millrace.deadline import Deadline
 from millrace.errors import StreamsError, StreamsTimeoutError
 
 __all__ = ["BackgroundQueries", "Startup", "in_background"]
@@ -44,7 +44,7 @@ def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
 @dataclass(frozen=True, slots=True)
 class _Query(Generic[_Answer]):
     answer: Future[_Answer]
-    deadline: float
+    deadline: Deadline
 
 
 class BackgroundQueries(Generic[_Item, _Answer]):
@@ -74,7 +74,7 @@ class BackgroundQueries(Generic[_Item, _Answer]):
 
     def add(self, items: Collection[_Item]) -> None:
         """Ask about items."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         together = len(items) > 1
         self._start(list(items), min(_TOGETHER_S, self._timeout_s) if together else self._timeout_s, deadline)
 
@@ -89,14 +89,14 @@ class BackgroundQueries(Generic[_Item, _Answer]):
             if not query.answer.done():
                 continue
             del self._queries[item]
-            left_s = query.deadline - time.monotonic()
+            left_s = query.deadline.left_s()
             if isinstance(query.answer.exception(), StreamsTimeoutError) and left_s > 0:
                 self._start([item], left_s, query.deadline)
             else:
                 taken.append((item, query.answer))
         return taken
 
-    def _start(self, items: list[_Item], timeout_s: float, deadline: float) -> None:
+    def _start(self, items: list[_Item], timeout_s: float, deadline: Deadline) -> None:
         name = f"{threading.current_thread().name}-query"
         answer = in_background(name, lambda: self._ask(items, timeout_s))
         query: _Query[_Answer] = _Query(answer, deadline)

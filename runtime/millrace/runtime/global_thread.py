@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.kafka.admin import DescribedTopic, describe_topics
@@ -213,11 +214,11 @@ class GlobalStreamThread:
     def _fill(self) -> None:
         assert self._consumer is not None
         positions = self._consumer.positions
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while any(positions[tp] < end for tp, end in self._readable_ends.items()) and not self._stop.is_set():
             if self._poll_once():
-                deadline = time.monotonic() + self._timeout_s
-            elif time.monotonic() > deadline:
+                deadline = Deadline(self._timeout_s)
+            elif deadline.passed:
                 raise StreamsTimeoutError(
                     f"Global stores {', '.join(self.stores)} are not filled: no record in {self._timeout_s:.0f} s"
                 )

@@ -21,6 +21,7 @@ from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, Me
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.member import GroupMember
@@ -165,8 +166,8 @@ class GroupMembership:
         """
         self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
         self._member.request_rejoin("the application is to stop everywhere")
-        deadline = time.monotonic() + self._rebalance_s + _SHUTDOWN_ANSWER_S
-        while time.monotonic() < deadline and not self._progress.given_up:
+        deadline = Deadline(self._rebalance_s + _SHUTDOWN_ANSWER_S)
+        while not deadline.passed and not self._progress.given_up:
             for event in self._member.poll(0.1):
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
                     return

@@ -35,6 +35,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from millrace.deadline import Deadline
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -349,7 +350,7 @@ class StreamsProducer:
             self.on_failure(error, message)
 
     def _retry(self, doing: str, call: Callable[[], object], within_s: float = math.inf) -> None:
-        deadline = time.monotonic() + min(self._task_timeout_s, within_s)
+        deadline = Deadline(min(self._task_timeout_s, within_s))
         while True:
             try:
                 with self._progress.waiting_for(f"a broker to {doing}"):
@@ -357,7 +358,7 @@ class StreamsProducer:
             except (KafkaException, SystemError) as error:
                 failure = _client_error(error)
                 cause: KafkaError = failure.args[0]
-                late = time.monotonic() >= deadline or self._progress.given_up
+                late = deadline.passed or self._progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)

@@ -42,6 +42,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -429,9 +430,9 @@ class KafkaRecordCollector:
                 self._failure = refusal
                 raise
             return
-        deadline = time.monotonic() + _BLOCK_S
+        deadline = Deadline(_BLOCK_S)
         produce: Callable[..., None] = self._producer.client.produce
-        while time.monotonic() < deadline and not given_up():
+        while not deadline.passed and not given_up():
             self._producer.poll(0.05)
             self._settle_reports()
             try:
@@ -445,9 +446,9 @@ class KafkaRecordCollector:
         )
 
     def _ask_partition_count(self, topic: str) -> int:
-        deadline = time.monotonic() + _BLOCK_S
+        deadline = Deadline(_BLOCK_S)
         problem = "no answer"
-        while time.monotonic() < deadline and not given_up():
+        while not deadline.passed and not given_up():
             try:
                 metadata = self._admin.list_topics(topic, timeout=5.0).topics.get(topic)
             except KafkaException as error:
@@ -463,7 +464,7 @@ class KafkaRecordCollector:
 
     def _await_report(self) -> None:
         """Raise what has failed the transaction, if that is a record whose report has not been taken yet."""
-        deadline = time.monotonic() + _REPORT_S
-        while not self._reports and time.monotonic() < deadline:
+        deadline = Deadline(_REPORT_S)
+        while not self._reports and not deadline.passed:
             self._producer.poll(0.05)
         self._settle_reports()
