@@ -97,7 +97,8 @@ def test_brokers_that_do_not_answer(app):
     """The addresses, what was tried, and what may be between."""
     assert app.fails(1, servers="127.0.0.1:1") == (
         "No broker of bootstrap.servers=127.0.0.1:1 answered within 15 s (127.0.0.1:1: [Errno 111] Connection refused). "
-        "Check that the brokers run, that host and port are right, and that nothing (firewall, network policy, DNS) is between"
+        "Check that the brokers are running, that host and port are right, and that no firewall, network policy or DNS problem "
+        "is in the way"
     )
 
 
@@ -125,7 +126,7 @@ def test_wrong_user_or_password(app, user, password):
         sasl_jaas_config=JAAS.format(user, password),
     )
     assert line == (
-        f"The broker at {app.kafka.sasl_bootstrap_servers} refused the credentials: user name or password is wrong for "
+        f"The broker at {app.kafka.sasl_bootstrap_servers} refused the credentials: the user name or password is wrong for "
         "sasl.mechanism=PLAIN"
     )
 

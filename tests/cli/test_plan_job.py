@@ -133,7 +133,7 @@ def test_what_the_program_prints_goes_to_standard_error(job):
         (
             {"standby": {"replicas": 2}},
             "UnsupportedFeature",
-            "num.standby.replicas=2 is not served yet",
+            "num.standby.replicas=2 is not supported yet",
             "spec.standby.replicas",
         ),
         (

@@ -97,8 +97,9 @@ _SECTION = re.compile(r"^(Args|Raises|Returns|Example):$", re.MULTILINE)
 
 
 def members(kind: type[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the public methods and properties of a class, in the order of the source."""
-    for name, member in vars(kind).items():
+    """Yield the public methods and properties of a class and its bases of the DSL, in the order of the source."""
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("millrace.dsl.")]
+    for name, member in ((name, member) for base in bases for name, member in vars(base).items()):
         if name.startswith("_") or name in _INTERNAL:
             continue
         if isinstance(member, (classmethod, staticmethod, property, _FUNCTION)):

@@ -8,8 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millrace.dsl import JoinWindows, SessionWindows, SlidingWindows, StreamsBuilder, TimeWindows, UnlimitedWindows
-from millrace.dsl.options import BufferConfig, Materialized, Suppressed
+from millrace.dsl import (
+    BufferConfig,
+    JoinWindows,
+    Materialized,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    Suppressed,
+    TimeWindows,
+    UnlimitedWindows,
+)
 from millrace.dsl.windows import EmitStrategy
 from millrace.errors import TopologyError
 

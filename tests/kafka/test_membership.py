@@ -344,7 +344,7 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
     rejoining = threading.Thread(target=rejoin)
 
     def found():
-        identity = SharedState.beating_as(shared)
+        identity = SharedState.heartbeat_identity(shared)
         rejoining.start()
         rejoining.join(0.5)
         return identity
@@ -352,7 +352,7 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
     async def answer(*_):
         return SimpleNamespace(error_code=27)
 
-    shared.rejoin_reason, shared.beating_as = None, found
+    shared.rejoin_reason, shared.heartbeat_identity = None, found
     heartbeats = Heartbeats(None, SimpleNamespace(send=answer), settings, shared, None)
     asyncio.run(heartbeats._beat(1, "me"))
     rejoining.join()

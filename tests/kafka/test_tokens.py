@@ -117,7 +117,7 @@ def test_a_token_that_brokers_do_not_take_is_told(provider, brokers):
     """An expired token is refused, and the error says that it is the token and not a password."""
     _, address = brokers
     provider.answer = lambda *_: (200, f'{{"access_token": "{jwt("orders", -100)}", "expires_in": 60}}')
-    with pytest.raises(AuthenticationError, match="does not take the token"):
+    with pytest.raises(AuthenticationError, match="does not accept the token"):
         check_connection(of(oidc(provider, address)), 60)
 
 
@@ -305,7 +305,7 @@ def test_a_token_is_used_for_three_quarters_of_its_life(caplog):
     ("setting", "value", "told"),
     [
         ("sasl.oauthbearer.method", "default", "must be one of oidc, aws-msk-iam, entra-id"),
-        ("sasl.oauthbearer.assertion.file", "/x", "sasl.oauthbearer.assertion.file is not served"),
+        ("sasl.oauthbearer.assertion.file", "/x", "sasl.oauthbearer.assertion.file is not supported"),
         ("sasl.oauthbearer.client.secret", "", "needs sasl.oauthbearer.client.secret"),
         ("sasl.oauthbearer.extensions", "logicalCluster", "must be key=value"),
         ("sasl.oauthbearer.extensions", "auth=x", "must be key=value"),

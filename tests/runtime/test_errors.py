@@ -476,7 +476,7 @@ def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatc
 
     member = SimpleNamespace(instance_id=None, poll=poll, request_rejoin=lambda _: None)
     protocol = SimpleNamespace(accept=lambda _: SimpleNamespace(shutdown_requested=True))
-    monkeypatch.setattr("millrace.runtime.membership.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: now))
     membership = GroupMembership(
         member, protocol, None, LoopProgress(), SimpleNamespace(changed=False), timeout_s=60, rebalance_s=300
     )

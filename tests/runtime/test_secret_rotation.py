@@ -190,7 +190,7 @@ def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
     (tmp_path / "auth" / "..data").unlink()
     watch.check()
     watch.check()
-    assert caplog.text.count("Credentials are kept as they are") == 1
+    assert caplog.text.count("Credentials stay as they are") == 1
     mount(tmp_path / "auth", "alice", NEW)
     watch.check()
     assert "Credentials have changed: 0 clients" in caplog.text

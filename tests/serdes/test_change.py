@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from millrace.errors import SerializationError
 from millrace.records import Change
 from millrace.serdes import ChangeSerde, Serdes
-from millrace.serdes.change import decode_varint, encode_varint
+from millrace.serdes.varint import decode_varint, encode_varint
 
 SERDE = ChangeSerde(Serdes.string())
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -9,7 +9,7 @@ import pytest
 
 from millrace.records import Change, Window, Windowed
 from millrace.serdes import ChangeSerde, Serdes
-from millrace.serdes.change import decode_varint, encode_varint
+from millrace.serdes.varint import decode_varint, encode_varint
 
 DATA = Path(__file__).parent / "data"
 VECTORS = [json.loads(line) for line in (DATA / "serde.jsonl").read_text().splitlines()]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from millrace.records import NO_HEADERS, Headers
 from millrace.serdes import Serdes
 from millrace.serdes.foreign_key import CombinedKeySchema
+from millrace.serdes.varint import decode_varint, encode_varint
 from millrace.state import keys
 from millrace.state.bytes_store import decode_position, encode_position
 from millrace.state.value_formats import (
@@ -18,9 +19,7 @@ from millrace.state.value_formats import (
     TIMESTAMPED,
     StoredValue,
     decode_headers,
-    decode_varint,
     encode_headers,
-    encode_varint,
 )
 
 LONGS = st.integers(0, 2**63 - 1)

@@ -26,9 +26,9 @@ from urllib.parse import urlsplit
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
 from millrace.kafka.client_settings import ClientSettings
-from millrace.kafka.security import ClientProperties
+from millrace.kafka.security import CLOUD_IDENTITIES, ClientProperties
 from millrace.manifest import StreamsApp, StreamsAppSpec
-from millrace.manifest.kafka import IDENTITIES, is_security_setting
+from millrace.manifest.kafka import is_security_setting
 from millrace.manifest.secrets import BINDING, PEM, NamedSecret, secrets_of_brokers
 from millrace.manifest.service_binding import BindingError, settings_of_binding
 from millrace.manifest.settings import mechanism
@@ -147,7 +147,7 @@ def client_settings(config: StreamsConfig) -> ClientSettings:
 def _check_identity(spec: StreamsAppSpec, cloud_identity: Sequence[str]) -> None:
     """Check that the operator may use its own identity, where an application has none that could be handed to it."""
     auth = spec.kafka.auth
-    if auth is None or auth.type not in IDENTITIES:
+    if auth is None or auth.type not in CLOUD_IDENTITIES:
         return
     servers = spec.kafka.bootstrap_servers
     strange = [server for server in servers if not any(fnmatchcase(server, pattern) for pattern in cloud_identity)]

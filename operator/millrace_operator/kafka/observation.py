@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError
 from millrace.kafka.admin import DescribedTopic, all_topic_partitions, describe_cluster, describe_topics, topic_configs
 from millrace.kafka.offsets import earliest_offsets, latest_offsets
@@ -42,10 +42,10 @@ def look(
         AuthorizationError: The principal may not see the topics or the group.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def left() -> float:
-        return max(0.1, deadline - time.monotonic())
+        return deadline.left_s(at_least=0.1)
 
     admin = connection.admin
     internal: dict[str, Mapping[str, str]] = {name: {} for name in also}

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+from millrace.deadline import Deadline
 from millrace.dev import _watchdog
 from millrace.errors import DevKafkaError
 
@@ -102,18 +103,18 @@ class BrokerProcess:
             DevKafkaError: A thread still runs after 60 s.
         """
         self.signal(signal.SIGSTOP)
-        deadline = time.monotonic() + _PAUSE_TIMEOUT_S
+        deadline = Deadline(_PAUSE_TIMEOUT_S)
         while self.alive and not _thread_states(self.pid) <= _STANDING:
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 message = f"Process {self.pid} still runs {_PAUSE_TIMEOUT_S:.0f} s after SIGSTOP"
                 raise DevKafkaError(message)
             time.sleep(_POLL_S)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait for the end and return whether it came in time."""
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while self.alive:
-            if time.monotonic() >= deadline:
+            if deadline.passed:
                 return False
             time.sleep(_POLL_S)
         if self._watchdog:

@@ -20,6 +20,7 @@ from typing import Literal, Self
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from millrace.deadline import Deadline
 from millrace.dev._broker_files import (
     HOST,
     ClusterState,
@@ -247,8 +248,8 @@ class EmbeddedKafka:
         for process in self._processes.values():
             process.signal(signal.SIGTERM)
             process.signal(signal.SIGCONT)
-        deadline = time.monotonic() + timeout_s
-        clean = [process.wait(deadline - time.monotonic()) for process in self._processes.values()]
+        deadline = Deadline(timeout_s)
+        clean = [process.wait(deadline.left_s()) for process in self._processes.values()]
         self._end_all(complete=all(clean))
         if self._directory and not read_running_state(self._directory):  # else it is another's
             remove_state(self._directory)
@@ -326,10 +327,10 @@ class EmbeddedKafka:
         topics = [NewTopic(name, partitions, replication_factor, config=dict(config or {})) for name in names]
         for future in admin.create_topics(topics, request_timeout=self._start_timeout_s).values():
             future.result()
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = Deadline(self._start_timeout_s)
         for name in names:
             while not has_leaders(admin, name, partitions):
-                if time.monotonic() > deadline:
+                if deadline.passed:
                     message = f"Topic {name} has no leaders after {self._start_timeout_s:.0f} s. {self.log_tails()}"
                     raise DevKafkaError(message)
                 time.sleep(_POLL_S)
@@ -404,7 +405,7 @@ class EmbeddedKafka:
         )
 
     def _wait_until_serving(self, started: Iterable[int]) -> None:
-        deadline = time.monotonic() + self._start_timeout_s
+        deadline = Deadline(self._start_timeout_s)
         for node in started:
             while not accepts_connections(self._host, self._ports[node].client):
                 self._check_starting(started, deadline)
@@ -416,13 +417,13 @@ class EmbeddedKafka:
             self._check_starting(started, deadline)
             time.sleep(_POLL_S)
 
-    def _check_starting(self, started: Iterable[int], deadline: float) -> None:
+    def _check_starting(self, started: Iterable[int], deadline: Deadline) -> None:
         for node in started:
             process = self._processes[node]
             if not process.alive:
                 message = f"Kafka's node {node} ended with exit code {process.exit_code}. {self.log_tails()}"
                 raise BrokerStartError(message)
-        if time.monotonic() > deadline:
+        if deadline.passed:
             message = f"Kafka does not serve after {self._start_timeout_s:.0f} s. {self.log_tails()}"
             raise BrokerStartError(message)
 

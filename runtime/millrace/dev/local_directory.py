@@ -18,6 +18,7 @@ from typing import TextIO
 
 import platformdirs
 
+from millrace.deadline import Deadline
 from millrace.errors import LocalHostError
 
 _HOST_FILE = "host.json"
@@ -116,10 +117,10 @@ class LocalDirectory:
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / _LOCK_FILE).open("w") as lock:
-            deadline = time.monotonic() + _LOCK_TIMEOUT_S
+            deadline = Deadline(_LOCK_TIMEOUT_S)
             while not _locked(lock, fcntl.LOCK_EX):
                 other = self.running_host()
-                if other or time.monotonic() > deadline:
+                if other or deadline.passed:
                     raise LocalHostError(
                         f"{self.root} is in use by another `millrace dev up`{f' (pid {other.pid})' if other else ''}: "
                         "stop it with `millrace dev down`, or give this one a folder of its own with --dir"

@@ -20,6 +20,7 @@ from typing import Any, Self
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.dev._readiness import quiet_admin
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
@@ -180,9 +181,9 @@ class LocalHost:
             self._report(f"Stopping {len(running)} replica{'s' if len(running) > 1 else ''} …")
         for replica in self.replicas:
             replica.stop()
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = Deadline(STOP_TIMEOUT_S)
         while any(replica.pid for replica in self.replicas):
-            if time.monotonic() > deadline:
+            if deadline.passed:
                 self.kill()
             for replica in self.replicas:
                 replica.poll()

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from millrace.deadline import Deadline
 from millrace.dev._process import is_running
 from millrace.dev.local_directory import HostRecord, LocalDirectory, ReplicaView
 from millrace.dev.local_host import STOP_TIMEOUT_S, HostOptions, LocalHost, command
@@ -96,9 +97,9 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
         report(f"{app.metadata.name} does not run")
         return
     os.kill(record.pid, signal.SIGTERM)
-    deadline = time.monotonic() + STOP_TIMEOUT_S + _KAFKA_STOP_S
+    deadline = Deadline(STOP_TIMEOUT_S + _KAFKA_STOP_S)
     while place.running_host() is not None or is_running(record.pid, ""):
-        if time.monotonic() > deadline:
+        if deadline.passed:
             raise LocalHostError(
                 f"The host of {app.metadata.name} (pid {record.pid}) does not stop; see {place.host_log}"
             )
@@ -217,7 +218,7 @@ def _arguments(options: HostOptions) -> list[str]:
 
 
 def _wait_until_serving(process: subprocess.Popen[bytes], directory: LocalDirectory) -> HostRecord:
-    deadline = time.monotonic() + DETACH_TIMEOUT_S
+    deadline = Deadline(DETACH_TIMEOUT_S)
     while True:
         record = directory.running_host()
         if record and record.pid == process.pid and record.serving:
@@ -226,7 +227,7 @@ def _wait_until_serving(process: subprocess.Popen[bytes], directory: LocalDirect
             lines = directory.host_log.read_text(errors="replace").splitlines()
             told = [line for line in lines if line.startswith("Error:")] or lines[-1:] or ["it said nothing"]
             raise LocalHostError(f"It did not start: {told[-1].removeprefix('Error: ')} (see {directory.host_log})")
-        if time.monotonic() > deadline:
+        if deadline.passed:
             process.terminate()
             raise LocalHostError(f"It did not start within {DETACH_TIMEOUT_S:.0f} s; see {directory.host_log}")
         time.sleep(_POLL_S)

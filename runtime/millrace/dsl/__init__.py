@@ -5,28 +5,20 @@ from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.grouped_stream import KGroupedStream
 from millrace.dsl.kstream import KStream
 from millrace.dsl.ktable import KTable
-from millrace.dsl.options import (
-    BufferConfig,
-    Consumed,
-    Grouped,
-    Joined,
-    Materialized,
-    Named,
-    Printed,
-    Produced,
-    Repartitioned,
-    StoreType,
-    StreamJoined,
-    Suppressed,
-    TableJoined,
-)
-from millrace.dsl.options.joined import ForeignKeyWithKey, ValueJoinerWithKey
+from millrace.dsl.options.consumed import Consumed
+from millrace.dsl.options.grouped import Grouped, Repartitioned
+from millrace.dsl.options.joined import ForeignKeyWithKey, Joined, StreamJoined, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.named import Named
+from millrace.dsl.options.produced import Printed, Produced
+from millrace.dsl.options.suppressed import BufferConfig, Suppressed
 from millrace.dsl.store_suppliers import (
     BuiltInDslStoreSuppliers,
     DslKeyValueParams,
     DslSessionParams,
     DslStoreSuppliers,
     DslWindowParams,
+    StoreType,
 )
 from millrace.dsl.streams_builder import StreamsBuilder
 from millrace.dsl.windows import (

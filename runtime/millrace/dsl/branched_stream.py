@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.processors import stateless
+
+if TYPE_CHECKING:
+    from millrace.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -17,13 +20,13 @@ BRANCH = "KSTREAM-BRANCH-"
 
 @dataclass(frozen=True, slots=True)
 class Branched(Generic[K, V]):
-    """What becomes of one branch: a name, a function that turns it into another stream, or one that consumes it."""
+    """What happens to one branch: a name, a function that turns it into another stream, or one that consumes it."""
 
     name: str | None = None
     function: Callable[[KStream[K, V]], KStream[Any, Any] | None] | None = None
-    """Its result goes into the result of the split under the branch's name; None keeps the branch out."""
+    """Its return value is added to the result of the split under the branch's name; with None the branch is left out."""
     consumer: Callable[[KStream[K, V]], Any] | None = None
-    """Uses the branch up: it is not in the result of the split."""
+    """Consumes the branch, which is then left out of the result of the split."""
 
     @classmethod
     def as_(cls, name: str) -> Branched[Any, Any]:
@@ -34,12 +37,12 @@ class Branched(Generic[K, V]):
     def with_function(
         cls, function: Callable[[KStream[K, V]], KStream[Any, Any] | None], name: str | None = None
     ) -> Branched[K, V]:
-        """Put what the function makes of the branch into the result."""
+        """Add the stream that the function returns to the result."""
         return cls(name, function)
 
     @classmethod
     def with_consumer(cls, consumer: Callable[[KStream[K, V]], Any], name: str | None = None) -> Branched[K, V]:
-        """Hand the branch to a function, and leave it out of the result."""
+        """Pass the branch to a function, and leave it out of the result."""
         return cls(name, consumer=consumer)
 
     def with_name(self, name: str | None) -> Branched[K, V]:
@@ -48,9 +51,9 @@ class Branched(Generic[K, V]):
 
 
 class BranchedKStream(Generic[K, V]):
-    """Made by `KStream.split`; ended by `default_branch` or `no_default_branch`, which return the branches by name.
+    """Made by `KStream.split`; finish it with `default_branch` or `no_default_branch`, which return the branches by name.
 
-    A branch is called `<name of the split><name of the branch>`; branches without a name are numbered from 1, the default
+    A branch is called `<name of the split><name of the branch>`. Branches without a name are numbered from 1; the default
     branch is 0.
     """
 
@@ -67,11 +70,11 @@ class BranchedKStream(Generic[K, V]):
     def branch(
         self, predicate: Callable[[K, V], Any], branched: Branched[K, V] | str | None = None
     ) -> BranchedKStream[K, V]:
-        """Send the records for which the predicate is true, and that no branch before has taken, to a new branch.
+        """Send records for which the predicate is true to a new branch, unless an earlier branch has taken them.
 
         Args:
             predicate: gets key and value.
-            branched: the branch's name, and what becomes of it; a string is a name.
+            branched: the branch's name, and what happens to it; a string is a name.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -126,6 +129,3 @@ class BranchedKStream(Generic[K, V]):
             options.consumer(stream)
         else:
             self._branches[name] = stream
-
-
-from millrace.dsl.kstream import KStream  # noqa: E402 (streams and tables make each other)  # noqa: E402 (streams make each other)

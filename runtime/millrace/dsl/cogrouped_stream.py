@@ -4,22 +4,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.grouped_stream import KGroupedStream
-from millrace.dsl.kstream import require_same_builder
 from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import CogroupMerge, StreamAggregate
 from millrace.dsl.processors.session_aggregate import SessionAggregate
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
-from millrace.dsl.windowed_stream import session_spec, time_windowed, window_length, window_spec, windowed_aggregate
+from millrace.dsl.stores import TableOptions, table_options
+from millrace.dsl.windowed_stream import WindowedTable, windowed_aggregate, windowed_table
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.records import Windowed
-from millrace.serdes.base import Serde
-from millrace.serdes.windowed import SessionWindowedSerde
+
+if TYPE_CHECKING:
+    from millrace.dsl.grouped_stream import KGroupedStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -32,7 +31,7 @@ Aggregator = Callable[[Any, Any, Any], Any]
 
 
 class CogroupedKStream(Generic[K, A]):
-    """Made by `KGroupedStream.cogroup`. All inputs must have keys of one type, and partition them alike."""
+    """Made by `KGroupedStream.cogroup`. All inputs must have keys of the same type and be partitioned in the same way."""
 
     def __init__(self, aggregators: dict[KGroupedStream[K, Any], Aggregator]) -> None:
         self._aggregators = aggregators
@@ -49,7 +48,7 @@ class CogroupedKStream(Generic[K, A]):
 
         Args:
             grouped: a stream grouped by the same keys.
-            aggregator: gets key, value and the aggregate so far, of records of that stream.
+            aggregator: gets key and value of a record of that stream, and the aggregate so far.
 
         Raises:
             TopologyError: the streams come from different builders.
@@ -64,7 +63,7 @@ class CogroupedKStream(Generic[K, A]):
             >>> run(build, ("k", "a"), ("k", "B"))
             [('k', 'a'), ('k', 'a(B)')]
         """
-        require_same_builder(next(iter(self._aggregators)), grouped)
+        next(iter(self._aggregators))._require_same_builder(grouped)
         return CogroupedKStream({**self._aggregators, grouped: aggregator})
 
     def aggregate(
@@ -77,9 +76,9 @@ class CogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key.
 
         Args:
-            initializer: makes the aggregate that a key begins with.
+            initializer: returns the initial aggregate of a key.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -103,7 +102,7 @@ class CogroupedKStream(Generic[K, A]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedCogroupedKStream[K, A]: ...
     def windowed_by(self, windows: Any) -> Any:
-        """Aggregate by windows of time, besides by key.
+        """Aggregate by key and window of time.
 
         Example:
             >>> from millrace.dsl import TimeWindows
@@ -129,18 +128,15 @@ class CogroupedKStream(Generic[K, A]):
         options: TableOptions,
         named: Named | str | None,
         make: Callable[[Aggregator], Any],
-        *,
-        windows: WindowSpec | SessionSpec | None = None,
-        key_serde: Serde[Any] | None = None,
-        grace_ms: int | None = None,
+        windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
-        """Put one aggregation behind each stream, all on one store, and a merge behind them."""
+        """Add one aggregation per stream, all sharing one store, and a merge of their outputs."""
         groups = tuple(self._aggregators)
         graph = groups[0]._graph
         given = name_of(named)
         parents = [group._repartitioned(options)[0] for group in groups]
         graph.topology.copartition_sources(sorted(frozenset[str]().union(*(group._sources for group in groups))))
-        store = options.store(windows)
+        store = options.store(None if windowed is None else windowed.store)
         steps: list[ProcessorStep] = []
         for index, aggregator in enumerate(self._aggregators.values()):
             name = graph.names.processor(AGGREGATE, given, f"-cogroup-agg-{index}")
@@ -149,7 +145,7 @@ class CogroupedKStream(Generic[K, A]):
         merge = CogroupMerge([step.factory for step in steps])
         merge_step = ProcessorStep(graph.names.processor(MERGE, given, "-cogroup-merge"), merge)
         for parent, step in zip(parents, steps, strict=True):
-            step.window_grace_ms = grace_ms
+            step.window_grace_ms = None if windowed is None else windowed.grace_ms
             step.versioned_output = store.versioned
             graph.add(parent, step)
         graph.add(steps, merge_step)
@@ -159,7 +155,7 @@ class CogroupedKStream(Generic[K, A]):
             merge_step,
             merge,
             sources=(merge_step.name,),
-            key_serde=options.option.key_serde if windows is None else key_serde,
+            key_serde=options.option.key_serde if windowed is None else windowed.key_serde,
             value_serde=options.option.value_serde,
             queryable_store_name=options.queryable_name,
         )
@@ -184,9 +180,9 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key and window.
 
         Args:
-            initializer: makes the aggregate that a window begins with.
+            initializer: returns the initial aggregate of a window.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.dsl import SlidingWindows
@@ -204,9 +200,7 @@ class TimeWindowedCogroupedKStream(Generic[K, A]):
             options,
             named,
             lambda aggregator: windowed_aggregate(options.store_name, windows, update, initializer, aggregator),
-            windows=window_spec(windows, options, update),
-            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
-            grace_ms=windows.grace_ms,
+            windowed_table(windows, options, update),
         )
 
 
@@ -228,10 +222,10 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         """Fold the records of all streams into one aggregate per key and session.
 
         Args:
-            initializer: makes the aggregate that a session begins with.
-            merger: gets key and the aggregates of two sessions that a record has made one.
+            initializer: returns the initial aggregate of a session.
+            merger: gets the key and the aggregates of two sessions that a record has merged.
             materialized: how the table is kept; give it the serdes of keys and aggregates.
-            named: base of the nodes' names.
+            named: prefix of the nodes' names.
 
         Example:
             >>> from millrace.dsl import SessionWindows
@@ -246,12 +240,9 @@ class SessionWindowedCogroupedKStream(Generic[K, A]):
         """
         windows, update = self._windows, EmitStrategy.ON_WINDOW_UPDATE
         options = self._cogrouped._options(materialized)
-        key_serde = options.option.key_serde
         return self._cogrouped._aggregated(
             options,
             named,
             lambda aggregator: SessionAggregate(options.store_name, windows, update, initializer, aggregator, merger),
-            windows=session_spec(windows, options, update),
-            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
-            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+            windowed_table(windows, options, update),
         )

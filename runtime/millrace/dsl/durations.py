@@ -1,4 +1,4 @@
-"""Lengths of time as users give them: milliseconds, or a `timedelta`."""
+"""Durations as users write them: milliseconds, or a `timedelta`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`GlobalKTable`: a table of which every instance has all partitions."""
+"""`GlobalKTable`: a table of which every instance holds all partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class GlobalKTable(Generic[K, V]):
-    """Made by `StreamsBuilder.global_table`; streams are joined with it by any key."""
+    """Made by `StreamsBuilder.global_table`; streams can be joined with it by any key."""
 
     def __init__(self, view: View, queryable_store_name: str | None) -> None:
         self._view = view

@@ -1,17 +1,22 @@
-"""`KGroupedStream`: the records of a stream by key, to be aggregated."""
+"""`KGroupedStream`: the records of a stream grouped by key, ready to be aggregated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, TypeVar, overload
 
+from millrace.dsl.abstract_stream import AbstractStream
+from millrace.dsl.cogrouped_stream import CogroupedKStream
 from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import Repartition
+from millrace.dsl.ktable import KTable
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import StreamAggregate, StreamReduce, count_aggregator, count_initializer
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.processors.tables import TableProcessor
+from millrace.dsl.stores import TableOptions, table_options
+from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream, WindowedTable
 from millrace.dsl.windows import SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
@@ -24,7 +29,7 @@ AGGREGATE = "KSTREAM-AGGREGATE-"
 REDUCE = "KSTREAM-REDUCE-"
 
 
-class KGroupedStream(Generic[K, V]):
+class KGroupedStream(AbstractStream[K, V]):
     """Made by `KStream.group_by` and `group_by_key`. Records without key or value are dropped by the aggregations."""
 
     def __init__(
@@ -39,12 +44,7 @@ class KGroupedStream(Generic[K, V]):
         repartition_required: bool,
         repartition_name: str | None,
     ) -> None:
-        self._graph = graph
-        self._name = name
-        self._node = node
-        self._sources = frozenset(sources)
-        self._key_serde = key_serde
-        self._value_serde = value_serde
+        super().__init__(graph, name, node, sources=sources, key_serde=key_serde, value_serde=value_serde)
         self._repartition_required = repartition_required
         self._repartition_name = repartition_name
         self._repartition_node: Repartition | None = None
@@ -72,10 +72,10 @@ class KGroupedStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V]:
-        """Combine the values of each key; the first one is taken as it is.
+        """Combine the values of each key, starting with the first one.
 
         Args:
-            reducer: gets the value so far and the new one; None as its result deletes the key.
+            reducer: gets the value so far and the new one; returning None deletes the key.
             materialized: how the table is kept.
             named: the node's name.
 
@@ -100,8 +100,8 @@ class KGroupedStream(Generic[K, V]):
         """Fold the values of each key into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a key begins with.
-            aggregator: gets key, value and the aggregate so far; None as its result deletes the key.
+            initializer: returns the initial aggregate of a key.
+            aggregator: gets key, value and the aggregate so far; returning None deletes the key.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -121,7 +121,7 @@ class KGroupedStream(Generic[K, V]):
     @overload
     def windowed_by(self, windows: SessionWindows) -> SessionWindowedKStream[K, V]: ...
     def windowed_by(self, windows: Any) -> Any:
-        """Aggregate by windows of time, besides by key.
+        """Aggregate by key and window of time.
 
         Example:
             >>> from millrace.dsl import TimeWindows
@@ -138,7 +138,7 @@ class KGroupedStream(Generic[K, V]):
         return TimeWindowedKStream(self, windows)
 
     def cogroup(self, aggregator: Callable[[K, V, A], A | None]) -> CogroupedKStream[K, A]:
-        """Begin to aggregate several grouped streams into one table; this one with the given aggregator.
+        """Start aggregating several grouped streams into one table, this one with the given aggregator.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -155,17 +155,14 @@ class KGroupedStream(Generic[K, V]):
         self,
         name: str,
         options: TableOptions,
-        processor: Any,
-        *,
-        windows: WindowSpec | SessionSpec | None = None,
-        key_serde: Serde[Any] | None = None,
-        grace_ms: int | None = None,
+        processor: TableProcessor,
+        windowed: WindowedTable | None = None,
     ) -> KTable[Any, Any]:
-        """Put an aggregation behind this stream, which is repartitioned if its key has changed."""
+        """Add an aggregation; the stream is repartitioned first if its key has changed."""
         parent, sources = self._repartitioned(options)
-        store = options.store(windows)
+        store = options.store(None if windowed is None else windowed.store)
         node = ProcessorStep(name, processor, stores=(store,))
-        node.window_grace_ms = grace_ms
+        node.window_grace_ms = None if windowed is None else windowed.grace_ms
         node.versioned_output = store.versioned
         self._graph.add(parent, node)
         return KTable(
@@ -174,13 +171,13 @@ class KGroupedStream(Generic[K, V]):
             node,
             processor,
             sources=sources,
-            key_serde=options.option.key_serde if windows is None else key_serde,
+            key_serde=options.option.key_serde if windowed is None else windowed.key_serde,
             value_serde=options.option.value_serde,
             queryable_store_name=options.queryable_name,
         )
 
     def _repartitioned(self, options: TableOptions) -> tuple[GraphNode, frozenset[str]]:
-        """Return the node to aggregate behind; a repartition topic with a name is shared by all aggregations."""
+        """Return the node whose records are aggregated; all aggregations share a repartition topic that has a name."""
         if not self._repartition_required:
             return self._node, self._sources
         node = self._new_repartition(options)
@@ -198,8 +195,3 @@ class KGroupedStream(Generic[K, V]):
             value_serde=self._value_serde,
             name_is_generated=given is None and not options.queryable,
         )
-
-
-from millrace.dsl.cogrouped_stream import CogroupedKStream  # noqa: E402 (streams and tables make each other)
-from millrace.dsl.ktable import KTable  # noqa: E402
-from millrace.dsl.windowed_stream import SessionWindowedKStream, TimeWindowedKStream  # noqa: E402

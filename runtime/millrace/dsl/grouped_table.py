@@ -1,24 +1,27 @@
-"""`KGroupedTable`: the entries of a table by another key, to be aggregated."""
+"""`KGroupedTable`: the entries of a table grouped by another key, ready to be aggregated."""
 
+# ruff: noqa: SLF001 (tables and their groupings are one facade)
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from millrace.config import StreamsConfig
-from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.abstract_stream import AbstractStream
 from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
 from millrace.dsl.graph.repartition import REPARTITION_SUFFIX, SINK, SOURCE, TableRepartition
-from millrace.dsl.ktable import KTable
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.table_aggregate import TableAggregate, writes_both_at_once
-from millrace.dsl.table_stores import TableOptions, table_options
+from millrace.dsl.stores import TableOptions, table_options
 from millrace.errors import ConfigError
 from millrace.serdes import ChangeSerde, Serdes
 from millrace.serdes.base import Serde
 from millrace.topology.model import DeferredSerde
+
+if TYPE_CHECKING:
+    from millrace.dsl.ktable import KTable
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,20 +31,19 @@ AGGREGATE = "KTABLE-AGGREGATE-"
 REDUCE = "KTABLE-REDUCE-"
 
 
-class KGroupedTable(Generic[K, V]):
-    """Made by `KTable.group_by`. When an entry changes, its old value is taken out of its group, and its new one put in."""
+class KGroupedTable(AbstractStream[K, V]):
+    """Made by `KTable.group_by`. When an entry changes, its old value is removed from its group and its new value added."""
 
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        node: GraphNode,
-        *,
-        sources: Iterable[str],
-        grouped: Grouped[K, V],
-    ) -> None:
-        self._graph = graph
-        self._node = node
-        self._sources = frozenset(sources)
+    def __init__(self, table: KTable[Any, Any], node: GraphNode, grouped: Grouped[K, V]) -> None:
+        super().__init__(
+            table._graph,
+            node.name,
+            node,
+            sources=table._sources,
+            key_serde=grouped.key_serde,
+            value_serde=grouped.value_serde,
+        )
+        self._table_class = type(table)
         self._grouped = grouped
         self._repartition_node: TableRepartition | None = None
 
@@ -79,8 +81,8 @@ class KGroupedTable(Generic[K, V]):
         """Combine the values of each group.
 
         Args:
-            adder: gets the value so far and the one to put in; the first is taken as it is.
-            subtractor: gets the value so far and the one to take out.
+            adder: gets the value so far and the one to add; the first value is the initial result.
+            subtractor: gets the value so far and the one to remove.
             materialized: how the table is kept.
             named: the node's name.
 
@@ -94,7 +96,7 @@ class KGroupedTable(Generic[K, V]):
             >>> run(build, ("a", "1"), ("b", "5"), ("a", "2"))
             [('sum', '1'), ('sum', '6'), ('sum', '7')]
         """
-        options = table_options(materialized, self._graph.names, AGGREGATE)  # so named in Kafka Streams too
+        options = table_options(materialized, self._graph.names, AGGREGATE)  # not REDUCE: Kafka Streams names it so
         options = options.with_defaults(self._grouped.key_serde, self._grouped.value_serde)
         processor = TableAggregate(
             options.store_name,
@@ -116,9 +118,9 @@ class KGroupedTable(Generic[K, V]):
         """Fold the values of each group into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a group begins with.
-            adder: gets group key, value and aggregate when an entry comes into the group.
-            subtractor: the same when one leaves it.
+            initializer: returns the initial aggregate of a group.
+            adder: gets group key, value and aggregate when an entry is added to the group.
+            subtractor: the same, when an entry is removed from the group.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -155,7 +157,7 @@ class KGroupedTable(Generic[K, V]):
         node = ProcessorStep(name, processor, stores=(store,))
         node.versioned_output = store.versioned
         self._graph.add(self._repartition_node, node)
-        return KTable(
+        return self._table_class(
             self._graph,
             name,
             node,
@@ -179,7 +181,7 @@ class KGroupedTable(Generic[K, V]):
 
 
 def change_serde(value_serde: Serde[Any] | None) -> Serde[Any]:
-    """Return the serde of a grouped table's repartition topic, around the given or the default value serde."""
+    """Return the serde of a grouped table's repartition topic, which wraps the given or the default value serde."""
 
     def make(config: StreamsConfig) -> Serde[Any]:
         inner = value_serde if value_serde is not None else Serdes.default_value(config)

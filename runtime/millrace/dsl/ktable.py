@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, Protocol, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
-from millrace.dsl.graph.builder import GraphBuilder
-from millrace.dsl.graph.nodes import GraphNode, ProcessorStep
+from millrace.dsl import table_joins
+from millrace.dsl.abstract_stream import AbstractKTable
+from millrace.dsl.graph.nodes import ProcessorStep
+from millrace.dsl.grouped_table import KGroupedTable
 from millrace.dsl.options.grouped import Grouped
 from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.options.suppressed import Suppressed
+from millrace.dsl.processors.suppress import TableSuppress
 from millrace.dsl.processors.table_aggregate import TableGroupBy
 from millrace.dsl.processors.table_operators import (
     TableFilter,
@@ -19,10 +22,13 @@ from millrace.dsl.processors.table_operators import (
     TableTransformValues,
     table_to_stream,
 )
-from millrace.dsl.processors.tables import TableProcessor
-from millrace.dsl.table_stores import TableOptions, table_options
+from millrace.dsl.stores import TableOptions, table_options
+from millrace.errors import TopologyError
 from millrace.processor.api import ProcessingContext
-from millrace.serdes.base import Serde
+from millrace.state.suppression_buffer import SuppressionBufferBuilder
+
+if TYPE_CHECKING:
+    from millrace.dsl.kstream import KStream
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -31,12 +37,6 @@ V2 = TypeVar("V2")
 VO = TypeVar("VO")
 R = TypeVar("R")
 FK = TypeVar("FK")
-
-FILTER = "KTABLE-FILTER-"
-MAP_VALUES = "KTABLE-MAPVALUES-"
-SELECT = "KTABLE-SELECT-"
-TO_STREAM = "KTABLE-TOSTREAM-"
-TRANSFORM_VALUES = "KTABLE-TRANSFORMVALUES-"
 
 
 KIn = TypeVar("KIn", contravariant=True)  # noqa: PLC0105 (Kafka Streams' names)
@@ -51,39 +51,18 @@ class ValueTransformer(Protocol[KIn, VIn, VOut]):
         """Fetch stores; called once per task."""
 
     def transform(self, key: KIn, value: VIn) -> VOut:
-        """Return the new value; must give the same for the same key and value, or be materialised."""
+        """Return the new value: always the same for the same key and value, unless the result is materialised."""
 
     def close(self) -> None:
         """Release what `init` acquired."""
 
 
-class KTable(Generic[K, V]):
+class KTable(AbstractKTable[K, V]):
     """A table with keys of type K and values of type V. Made by `StreamsBuilder.table`, aggregations and operators."""
-
-    def __init__(
-        self,
-        graph: GraphBuilder,
-        name: str,
-        node: GraphNode,
-        processor: TableProcessor,
-        *,
-        sources: Iterable[str],
-        key_serde: Serde[K] | None = None,
-        value_serde: Serde[V] | None = None,
-        queryable_store_name: str | None = None,
-    ) -> None:
-        self._graph = graph
-        self._name = name
-        self._node = node
-        self._processor = processor
-        self._sources = frozenset(sources)
-        self._key_serde = key_serde
-        self._value_serde = value_serde
-        self._queryable_store_name = queryable_store_name
 
     @property
     def queryable_store_name(self) -> str | None:
-        """The name by which the store can be queried, None if there is none."""
+        """The name under which the store can be queried, or None."""
         return self._queryable_store_name
 
     def filter(
@@ -126,7 +105,7 @@ class KTable(Generic[K, V]):
         self, predicate: Callable[[K, V], Any], materialized: Any, named: Named | str | None, *, negate: bool
     ) -> KTable[K, V]:
         options = table_options(materialized).with_defaults(self._key_serde, self._value_serde)
-        name = self._graph.names.processor(FILTER, name_of(named))
+        name = self._graph.names.processor("KTABLE-FILTER-", name_of(named))
         processor = TableFilter(self._processor, predicate, negate=negate, queryable_name=options.queryable_name)
         return self._derived(name, options, processor)
 
@@ -153,7 +132,7 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values by what key and value make.
+        """Replace the values, given the keys too.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -161,7 +140,7 @@ class KTable(Generic[K, V]):
             [('k', 'ka')]
         """
         options = table_options(materialized).with_defaults(self._key_serde)
-        name = self._graph.names.processor(MAP_VALUES, name_of(named))
+        name = self._graph.names.processor("KTABLE-MAPVALUES-", name_of(named))
         processor = TableMapValues(self._processor, mapper, queryable_name=options.queryable_name)
         return self._derived(name, options, processor)
 
@@ -172,12 +151,12 @@ class KTable(Generic[K, V]):
         materialized: Materialized[K, V2] | str | None = None,
         named: Named | str | None = None,
     ) -> KTable[K, V2]:
-        """Replace the values by what a transformer with stores makes of them.
+        """Replace the values with the results of a transformer, which can use stores.
 
         Args:
-            supplier: makes a transformer per task: an object with `init(context)`, `transform(key, value)`, `close()`.
-            store_names: of the stores it uses, which were added to the builder.
-            materialized: how the table is kept, None for not at all.
+            supplier: returns a new transformer for each task, an object with `init(context)`, `transform(key, value)`, `close()`.
+            store_names: stores of the builder that the transformer uses.
+            materialized: how the table is kept; None means not at all.
             named: the node's name.
 
         Example:
@@ -196,7 +175,7 @@ class KTable(Generic[K, V]):
             [('1', 'ant'), ('2', 'ant'), ('3', 'hornet')]
         """
         options = table_options(materialized).with_defaults(self._key_serde)
-        name = self._graph.names.processor(TRANSFORM_VALUES, name_of(named))
+        name = self._graph.names.processor("KTABLE-TRANSFORMVALUES-", name_of(named))
         processor = TableTransformValues(self._processor, supplier, queryable_name=options.queryable_name)
         return self._derived(name, options, processor, store_names)
 
@@ -207,10 +186,10 @@ class KTable(Generic[K, V]):
     def to_stream(
         self, key_selector: Callable[[K, V], Any] | None = None, *, named: Named | str | None = None
     ) -> KStream[Any, V]:
-        """Send every update on as a record; None is a deletion.
+        """Turn every update into a record; the value None is a deletion.
 
         Args:
-            key_selector: gives the records another key.
+            key_selector: returns a new key for the records.
             named: the node's name.
 
         Example:
@@ -218,9 +197,9 @@ class KTable(Generic[K, V]):
             >>> run(lambda words: words.to_table().to_stream(), ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'b')]
         """
-        node = ProcessorStep(self._graph.names.processor(TO_STREAM, name_of(named)), table_to_stream())
+        node = ProcessorStep(self._graph.names.processor("KTABLE-TOSTREAM-", name_of(named)), table_to_stream())
         self._graph.add(self._node, node)
-        stream: KStream[K, V] = KStream(
+        stream: KStream[K, V] = self._graph.new_stream(
             self._graph,
             node.name,
             node,
@@ -233,10 +212,10 @@ class KTable(Generic[K, V]):
     # Grouping and joins.
 
     def suppress(self, suppressed: Suppressed) -> KTable[K, V]:
-        """Hold updates back, so that fewer, or only final ones, are sent on (KIP-328).
+        """Hold updates back, so that fewer of them, or only final ones, are forwarded (KIP-328).
 
         Raises:
-            TopologyError: the table is versioned, or is to be held back until its windows close but has none.
+            TopologyError: the table is versioned, or is suppressed until its windows close but has no windows.
 
         Example:
             >>> from millrace.dsl import BufferConfig, Suppressed
@@ -246,12 +225,49 @@ class KTable(Generic[K, V]):
             >>> run(build, ("k", "first"), ("k", "last"))
             [('k', 'last')]
         """
-        return suppressing.suppress(self, suppressed)
+        if self._node.output_versioned:
+            raise TopologyError(
+                f"Table {self._name} is kept in a versioned store, whose updates cannot be suppressed; keep it in another one"
+            )
+        names, wait_ms = self._graph.names, suppressed.wait_ms
+        name = suppressed.name if suppressed.name is not None else names.processor("KTABLE-SUPPRESS-")
+        store_name = names.store("KTABLE-SUPPRESS-") if suppressed.name is None else f"{suppressed.name}-store"
+        if wait_ms is None:
+            wait_ms = self._node.longest_grace_ms()
+        if wait_ms is None:
+            raise TopologyError(
+                f"Table {self._name} has no windows that could close: suppress it with "
+                "Suppressed.until_time_limit(…), or aggregate by windows first"
+            )
+        processor = TableSuppress(
+            parent=self._processor,
+            store_name=store_name,
+            wait_ms=wait_ms,
+            final_results=suppressed.wait_ms is None,
+            buffer=suppressed.buffer,
+        )
+        buffer = SuppressionBufferBuilder(store_name, self._key_serde, self._value_serde)
+        if suppressed.buffer.logging_enabled:
+            buffer.with_logging_enabled(suppressed.buffer.log_config)
+        else:
+            buffer.with_logging_disabled()
+        node = ProcessorStep(name, processor, stores=(buffer,))
+        node.versioned_output = False
+        self._graph.add(self._node, node)
+        return KTable(
+            self._graph,
+            name,
+            node,
+            processor,
+            sources=self._sources,
+            key_serde=self._key_serde,
+            value_serde=self._value_serde,
+        )
 
     def group_by(
         self, selector: Callable[[K, V], tuple[K2, V2]], grouped: Grouped[K2, V2] | None = None
     ) -> KGroupedTable[K2, V2]:
-        """Group the entries by another key; they go through a repartition topic.
+        """Group the entries by another key, through a repartition topic.
 
         Args:
             selector: gets key and value, returns the group's key and the value to aggregate; None leaves the entry out.
@@ -266,11 +282,11 @@ class KTable(Generic[K, V]):
             [('3', '1'), ('3', '2')]
         """
         options: Grouped[K2, V2] = Grouped() if grouped is None else grouped
-        name = self._graph.names.processor(SELECT, options.name)
+        name = self._graph.names.processor("KTABLE-SELECT-", options.name)
         node = ProcessorStep(name, TableGroupBy(selector))
         self._graph.add(self._node, node)
         self._processor.send_old_values(force=True)
-        return KGroupedTable(self._graph, node, sources=self._sources, grouped=options)
+        return KGroupedTable(self, node, options)
 
     @overload
     def join(
@@ -302,14 +318,14 @@ class KTable(Generic[K, V]):
         joined: Any = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join with another table: entries that both have, by their key or by a foreign key in this table's values.
+        """Join with another table, by key or by a foreign key in this table's values; only entries with a match are kept.
 
         Args:
-            other: the other table, partitioned like this one (any way, with a foreign key).
-            joiner: gets both values, returns that of the result; wrap it in `ValueJoinerWithKey` to get the key first.
-            materialized: how the result is kept, None for not at all.
-            foreign_key: finds the other table's key in a value; None is no match. Wrap it in `ForeignKeyWithKey` to get the key
-                first.
+            other: the other table, partitioned like this one; with a foreign key, partitioned in any way.
+            joiner: gets both values and returns the result's value; wrap it in `ValueJoinerWithKey` to get the key first.
+            materialized: how the result is kept; None means not at all.
+            foreign_key: returns the other table's key for a value; None means no match. Wrap it in `ForeignKeyWithKey` to get
+                the key first.
             joined: name and partitioners of a foreign-key join.
             named: the join's name.
 
@@ -353,7 +369,7 @@ class KTable(Generic[K, V]):
         joined: Any = None,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of this table: without a match it is joined with None.
+        """Join like `join`, but keep every entry of this table: without a match it is joined with None.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -374,7 +390,7 @@ class KTable(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[K, R]:
-        """Join as `join` does, keeping every entry of either table: what is missing is None.
+        """Join like `join`, but keep every entry of both tables: a missing value is None.
 
         Example:
             >>> from millrace.testing.examples import run
@@ -389,7 +405,7 @@ class KTable(Generic[K, V]):
 
     def _joined(
         self,
-        kind: table_joining.JoinKind,
+        kind: table_joins.JoinKind,
         other: KTable[Any, Any],
         joiner: Any,
         materialized: Materialized[K, Any] | str | None,
@@ -398,8 +414,8 @@ class KTable(Generic[K, V]):
         named: Named | str | None,
     ) -> KTable[K, Any]:
         if foreign_key is None:
-            return table_joining.primary_key_join(self, other, joiner, materialized, named, kind)
-        return foreign_key_joining.foreign_key_join(
+            return table_joins.primary_key_join(self, other, joiner, materialized, named, kind)
+        return table_joins.foreign_key_join(
             self,
             other,
             joiner,
@@ -412,32 +428,12 @@ class KTable(Generic[K, V]):
 
     # Building blocks.
 
-    def _copartition_with(self, other: KTable[Any, Any]) -> frozenset[str]:
-        """Demand equal partition counts, and return the sources of both."""
-        sources = self._sources | other._sources
-        self._graph.topology.copartition_sources(sorted(sources))
-        return sources
-
     def _derived(
         self, name: str, options: TableOptions, processor: Any, store_names: Sequence[str] = ()
     ) -> KTable[K, Any]:
-        """Put an operator behind this table; its result is kept in a store if the user named one."""
+        """Add an operator below this table; its result is kept in a store if the user named one."""
         store = options.store() if options.queryable else None
         node = ProcessorStep(name, processor, stores=() if store is None else (store,), store_names=store_names)
         node.versioned_output = None if store is None else store.versioned
         self._graph.add(self._node, node)
-        return KTable(
-            self._graph,
-            name,
-            node,
-            processor,
-            sources=self._sources,
-            key_serde=options.option.key_serde,
-            value_serde=options.option.value_serde,
-            queryable_store_name=options.queryable_name,
-        )
-
-
-from millrace.dsl import foreign_key_joining, suppressing, table_joining  # noqa: E402 (streams and tables make each other)
-from millrace.dsl.grouped_table import KGroupedTable  # noqa: E402
-from millrace.dsl.kstream import KStream  # noqa: E402
+        return KTable._of(self._graph, node, processor, options, sources=self._sources)

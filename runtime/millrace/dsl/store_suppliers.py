@@ -55,8 +55,8 @@ class DslStoreSuppliers(Protocol):
     """Makes the store suppliers of the DSL; implement it to keep tables elsewhere.
 
     Given as `dsl.store.suppliers.class` (an object, a class, or `module:attribute`), or to `Materialized` and `StreamJoined`
-    for one operator. What the configuration names may also have `configure(config: StreamsConfig)`, which is called before
-    it is asked for a store.
+    for one operator. Suppliers named by the configuration may also have a method `configure(config: StreamsConfig)`,
+    which is called before the first store is requested.
 
     Example:
         >>> from millrace.dsl import BuiltInDslStoreSuppliers, StreamsBuilder
@@ -90,7 +90,7 @@ class RocksDbDslStoreSuppliers:
         return Stores.persistent_timestamped_key_value_store(params.name)
 
     def window_store(self, params: DslWindowParams) -> Any:
-        """Return a timestamped window store; one for results on close can be read in the order of time."""
+        """Return a timestamped window store; for results emitted on close, one that can be read in order of time."""
         if params.retain_duplicates:
             return Stores.persistent_window_store(
                 params.name, params.retention_ms, params.window_size_ms, retain_duplicates=True
@@ -121,7 +121,7 @@ class RocksDbDslStoreSuppliers:
 
 
 class InMemoryDslStoreSuppliers:
-    """Everything in memory, restored from the changelogs at start."""
+    """Everything in memory, restored from the changelogs at startup."""
 
     def key_value_store(self, params: DslKeyValueParams) -> Any:
         """Return a store in memory."""
@@ -152,7 +152,7 @@ _JAVA_NAMES = {
 
 
 def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfig) -> DslStoreSuppliers:
-    """Return the suppliers in force: those given to the operator, else the configured ones.
+    """Return the suppliers to use: those given to the operator, or else the configured ones.
 
     Raises:
         ConfigError: `dsl.store.suppliers.class` cannot be loaded.

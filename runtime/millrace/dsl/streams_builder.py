@@ -18,7 +18,7 @@ from millrace.dsl.options.consumed import Consumed
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.processors.table_operators import TableSourceProcessor
 from millrace.dsl.processors.tables import store_view
-from millrace.dsl.table_stores import table_options
+from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.adapter import processor_node
 from millrace.processor.api import ProcessorSupplier
@@ -35,10 +35,10 @@ TABLE_SOURCE = "KTABLE-SOURCE-"
 
 
 class StreamsBuilder:
-    """Collects what the operators define, and builds the topology."""
+    """Collects the operators, and builds the topology."""
 
     def __init__(self) -> None:
-        self._graph = GraphBuilder()
+        self._graph = GraphBuilder(KStream)
 
     def stream(
         self, topics: str | Iterable[str] | re.Pattern[str], consumed: Consumed[K, V] | None = None
@@ -46,8 +46,8 @@ class StreamsBuilder:
         """Read topics, or all that match a pattern, as a stream.
 
         Args:
-            topics: one, several, or a compiled pattern, which is looked at again whenever topics come or go.
-            consumed: serdes, timestamps, name, and where to begin.
+            topics: one, several, or a compiled pattern, which is evaluated again when topics are added or removed.
+            consumed: serdes, timestamp extractor, offset reset and name.
 
         Example:
             >>> import re
@@ -106,7 +106,6 @@ class StreamsBuilder:
         given = consume.name
         source_name = self._graph.names.processor(STREAM_SOURCE, given, "-source")
         name = self._graph.names.processor(TABLE_SOURCE, given)
-        store = options.store()
         source = SourceNode(
             source_name,
             (topic,),
@@ -116,23 +115,9 @@ class StreamsBuilder:
             consume.timestamp_extractor,
             offset_reset_policy(consume.offset_reset),
         )
-        node = TableSource(name, source, store, versioned=store.versioned)
-        node.factory = processor = TableSourceProcessor(
-            options.store_name, materialized=options.queryable, on_materialize=node.materialize
-        )
-        if options.queryable:
-            node.materialize()
+        node = TableSource(name, source, options.store())
         self._graph.add(self._graph.root, node)
-        return KTable(
-            self._graph,
-            name,
-            node,
-            processor,
-            sources=(source_name,),
-            key_serde=options.option.key_serde,
-            value_serde=options.option.value_serde,
-            queryable_store_name=options.queryable_name,
-        )
+        return KTable._of(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
 
     def global_table(
         self,
@@ -141,10 +126,10 @@ class StreamsBuilder:
         *,
         consumed: Consumed[K, V] | None = None,
     ) -> GlobalKTable[K, V]:
-        """Read all partitions of a topic as a table in every instance; streams are joined with it by any key.
+        """Read all partitions of a topic as a table in every instance; streams can be joined with it by any key.
 
         Args:
-            topic: its keys are the table's; it is the table's changelog too.
+            topic: its keys are the table's; it is also the table's changelog.
             materialized: how the table is kept; a name makes it queryable.
             consumed: how the topic is read.
 
@@ -183,12 +168,12 @@ class StreamsBuilder:
         supplier: ProcessorSupplier[Any, Any, Any, Any],
         consumed: Consumed[Any, Any] | None = None,
     ) -> StreamsBuilder:
-        """Add a store that every instance fills with the whole of a topic, through a processor of the user's.
+        """Add a store that every instance fills with a whole topic, through a processor that you supply.
 
         Args:
             store: its logging must be disabled: the topic is its changelog.
-            topic: what it is filled with.
-            supplier: makes the processor, which must put each record into the store as it is (or drop it).
+            topic: the topic to fill it from.
+            supplier: returns the processor, which must put each record into the store unchanged, or drop it.
             consumed: how the topic is read.
 
         Example:
@@ -241,10 +226,10 @@ class StreamsBuilder:
         return self
 
     def build(self, config: StreamsConfig | Mapping[str, Any] | None = None) -> Topology:
-        """Return the topology; the optimiser runs only when the configuration asks for it.
+        """Return the topology, optimised only if the configuration says so.
 
         Args:
-            config: the application's settings, or None; `topology.optimization` is read here and nowhere else.
+            config: the application's settings, or None; `topology.optimization` is read only here.
 
         Example:
             >>> builder = StreamsBuilder()

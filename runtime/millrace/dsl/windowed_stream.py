@@ -1,17 +1,20 @@
-"""`TimeWindowedKStream` and `SessionWindowedKStream`: the records of a stream by key and window, to be aggregated."""
+"""`TimeWindowedKStream` and `SessionWindowedKStream`: a stream grouped by key and window, ready to be aggregated."""
 
+# ruff: noqa: SLF001 (streams and their groupings are one facade)
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
 from millrace.dsl.processors.sliding_window_aggregate import SlidingWindowAggregate
+from millrace.dsl.processors.tables import TableProcessor
 from millrace.dsl.processors.window_aggregate import WindowAggregate, Windows
-from millrace.dsl.table_stores import SessionSpec, TableOptions, WindowSpec, table_options
+from millrace.dsl.stores import SessionSpec, TableOptions, WindowSpec, table_options
 from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, TimeWindows, UnlimitedWindows
 from millrace.errors import TopologyError
 from millrace.records import Windowed
@@ -19,62 +22,64 @@ from millrace.serdes import Serdes
 from millrace.serdes.base import Serde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 
+if TYPE_CHECKING:
+    from millrace.dsl.grouped_stream import KGroupedStream
+    from millrace.dsl.ktable import KTable
+
 K = TypeVar("K")
 V = TypeVar("V")
 A = TypeVar("A")
 
-
-def window_length(windows: TimeWindows | UnlimitedWindows | SlidingWindows) -> int:
-    """Return the size of windows as their keys' serde needs it (ms)."""
-    return windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+AnyWindows = TimeWindows | UnlimitedWindows | SlidingWindows | SessionWindows
+W = TypeVar("W", bound=AnyWindows)
 
 
-def window_spec(
-    windows: TimeWindows | UnlimitedWindows | SlidingWindows, options: TableOptions, emit: EmitStrategy
-) -> WindowSpec:
-    """Return what the store of a windowed aggregation must be able to do.
+@dataclass(frozen=True, slots=True)
+class WindowedTable:
+    """What the table of a windowed aggregation has besides the aggregates."""
+
+    store: WindowSpec | SessionSpec
+    key_serde: Serde[Any] | None
+    """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
+    grace_ms: int
+    """How long after its end a window can change."""
+
+
+def windowed_table(windows: AnyWindows, options: TableOptions, emit: EmitStrategy) -> WindowedTable:
+    """Return the store, key serde and grace period of an aggregation by these windows.
 
     Raises:
-        TopologyError: the retention asked for is shorter than windows can change.
+        TopologyError: the store's retention is shorter than windows can change.
     """
-    length = window_length(windows)
+    key_serde, emits_on_close = options.option.key_serde, emit is EmitStrategy.ON_WINDOW_CLOSE
+    if isinstance(windows, SessionWindows):
+        grace_ms = windows.grace_ms + windows.inactivity_gap_ms
+        retention_ms = _retention(options, grace_ms, "session", "the inactivity gap and grace")
+        return WindowedTable(
+            SessionSpec(retention_ms, emits_on_close),
+            None if key_serde is None else SessionWindowedSerde(key_serde),
+            grace_ms,
+        )
     sliding = isinstance(windows, SlidingWindows)
-    needed = min(2 * length + windows.grace_ms if sliding else length + windows.grace_ms, 2**63 - 1)
-    retention = options.option.retention_ms
-    if retention is not None and retention < needed:
-        raise TopologyError(
-            f"The retention of window store {options.store_name} must be at least {needed} ms, the windows' size and "
-            f"grace, not {retention} ms"
-        )
-    return WindowSpec(
-        retention if retention is not None else needed,
-        length,
-        emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE,
-        is_sliding=sliding,
+    size_ms = windows.time_difference_ms if isinstance(windows, SlidingWindows) else windows.size_ms
+    needed_ms = min((2 * size_ms if sliding else size_ms) + windows.grace_ms, 2**63 - 1)
+    retention_ms = _retention(options, needed_ms, "window", "the windows' size and grace")
+    return WindowedTable(
+        WindowSpec(retention_ms, size_ms, emits_on_close, sliding),
+        None if key_serde is None else TimeWindowedSerde(key_serde, size_ms or None),
+        windows.grace_ms,
     )
 
 
-def session_spec(windows: SessionWindows, options: TableOptions, emit: EmitStrategy) -> SessionSpec:
-    """Return what the store of a session aggregation must be able to do.
-
-    Raises:
-        TopologyError: the retention asked for is shorter than sessions can change.
-    """
-    needed = windows.inactivity_gap_ms + windows.grace_ms
-    retention = options.option.retention_ms
-    if retention is not None and retention < needed:
+def _retention(options: TableOptions, needed_ms: int, kind: str, reason: str) -> int:
+    retention_ms = options.option.retention_ms
+    if retention_ms is None:
+        return needed_ms
+    if retention_ms < needed_ms:
         raise TopologyError(
-            f"The retention of session store {options.store_name} must be at least {needed} ms, the inactivity gap and "
-            f"grace, not {retention} ms"
+            f"The retention of {kind} store {options.store_name} must be at least {needed_ms} ms, {reason}, not {retention_ms} ms"
         )
-    return SessionSpec(
-        retention if retention is not None else needed, emits_on_close=emit is EmitStrategy.ON_WINDOW_CLOSE
-    )
-
-
-def time_windowed(key_serde: Serde[Any] | None, length_ms: int) -> Serde[Any] | None:
-    """Return the serde of windowed keys; None stays None: a default key serde cannot be told to be the inner one."""
-    return None if key_serde is None else TimeWindowedSerde(key_serde, length_ms or None)
+    return retention_ms
 
 
 def windowed_aggregate(
@@ -87,31 +92,48 @@ def windowed_aggregate(
     """Return the aggregation for a kind of windows.
 
     Raises:
-        TopologyError: results are asked for on close of windows that never are.
+        TopologyError: results are to be emitted on close, but the windows never close.
     """
     if isinstance(windows, SlidingWindows):
         return SlidingWindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
     return WindowAggregate(store_name, windows, emit_strategy, initializer, aggregator)
 
 
-class TimeWindowedKStream(Generic[K, V]):
-    """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
+class _WindowedKStream(Generic[K, V, W]):
+    """A grouped stream with the windows to aggregate by."""
 
     def __init__(
-        self,
-        grouped: KGroupedStream[K, V],
-        windows: TimeWindows | UnlimitedWindows | SlidingWindows,
-        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
+        self, grouped: KGroupedStream[K, V], windows: W, emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE
     ) -> None:
         self._grouped = grouped
         self._windows = windows
         self._emit = emit
 
+    def _table(
+        self,
+        prefix: str,
+        materialized: Materialized[Any, Any] | str | None,
+        named: Named | str | None,
+        value_serde: Serde[Any] | None,
+        aggregation: Callable[[str], TableProcessor],
+    ) -> KTable[Windowed[K], Any]:
+        """Return the table of an aggregation, which is created once the name of its store is known."""
+        grouped = self._grouped
+        options = table_options(materialized, grouped._graph.names, prefix)
+        options = options.with_defaults(grouped._key_serde, value_serde)
+        name = grouped._graph.names.processor(prefix, name_of(named))
+        processor = aggregation(options.store_name)
+        return grouped._aggregated(name, options, processor, windowed_table(self._windows, options, self._emit))
+
+
+class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows | SlidingWindows]):
+    """Made by `KGroupedStream.windowed_by` with time, sliding or unlimited windows."""
+
     def emit_strategy(self, strategy: EmitStrategy) -> TimeWindowedKStream[K, V]:
-        """Send results with every update, or only when a window is final.
+        """Emit results with every update, or only when a window is final.
 
         Raises:
-            TopologyError: unlimited windows never are.
+            TopologyError: unlimited windows are never final.
 
         Example:
             >>> from millrace.dsl import EmitStrategy, TimeWindows
@@ -143,7 +165,12 @@ class TimeWindowedKStream(Generic[K, V]):
             [('k', '0: 1'), ('k', '0: 2'), ('k', '2: 1')]
         """
         return self._aggregated(
-            AGGREGATE, materialized, named, Serdes.long(), initializer=count_initializer, aggregator=count_aggregator
+            "KSTREAM-AGGREGATE-",
+            materialized,
+            named,
+            Serdes.long(),
+            initializer=count_initializer,
+            aggregator=count_aggregator,
         )
 
     def reduce(
@@ -153,7 +180,7 @@ class TimeWindowedKStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and window; the first one is taken as it is.
+        """Combine the values of each key and window, starting with the first one.
 
         Example:
             >>> from millrace.dsl import SlidingWindows
@@ -166,10 +193,10 @@ class TimeWindowedKStream(Generic[K, V]):
             [('k@0', 'a'), ('k@0', 'ab'), ('k@1', 'b')]
         """
         return self._aggregated(
-            REDUCE,
+            "KSTREAM-REDUCE-",
             materialized,
             named,
-            self._grouped._value_serde,  # noqa: SLF001 (part of the same facade)
+            self._grouped._value_serde,
             initializer=lambda: None,
             aggregator=lambda _key, value, so_far: value if so_far is None else reducer(so_far, value),
         )
@@ -185,8 +212,8 @@ class TimeWindowedKStream(Generic[K, V]):
         """Fold the values of each key and window into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a window begins with.
-            aggregator: gets key, value and the aggregate so far; None as its result deletes the window.
+            initializer: returns the initial aggregate of a window.
+            aggregator: gets key, value and the aggregate so far; returning None deletes the window.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -200,7 +227,9 @@ class TimeWindowedKStream(Generic[K, V]):
             >>> run(build, ("k", "a"), ("k", "b"))
             [('k', 'a'), ('k', 'ab')]
         """
-        return self._aggregated(AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator)
+        return self._aggregated(
+            "KSTREAM-AGGREGATE-", materialized, named, None, initializer=initializer, aggregator=aggregator
+        )
 
     def _aggregated(
         self,
@@ -212,35 +241,20 @@ class TimeWindowedKStream(Generic[K, V]):
         initializer: Callable[[], Any],
         aggregator: Callable[[Any, Any, Any], Any],
     ) -> KTable[Windowed[K], Any]:
-        grouped, windows = self._grouped, self._windows
-        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
-        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
-        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
-        return grouped._aggregated(  # noqa: SLF001
-            name,
-            options,
-            windowed_aggregate(options.store_name, windows, self._emit, initializer, aggregator),
-            windows=window_spec(windows, options, self._emit),
-            key_serde=time_windowed(options.option.key_serde, window_length(windows)),
-            grace_ms=windows.grace_ms,
+        return self._table(
+            prefix,
+            materialized,
+            named,
+            value_serde,
+            lambda store: windowed_aggregate(store, self._windows, self._emit, initializer, aggregator),
         )
 
 
-class SessionWindowedKStream(Generic[K, V]):
+class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     """Made by `KGroupedStream.windowed_by` with session windows."""
 
-    def __init__(
-        self,
-        grouped: KGroupedStream[K, V],
-        windows: SessionWindows,
-        emit: EmitStrategy = EmitStrategy.ON_WINDOW_UPDATE,
-    ) -> None:
-        self._grouped = grouped
-        self._windows = windows
-        self._emit = emit
-
     def emit_strategy(self, strategy: EmitStrategy) -> SessionWindowedKStream[K, V]:
-        """Send results with every update, or only when a session is final.
+        """Emit results with every update, or only when a session is final.
 
         Example:
             >>> from millrace.dsl import EmitStrategy, SessionWindows
@@ -259,7 +273,7 @@ class SessionWindowedKStream(Generic[K, V]):
     ) -> KTable[Windowed[K], int]:
         """Count the records of each key and session.
 
-        A session that grows is deleted under its old bounds and sent on under its new ones.
+        When a session grows, it is deleted under its old bounds and forwarded under its new ones.
 
         Example:
             >>> from millrace.dsl import SessionWindows
@@ -275,7 +289,7 @@ class SessionWindowedKStream(Generic[K, V]):
             k Window(start=0, end=1): 2
         """
         return self._aggregated(
-            AGGREGATE,
+            "KSTREAM-AGGREGATE-",
             materialized,
             named,
             Serdes.long(),
@@ -291,7 +305,7 @@ class SessionWindowedKStream(Generic[K, V]):
         *,
         named: Named | str | None = None,
     ) -> KTable[Windowed[K], V]:
-        """Combine the values of each key and session; the first one is taken as it is.
+        """Combine the values of each key and session, starting with the first one.
 
         Example:
             >>> from millrace.dsl import SessionWindows
@@ -308,10 +322,10 @@ class SessionWindowedKStream(Generic[K, V]):
             return other if one is None else reducer(one, other)
 
         return self._aggregated(
-            REDUCE,
+            "KSTREAM-REDUCE-",
             materialized,
             named,
-            self._grouped._value_serde,  # noqa: SLF001
+            self._grouped._value_serde,
             initializer=lambda: None,
             aggregator=lambda key, value, so_far: combine(key, so_far, value),
             merger=combine,
@@ -329,9 +343,9 @@ class SessionWindowedKStream(Generic[K, V]):
         """Fold the values of each key and session into an aggregate.
 
         Args:
-            initializer: makes the aggregate that a session begins with.
+            initializer: returns the initial aggregate of a session.
             aggregator: gets key, value and the aggregate so far.
-            merger: gets key and the aggregates of two sessions that a record has made one.
+            merger: gets the key and the aggregates of two sessions that a record has merged.
             materialized: how the table is kept; give it the aggregates' serde.
             named: the node's name.
 
@@ -347,7 +361,13 @@ class SessionWindowedKStream(Generic[K, V]):
             [('0-0', 'a'), ('0-0', None), ('0-1', 'ab')]
         """
         return self._aggregated(
-            AGGREGATE, materialized, named, None, initializer=initializer, aggregator=aggregator, merger=merger
+            "KSTREAM-AGGREGATE-",
+            materialized,
+            named,
+            None,
+            initializer=initializer,
+            aggregator=aggregator,
+            merger=merger,
         )
 
     def _aggregated(
@@ -361,20 +381,10 @@ class SessionWindowedKStream(Generic[K, V]):
         aggregator: Callable[[Any, Any, Any], Any],
         merger: Callable[[Any, Any, Any], Any],
     ) -> KTable[Windowed[K], Any]:
-        grouped, windows = self._grouped, self._windows
-        options = table_options(materialized, grouped._graph.names, prefix)  # noqa: SLF001
-        options = options.with_defaults(grouped._key_serde, value_serde)  # noqa: SLF001
-        name = grouped._graph.names.processor(prefix, name_of(named))  # noqa: SLF001
-        key_serde = options.option.key_serde
-        return grouped._aggregated(  # noqa: SLF001
-            name,
-            options,
-            SessionAggregate(options.store_name, windows, self._emit, initializer, aggregator, merger),
-            windows=session_spec(windows, options, self._emit),
-            key_serde=None if key_serde is None else SessionWindowedSerde(key_serde),
-            grace_ms=windows.grace_ms + windows.inactivity_gap_ms,
+        return self._table(
+            prefix,
+            materialized,
+            named,
+            value_serde,
+            lambda store: SessionAggregate(store, self._windows, self._emit, initializer, aggregator, merger),
         )
-
-
-from millrace.dsl.grouped_stream import AGGREGATE, REDUCE, KGroupedStream  # noqa: E402 (streams and tables make each other)
-from millrace.dsl.ktable import KTable  # noqa: E402

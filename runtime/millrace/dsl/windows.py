@@ -4,7 +4,7 @@
 |---|---|---|
 | TimeWindows | fixed size, aligned to the epoch, every `advance` | exclusive |
 | SlidingWindows | fixed size, one for each set of records within it | inclusive |
-| SessionWindows | as long as records follow each other within the gap | inclusive |
+| SessionWindows | lasts as long as records follow each other within the gap | inclusive |
 | UnlimitedWindows | one, from its start on | none |
 | JoinWindows | of the other stream's records, around this one's | inclusive |
 """
@@ -36,7 +36,7 @@ class TimeWindows:
 
     @classmethod
     def of_size_and_grace(cls, size: Duration, grace: Duration) -> TimeWindows:
-        """Windows of that size that late records can change until `grace` after their end.
+        """Return windows of this size, which late records can change until `grace` after their end.
 
         Raises:
             TopologyError: the size is not positive, or the grace is negative.
@@ -46,11 +46,11 @@ class TimeWindows:
 
     @classmethod
     def of_size_with_no_grace(cls, size: Duration) -> TimeWindows:
-        """Windows of that size that are final at their end."""
+        """Return windows of this size, which are final at their end."""
         return cls.of_size_and_grace(size, 0)
 
     def advance_by(self, advance: Duration) -> TimeWindows:
-        """Begin a window every so often.
+        """Start a new window at this interval.
 
         Raises:
             TopologyError: the advance is not positive, or more than the size.
@@ -71,14 +71,14 @@ class TimeWindows:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindows:
-    """Windows over the records at most a time difference apart; both ends are inclusive."""
+    """Windows of records that are at most a time difference apart; both ends are inclusive."""
 
     time_difference_ms: int
     grace_ms: int
 
     @classmethod
     def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> SlidingWindows:
-        """Windows of that time difference that late records can change until `grace` after their end.
+        """Return windows of this time difference, which late records can change until `grace` after their end.
 
         Raises:
             TopologyError: one of them is negative.
@@ -87,20 +87,20 @@ class SlidingWindows:
 
     @classmethod
     def of_time_difference_with_no_grace(cls, difference: Duration) -> SlidingWindows:
-        """Windows of that time difference that are final at their end."""
+        """Return windows of this time difference, which are final at their end."""
         return cls.of_time_difference_and_grace(difference, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionWindows:
-    """Windows that last as long as records keep coming within a gap of inactivity."""
+    """Windows that last until no record arrives for the inactivity gap."""
 
     inactivity_gap_ms: int
     grace_ms: int
 
     @classmethod
     def of_inactivity_gap_and_grace(cls, gap: Duration, grace: Duration) -> SessionWindows:
-        """Sessions of that gap that late records can change until `grace` after their end.
+        """Return sessions with this gap, which late records can change until `grace` after their end.
 
         Raises:
             TopologyError: the gap is not positive, or the grace is negative.
@@ -110,7 +110,7 @@ class SessionWindows:
 
     @classmethod
     def of_inactivity_gap_with_no_grace(cls, gap: Duration) -> SessionWindows:
-        """Sessions of that gap that are final when the gap has passed."""
+        """Return sessions with this gap, which are final when the gap has passed."""
         return cls.of_inactivity_gap_and_grace(gap, 0)
 
 
@@ -122,11 +122,11 @@ class UnlimitedWindows:
 
     @classmethod
     def of(cls) -> UnlimitedWindows:
-        """Begin at the epoch."""
+        """Return windows that start at the epoch."""
         return cls()
 
     def start_on(self, start_ms: int) -> UnlimitedWindows:
-        """Begin at that time (ms since the epoch); earlier records are in no window.
+        """Return windows that start at this time (ms since the epoch); earlier records are in no window.
 
         Raises:
             TopologyError: it is negative.
@@ -137,7 +137,7 @@ class UnlimitedWindows:
 
     @property
     def size_ms(self) -> int:
-        """As good as forever."""
+        """Practically forever."""
         return _LONG_MAX
 
     @property
@@ -146,7 +146,7 @@ class UnlimitedWindows:
         return 0
 
     def windows_for(self, timestamp: int) -> list[Window]:
-        """Return the window, if the record is not before it."""
+        """Return the window, unless the record is older."""
         return [Window(self.start_ms, _LONG_MAX)] if timestamp >= self.start_ms else []
 
 
@@ -160,7 +160,7 @@ class JoinWindows:
 
     @classmethod
     def of_time_difference_and_grace(cls, difference: Duration, grace: Duration) -> JoinWindows:
-        """Records at most so far apart, in either direction.
+        """Return windows for records at most this far apart, in either direction.
 
         Raises:
             TopologyError: one of them is negative.
@@ -170,11 +170,11 @@ class JoinWindows:
 
     @classmethod
     def of_time_difference_with_no_grace(cls, difference: Duration) -> JoinWindows:
-        """Records at most so far apart, none of them late."""
+        """Return windows for records at most this far apart, without a grace period for late records."""
         return cls.of_time_difference_and_grace(difference, 0)
 
     def before(self, difference: Duration) -> JoinWindows:
-        """Join records of the other stream up to so long before.
+        """Join with records of the other stream that are at most this much earlier.
 
         Raises:
             TopologyError: the window would end before it begins.
@@ -182,7 +182,7 @@ class JoinWindows:
         return self._checked(replace(self, before_ms=_signed(difference)))
 
     def after(self, difference: Duration) -> JoinWindows:
-        """Join records of the other stream up to so long after.
+        """Join with records of the other stream that are at most this much later.
 
         Raises:
             TopologyError: the window would end before it begins.
@@ -191,7 +191,7 @@ class JoinWindows:
 
     @property
     def size_ms(self) -> int:
-        """From its beginning to its end."""
+        """The length from start to end."""
         return self.before_ms + self.after_ms
 
     @staticmethod
@@ -204,19 +204,19 @@ class JoinWindows:
 
 
 class EmitStrategy(Enum):
-    """When windowed aggregations send results on: with every update of a window, or once when it is final (KIP-825)."""
+    """When windowed aggregations emit results: with every update of a window, or once when it is final (KIP-825)."""
 
     ON_WINDOW_UPDATE = "on-window-update"
     ON_WINDOW_CLOSE = "on-window-close"
 
     @classmethod
     def on_window_update(cls) -> EmitStrategy:
-        """Send every update."""
+        """Emit every update."""
         return cls.ON_WINDOW_UPDATE
 
     @classmethod
     def on_window_close(cls) -> EmitStrategy:
-        """Send one final result, when window end + grace has passed."""
+        """Emit one final result, when window end and grace have passed."""
         return cls.ON_WINDOW_CLOSE
 
 

@@ -1,6 +1,6 @@
-"""What an application asks of the brokers' administration about topics; each with a deadline.
+"""Topics, groups and the cluster, administered with librdkafka's admin client; each function has a deadline.
 
-Offsets are in `millrace.kafka.offsets`, repetition in `millrace.kafka.admin_requests`.
+Offsets are in `millrace.kafka.offsets`, retries in `millrace.kafka.admin_requests`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from millrace.deadline import Deadline
 from millrace.errors import ActiveGroupError
 from millrace.kafka.admin_requests import FORBIDDEN, REQUEST_TIMEOUT_S, ask, forbidden, pause, request_timeout
 
@@ -39,7 +40,7 @@ _ABSENT: Final[Mapping[int, Any]] = {
     KafkaError._UNKNOWN_TOPIC: None,  # noqa: SLF001 (librdkafka's local codes have no other name)
 }
 _PAUSE_S: Final = 0.1
-_AS_KAFKA_PRINTS_IT: Final = str.maketrans("+/", "-_")
+_URL_SAFE_BASE64: Final = str.maketrans("+/", "-_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +54,23 @@ class TopicToCreate:
 
 @dataclass(frozen=True, slots=True)
 class DescribedTopic:
-    """A topic as it is; the id tells it from one of the same name that was deleted before."""
+    """A topic as the brokers describe it; its id tells it from a deleted one of the same name."""
 
     id: str
-    """As Kafka's tools print it."""
+    """In the form that Kafka's tools print."""
     partitions: int
     replication_factor: int
-    """Replicas of the partition that has fewest."""
+    """The smallest number of replicas of any partition."""
 
 
 def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, DescribedTopic]:
-    """Return what topics are; those that do not exist are left out, and none is created by asking.
+    """Describe topics; those that do not exist are left out. Never creates one.
 
     Raises:
         AuthorizationError: A topic may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         futures: Mapping[str, Any] = admin.describe_topics(
@@ -80,7 +81,7 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
     described = ask("describe topics", request, topics, timeout_s, final=_ABSENT)
     return {
         name: DescribedTopic(
-            str(topic.topic_id).translate(_AS_KAFKA_PRINTS_IT),
+            str(topic.topic_id).translate(_URL_SAFE_BASE64),
             len(topic.partitions),
             min((len(p.replicas) for p in topic.partitions), default=0),
         )
@@ -90,7 +91,7 @@ def describe_topics(admin: AdminClient, topics: Collection[str], timeout_s: floa
 
 
 def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, int]:
-    """Return how many partitions topics have; those that do not exist are left out, and none is created by asking.
+    """Return the partition counts of topics; those that do not exist are left out. Never creates one.
 
     Raises:
         AuthorizationError: A topic may not be described.
@@ -100,13 +101,13 @@ def topic_partitions(admin: AdminClient, topics: Collection[str], timeout_s: flo
 
 
 def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool | None:
-    """Return whether this principal may write to a topic; None if there is no such topic, and asking creates none.
+    """Return whether this principal may write to a topic, or None if it does not exist. Never creates it.
 
     Raises:
-        AuthorizationError: The principal has no right on the topic at all.
+        AuthorizationError: The principal has no ACL for the topic at all.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         futures: Mapping[str, Any] = admin.describe_topics(
@@ -124,12 +125,12 @@ def may_write(admin: AdminClient, topic: str, timeout_s: float = 30.0) -> bool |
 
 
 def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) -> bool:
-    """Return whether a topic is there once it has been asked for as a producer asks: brokers may be set to create it then.
+    """Request a topic as a producer does, and return whether it exists then: brokers may create topics on demand.
 
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
         try:
             problem = admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic].error
@@ -138,18 +139,18 @@ def appears_on_demand(admin: AdminClient, topic: str, timeout_s: float = 5.0) ->
             continue
         if problem is None or problem.code() == KafkaError.LEADER_NOT_AVAILABLE:
             return True
-        if time.monotonic() >= deadline:
+        if deadline.passed:
             return False
         time.sleep(_PAUSE_S)
 
 
 def describe_cluster(admin: AdminClient, timeout_s: float = 30.0) -> tuple[str | None, int]:
-    """Return the cluster's id, and how many brokers it has that run.
+    """Return the cluster's id and its number of running brokers.
 
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(_: Collection[str]) -> Mapping[str, Any]:
         return {"cluster": admin.describe_cluster(request_timeout=request_timeout(deadline))}
@@ -159,12 +160,12 @@ def describe_cluster(admin: AdminClient, timeout_s: float = 30.0) -> tuple[str |
 
 
 def all_topic_partitions(admin: AdminClient, timeout_s: float = 30.0) -> dict[str, int]:
-    """Return how many partitions every topic has that this principal may see, Kafka's own (`__…`) left out.
+    """Return the partition counts of all topics that this principal may see, except Kafka's own (`__…`).
 
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
         try:
             metadata = admin.list_topics(timeout=request_timeout(deadline))
@@ -181,7 +182,7 @@ def group_names(admin: AdminClient, timeout_s: float = 30.0) -> frozenset[str]:
     Raises:
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     while True:
         try:
             listed = admin.list_consumer_groups(request_timeout=request_timeout(deadline)).result()
@@ -190,18 +191,18 @@ def group_names(admin: AdminClient, timeout_s: float = 30.0) -> frozenset[str]:
         else:
             if not listed.errors:
                 return frozenset(group.group_id for group in listed.valid)
-            pause(deadline, "list all groups", listed.errors[0])  # a broker whose groups are missing did not answer
+            pause(deadline, "list all groups", listed.errors[0])  # a broker did not answer, so its groups are missing
 
 
 def delete_group(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -> None:
-    """Delete a group with the offsets it has committed; one that does not exist is no error.
+    """Delete a group with its committed offsets; idempotent: succeeds if the group does not exist.
 
     Raises:
         ActiveGroupError: It has members.
         AuthorizationError: The group may not be deleted.
         StreamsTimeoutError: Its coordinator did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(groups: Collection[str]) -> Mapping[str, Any]:
         futures: Mapping[str, Any] = admin.delete_consumer_groups(
@@ -211,7 +212,7 @@ def delete_group(admin: AdminClient, group_id: str, timeout_s: float = 30.0) -> 
 
     answers = {KafkaError.GROUP_ID_NOT_FOUND: None, KafkaError.NON_EMPTY_GROUP: "members"}
     if ask("delete group", request, [group_id], timeout_s, final=answers)[group_id] == "members":
-        raise ActiveGroupError(f"Group {group_id} cannot be deleted, as it has active members: stop them first")
+        raise ActiveGroupError(f"Group {group_id} cannot be deleted because it has active members: stop them first")
 
 
 def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> dict[str, dict[str, str]]:
@@ -221,7 +222,7 @@ def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float 
         AuthorizationError: A topic's configuration may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
@@ -239,14 +240,14 @@ def topic_configs(admin: AdminClient, topics: Collection[str], timeout_s: float 
 
 
 def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeout_s: float = 30.0) -> frozenset[str]:
-    """Create topics and wait until every one has leaders; returns those that someone else had created already.
+    """Create topics and wait until all partitions have leaders; returns the topics that already existed.
 
     Raises:
         AuthorizationError: Topics may not be created.
-        StreamsError: The brokers refuse a configuration, replication factor or name; says which and why.
-        StreamsTimeoutError: The topics did not come to be in time.
+        StreamsError: The brokers refused a configuration, replication factor or name; says which and why.
+        StreamsTimeoutError: The topics were not created in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         new = [
@@ -262,36 +263,36 @@ def create_topics(admin: AdminClient, topics: Mapping[str, TopicToCreate], timeo
         return futures
 
     answers = ask("create topics", request, topics, timeout_s, final={KafkaError.TOPIC_ALREADY_EXISTS: False})
-    wait_for_topics(admin, topics, max(1.0, deadline - time.monotonic()))
+    wait_for_topics(admin, topics, deadline.left_s(at_least=1.0))
     return frozenset(name for name, answer in answers.items() if answer is False)
 
 
 def delete_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> None:
-    """Delete topics and wait until the brokers have none of them; those that do not exist are no error.
+    """Delete topics and wait until they are gone; idempotent: succeeds if they do not exist.
 
     Raises:
         AuthorizationError: Topics may not be deleted.
-        StreamsError: The brokers refuse: deletion is turned off (`delete.topic.enable`).
-        StreamsTimeoutError: The topics did not go in time.
+        StreamsError: The brokers refused: deletion is turned off (`delete.topic.enable`).
+        StreamsTimeoutError: The topics were not deleted in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(names: Collection[str]) -> Mapping[str, Any]:
         futures: Mapping[str, Any] = admin.delete_topics(list(names), request_timeout=request_timeout(deadline))
         return futures
 
     ask("delete topics", request, topics, timeout_s, final={KafkaError.UNKNOWN_TOPIC_OR_PART: None})
-    while left := topic_partitions(admin, topics, max(1.0, deadline - time.monotonic())):
+    while left := topic_partitions(admin, topics, deadline.left_s(at_least=1.0)):
         pause(deadline, f"delete topics {', '.join(sorted(left))}", "the brokers still have them")
 
 
 def wait_for_topics(admin: AdminClient, topics: Collection[str], timeout_s: float = 30.0) -> None:
-    """Wait until the brokers' metadata has topics, with a leader for each partition.
+    """Wait until the brokers' metadata has the topics, with a leader for each partition.
 
     Raises:
-        StreamsTimeoutError: It had not in time.
+        StreamsTimeoutError: It did not in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     waiting = set(topics)
     while waiting:
         futures = admin.describe_topics(TopicCollection(sorted(waiting)), request_timeout=request_timeout(deadline))

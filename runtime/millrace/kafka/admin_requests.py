@@ -1,12 +1,13 @@
-"""Asking the brokers about many things at once, with a deadline: again what may pass, never what does not.
+"""Admin requests about many items at once, with a deadline: transient errors are retried, others raised.
 
-confluent-kafka's AdminClient answers each item with a future that fails for what may pass (a leader moves, a controller is
-elected) as for what does not. `ask` repeats the former until the deadline and raises the latter with the item's name.
+confluent-kafka's AdminClient answers each item with a future, which fails in the same way for transient errors (a leader moves, a
+controller is elected) and for permanent ones. `ask` retries the former until the deadline and raises the latter with the item's
+name.
 
-librdkafka's admin client keeps asking the leaders, with the leader epochs, that it knows; after an error only a new metadata
-request makes it look again. So whoever asks partitions' leaders goes by `ask_leaders`.
+librdkafka's admin client keeps using the leaders and leader epochs it has cached; after an error, only a new metadata request
+makes it look again. `ask_leaders` sends that request and is for everything that partition leaders answer.
 
-A thread that is to end does not wait until a deadline that may be minutes away: see `give_up_when`.
+A thread that has been told to end need not wait for a deadline that may be minutes away: see `give_up_when`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, StreamsError, StreamsTimeoutError
 from millrace.records import TopicPartition
 
@@ -41,7 +43,7 @@ __all__ = [
 log = logging.getLogger("millrace.kafka.admin")
 
 REQUEST_TIMEOUT_S: Final = 15.0
-"""How long one request may take; with a deadline that is later it is repeated."""
+"""How long a single request may take; it is retried until the deadline."""
 FORBIDDEN: Final = frozenset(
     {
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -49,10 +51,10 @@ FORBIDDEN: Final = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-"""Codes that say: this principal may not."""
+"""Error codes for a missing ACL."""
 
 _PAUSE_S: Final = 0.1
-_PASSING: Final = frozenset(
+_TRANSIENT: Final = frozenset(
     {
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.LEADER_NOT_AVAILABLE,
@@ -74,24 +76,31 @@ _PASSING: Final = frozenset(
         KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
         KafkaError._WAIT_COORD,  # noqa: SLF001
         KafkaError._RESOLVE,  # noqa: SLF001
-        KafkaError._NOENT,  # noqa: SLF001 (no leader is known yet)
+        KafkaError._NOENT,  # noqa: SLF001 (no leader known yet)
     }
 )
 
 _Item = TypeVar("_Item")
-_patience = threading.local()
 _LOOK_EVERY_S: Final = 0.5
 
 
+class _Patience(threading.local):
+    """Tells a thread when to stop waiting for brokers."""
+
+    given_up: Callable[[], bool] | None = None
+
+
+_patience = _Patience()
+
+
 def give_up_when(given_up: Callable[[], bool]) -> None:
-    """Have requests of the calling thread fail with a StreamsTimeoutError as soon as this is true, whatever their deadlines."""
+    """Make requests of the calling thread fail with a StreamsTimeoutError once this returns true, whatever their deadlines."""
     _patience.given_up = given_up
 
 
 def given_up() -> bool:
-    """Whether the calling thread waits for brokers no more."""
-    check: Callable[[], bool] | None = getattr(_patience, "given_up", None)
-    return check is not None and check()
+    """Whether the calling thread has stopped waiting for brokers."""
+    return _patience.given_up is not None and _patience.given_up()
 
 
 def _result(future: Future[Any], what: str) -> Any:
@@ -103,7 +112,7 @@ def _result(future: Future[Any], what: str) -> Any:
                 raise
             if given_up():
                 raise StreamsTimeoutError(
-                    f"Cannot {what}: the thread is to end, and waits for brokers no more"
+                    f"Cannot {what}: this thread is shutting down and no longer waits for brokers"
                 ) from None
 
 
@@ -114,21 +123,21 @@ def ask(
     timeout_s: float,
     final: Mapping[int, Any] | None = None,
 ) -> dict[_Item, Any]:
-    """Ask about items, again for those whose error may pass, until each has its answer.
+    """Send a request about items and retry it for those with transient errors, until every item is answered.
 
     Args:
-        what: What is done to an item, for messages.
-        request: Sends one request about items.
-        items: What to ask about.
-        timeout_s: How long to go on asking.
-        final: Error codes that are answers, and what they stand for.
+        what: What the request does to an item, for messages.
+        request: Sends one request.
+        items: The items to ask about.
+        timeout_s: How long to keep retrying.
+        final: Error codes that count as answers, with the value each stands for.
 
     Raises:
-        AuthorizationError: The principal may not.
-        StreamsTimeoutError: An item has no answer in time.
-        StreamsError: The brokers refuse.
+        AuthorizationError: The principal lacks an ACL.
+        StreamsTimeoutError: An item was not answered in time.
+        StreamsError: The brokers refused.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     answers: dict[_Item, Any] = {}
     left = list(items)
     while left:
@@ -143,14 +152,14 @@ def ask(
                     answers[item] = final[code]
                 elif code in FORBIDDEN:
                     raise forbidden(what, item, error) from error
-                elif code in _PASSING or reason.retriable():
+                elif code in _TRANSIENT or reason.retriable():
                     problem = reason.str()
                 else:
-                    raise StreamsError(f"The brokers refuse to {what} {item}: {reason.str()}") from error
+                    raise StreamsError(f"The brokers refused to {what} {item}: {reason.str()}") from error
         left = [item for item in left if item not in answers]
         if left:
             pause(deadline, f"{what} {', '.join(map(str, left[:3]))}", problem)
-            log.info("Asking the brokers again to %s %d items: %s", what, len(left), problem)
+            log.info("Retrying to %s %d items: %s", what, len(left), problem)
     return answers
 
 
@@ -161,43 +170,43 @@ def ask_leaders(
     timeout_s: float,
     admin: AdminClient,
 ) -> dict[TopicPartition, Any]:
-    """Ask the leaders of partitions as `ask` does, looking for new leaders before asking again.
+    """Ask the leaders of partitions as `ask` does, looking up new leaders before each retry.
 
     Raises:
-        AuthorizationError: The principal may not.
-        StreamsTimeoutError: A partition has no answer in time.
-        StreamsError: The brokers refuse.
+        AuthorizationError: The principal lacks an ACL.
+        StreamsTimeoutError: A partition was not answered for in time.
+        StreamsError: The brokers refused.
     """
-    deadline = time.monotonic() + timeout_s
-    asked = False
+    deadline = Deadline(timeout_s)
+    retrying = False
 
     def send(wanted: Collection[TopicPartition]) -> Mapping[TopicPartition, Future[Any]]:
-        nonlocal asked
-        if asked:
-            with contextlib.suppress(KafkaException):  # without metadata the old leaders are asked once more
+        nonlocal retrying
+        if retrying:
+            with contextlib.suppress(KafkaException):  # without new metadata, the old leaders are asked once more
                 admin.list_topics(timeout=request_timeout(deadline))
-        asked = True
+        retrying = True
         return {TopicPartition(tp.topic, tp.partition): future for tp, future in request(list(wanted)).items()}
 
     return ask(what, send, partitions, timeout_s)
 
 
-def request_timeout(deadline: float) -> float:
-    """Return how many seconds one request may take, if all is to be done by a deadline (monotonic seconds)."""
-    return min(REQUEST_TIMEOUT_S, max(0.1, deadline - time.monotonic()))
+def request_timeout(deadline: Deadline) -> float:
+    """Return how many seconds a single request may take so that the deadline is kept."""
+    return min(REQUEST_TIMEOUT_S, deadline.left_s(at_least=0.1))
 
 
-def pause(deadline: float, what: str, problem: object) -> None:
-    """Wait a moment before asking again.
+def pause(deadline: Deadline, what: str, problem: object) -> None:
+    """Wait a moment before a retry.
 
     Raises:
-        StreamsTimeoutError: The deadline (monotonic seconds) has passed; says what was tried, and the last problem.
+        StreamsTimeoutError: The deadline has passed; the message has what was tried, and the last problem.
     """
-    if time.monotonic() >= deadline or given_up():
+    if deadline.passed or given_up():
         raise StreamsTimeoutError(f"Cannot {what} in time: {problem}")
     time.sleep(_PAUSE_S)
 
 
 def forbidden(what: str, item: object, error: KafkaException) -> AuthorizationError:
-    """Return the error of a principal that may not do something."""
-    return AuthorizationError(f"The principal may not {what} {item}: {error.args[0].str()}; grant it by an ACL")
+    """Return the error for a principal that lacks an ACL."""
+    return AuthorizationError(f"The principal may not {what} {item}: {error.args[0].str()}; grant it with an ACL")

@@ -1,8 +1,8 @@
-"""Settings of every Kafka client an application uses, derived from its `StreamsConfig` as Kafka Streams derives them.
+"""The settings of all Kafka clients of an application, derived from its `StreamsConfig` as Kafka Streams derives them.
 
 Precedence, lowest first: our defaults, settings without a prefix, `consumer.`/`producer.`/`admin.`, then `main.consumer.`,
-`restore.consumer.` or `global.consumer.`, and over all what the processing guarantee forces. The data clients never join a group:
-they are given partitions with `assign`/`incremental_assign`; membership is `millrace.kafka.membership`.
+`restore.consumer.` or `global.consumer.`, and finally what the processing guarantee enforces. The data clients never join a
+group: they are given partitions with `assign`/`incremental_assign`; membership is `millrace.kafka.membership`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _CLIENT_FIELDS: Final = (
     *("metadata_recovery_rebootstrap_trigger_ms", "send_buffer_bytes", "enable_metrics_push", "max_poll_records"),
     *("session_timeout_ms", "heartbeat_interval_ms", "max_poll_interval_ms", "group_instance_id", "security_protocol"),
 )
-"""Fields of StreamsConfig that are client settings: given to the clients only where the user set them."""
+"""Fields of StreamsConfig that are client settings, and passed to clients only if the user set them."""
 
 _TRANSACTION_TIMEOUT_MS: Final = 10_000
 
 _QUEUE: Final = {"queued.min.messages": 20_000, "queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 5}
-"""How much a consumer fetches ahead, in one queue for all its partitions, and how soon it sees that there is room again.
+"""How much a consumer prefetches, in one queue for all its partitions, and how soon it notices that there is room again.
 
-Every queued record costs librdkafka about half a kilobyte besides its bytes, hence both limits. A response may overshoot them:
+Every queued record costs librdkafka about half a kilobyte on top of its bytes, hence both limits. A response may exceed them:
 `fetch.max.bytes` is by default the smaller of 50 MiB and `queued.max.messages.kbytes`.
 """
 _FETCH_WAIT_MS: Final = 100
-"""How long a broker waits for something to send. There is one request at a time to a broker: while the broker waits for
-partitions that are idle, nothing else is fetched from it. The queue holds more than a thread processes in that time."""
+"""How long a broker waits for records to send. Each broker is sent one request at a time: while it waits for idle partitions,
+nothing else is fetched from it. The queue holds more than a thread processes in that time."""
 _RESTORE_FETCH_WAIT_MS: Final = 20
-"""The same for changelogs, which nobody reads once they are at their end: there is no idling to be cheap in."""
+"""The same for changelogs. They are no longer read once their end is reached, so a short wait costs nothing when idle."""
 
 _MAIN: Final = ("consumer.", "main.consumer.")
 _RESTORE: Final = ("consumer.", "restore.consumer.")
@@ -53,7 +53,7 @@ _ADMIN: Final = ("admin.",)
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """What the group membership client needs; milliseconds throughout."""
+    """Settings of the group membership client; all times in milliseconds."""
 
     group_id: str
     instance_id: str | None
@@ -78,12 +78,12 @@ class ClientSettings:
     """
 
     def __init__(self, config: StreamsConfig, process_id: str, *, resolve_references: bool = True) -> None:
-        """Derive settings; nothing is opened.
+        """Derive settings; opens no client.
 
         Args:
             config: The application's settings.
-            process_id: The process's UUID (formats §9), stable over restarts.
-            resolve_references: False to look at the settings where the files that they refer to are not at hand.
+            process_id: The process's UUID (formats §9), stable across restarts.
+            resolve_references: False to read the settings where the files that they refer to do not exist.
 
         Raises:
             ConfigError: `bootstrap.servers` is missing.
@@ -105,7 +105,7 @@ class ClientSettings:
     # Names
 
     def thread_name(self, thread: int) -> str:
-        """Return the name of a stream thread (counted from 1), which its clients' ids begin with."""
+        """Return the name of a stream thread (counted from 1), the prefix of its clients' ids."""
         return f"{self._client_prefix}-StreamThread-{thread}"
 
     def transactional_id(self, thread: int) -> str:
@@ -151,7 +151,7 @@ class ClientSettings:
             self._check_exactly_once(given)
             timeout = self.transaction_timeout_ms()
             defaults["transaction.timeout.ms"] = timeout
-            # Java retries for ever within the transaction's time-out; librdkafka wants that said as a number.
+            # Java retries until the transaction times out; librdkafka needs that limit as a number.
             given["delivery.timeout.ms"] = min(int(given.get("delivery.timeout.ms", timeout)), timeout)
             forced |= {"enable.idempotence": True, "transactional.id": self.transactional_id(thread)}
         else:
@@ -171,7 +171,7 @@ class ClientSettings:
     def membership(self, thread: int) -> MembershipSettings:
         """Return settings of a stream thread's group member.
 
-        A static member's instance id is `group.instance.id`-<thread>, as each thread is a member of its own.
+        A static member's instance id is `group.instance.id`-<thread> because each thread is a separate member.
         """
         config, given = self._config, self._given(*_MAIN)
 
@@ -194,22 +194,22 @@ class ClientSettings:
         )
 
     def max_poll_records(self) -> int:
-        """Return how many records the main consumer takes at once (`max.poll.records`)."""
+        """Return the maximum number of records that the main consumer returns at once (`max.poll.records`)."""
         given = self._given(*_MAIN)
         return int(given.get("max.poll.records", self._config.max_poll_records))
 
     def auto_offset_reset(self) -> str:
-        """Return where to begin without a committed offset: `earliest`, `latest`, `none` or `by_duration:<ISO 8601>`."""
+        """Return where to start without a committed offset: `earliest`, `latest`, `none` or `by_duration:<ISO 8601>`."""
         return str(self._given(*_MAIN).get("auto.offset.reset", "earliest")).lower()
 
     def security(self, *prefixes: str) -> Security:
-        """Return the security settings that clients with these prefixes have."""
+        """Return the security settings of clients with these prefixes."""
         return parse_security(self._given(*prefixes), self._config.security_protocol)
 
     def tokens(self, *prefixes: str) -> Tokens | None:
-        """Return where clients with these prefixes get their tokens, or None if they use none.
+        """Return the token provider of clients with these prefixes, or None if they use no tokens.
 
-        Clients with the same settings share theirs; what the settings refer to is read again for every token.
+        Clients with the same settings share one; the files that the settings refer to are read again for every token.
         """
         oauth = self.security(*prefixes).oauth
         if oauth is None:
@@ -225,7 +225,7 @@ class ClientSettings:
         return self._tokens.setdefault(same, Tokens(fetch, oauth.extensions))
 
     def kafka_python(self, thread: int | None = None) -> ClientProperties:
-        """Return settings of kafka-python's networking for a thread's member, or for a process-wide check."""
+        """Return the settings of kafka-python's networking for a thread's member or, without a thread, for administration."""
         kind = _ADMIN if thread is None else _MAIN
         given = self._given(*kind)
         security = parse_security(given, self._config.security_protocol)
@@ -240,7 +240,7 @@ class ClientSettings:
                 "reconnect_backoff_max_ms": int(given.get("reconnect.backoff.max.ms", config.reconnect_backoff_max_ms)),
                 "connections_max_idle_ms": int(given.get("connections.max.idle.ms", config.connections_max_idle_ms)),
                 "metadata_max_age_ms": int(given.get("metadata.max.age.ms", config.metadata_max_age_ms)),
-                "receive_message_max_bytes": 100_000_000,  # a leader receives every member's subscription in one answer
+                "receive_message_max_bytes": 100_000_000,  # the leader receives all members' subscriptions in one answer
             }
         )
         if security.oauth is not None:
@@ -248,10 +248,10 @@ class ClientSettings:
         settings.on_open = lambda client: self._live.add(client, kind)
         return settings
 
-    # Credentials that change
+    # Credential rotation
 
     def watch_credentials(self) -> CredentialWatch:
-        """Return a watch that keeps the clients opened with these settings in credentials; not started.
+        """Return a watch, not yet started, that gives new credentials to the clients opened with these settings.
 
         Raises:
             ConfigError: A file that a setting refers to cannot be read.
@@ -266,7 +266,7 @@ class ClientSettings:
     # Assembly
 
     def _given(self, *prefixes: str, resolved: bool = True) -> dict[str, Any]:
-        """Return what the user set for a client: settings without a prefix, then those of the prefixes in order."""
+        """Return the user's settings for a client: those without a prefix, overridden by those of the prefixes in order."""
         config = self._config
         given = {
             field.replace("_", "."): getattr(config, field)
@@ -336,7 +336,7 @@ class ClientSettings:
         if _turns_off_acks(given):
             raise ConfigError("acks must be all with processing.guarantee=exactly_once_v2")
         if "transactional.id" in given:
-            log.warning("transactional.id is ignored: each stream thread's producer has one of its own")
+            log.warning("transactional.id is ignored: each stream thread's producer has its own")
 
 
 def _turns_off_acks(given: Mapping[str, Any]) -> bool:
@@ -344,7 +344,7 @@ def _turns_off_acks(given: Mapping[str, Any]) -> bool:
 
 
 def _without_references(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as far as they can be judged without the files: credentials count as there, other values as not given."""
+    """Return the settings that can be checked without the files: credentials count as given, other references as not set."""
     kept: dict[str, Any] = {}
     for key, value in given.items():
         if key == "sasl.jaas.config" and is_reference(value):

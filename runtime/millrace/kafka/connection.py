@@ -1,8 +1,9 @@
-"""kafka-python's networking, wrapped: one IO thread and one connection manager per user of it.
+"""kafka-python's networking, with one IO thread and one connection manager for each `Connection`.
 
-Only group membership goes this way (librdkafka has no custom assignors). These are internals of kafka-python 3.0.12, which is why
-it is pinned; this module, `check` and `membership.coordinator` are the only ones that know them. One manager per group member: a
-broker answers one request per connection at a time, and it answers a JoinGroup only when the whole group has joined.
+Only group membership and administration use it: librdkafka has no custom assignors and cannot remove members. These are internals
+of kafka-python 3.0.12, which is why that release is pinned; only this module, `connection_check` and `membership.coordinator`
+know them. Each group member has its own manager: a broker answers one request per connection at a time, and answers a JoinGroup
+only after the whole group has joined.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _LOOK_EVERY_S = 0.5
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
-    """The library's, except that it looks names up in another thread, and closes the sockets of attempts to connect that fail."""
+    """The library's manager, except that it resolves names in another thread and closes the sockets of failed attempts."""
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         problem: Exception = kafka_errors.KafkaConnectionError(f"{node.host} has no address")
         tokens = self.config["sasl_oauth_token_provider"]
         if tokens is not None:
             try:
-                await self._elsewhere(tokens.current, timeout_at)
+                await self._in_thread(tokens.current, timeout_at)
             except StreamsError as error:
                 raise kafka_errors.KafkaConnectionError(str(error)) from error
         for family, kind, protocol, _, address in await self._look_up(node.host, node.port, timeout_at):
@@ -49,7 +50,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
             except (OSError, kafka_errors.KafkaError) as error:
                 link.close()
                 problem = error
-            except BaseException:  # the attempt is given up, because the manager closes
+            except BaseException:  # the manager is closing
                 link.close()
                 raise
         raise kafka_errors.KafkaConnectionError(f"{node.host}:{node.port}: {problem}") from problem
@@ -57,24 +58,24 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     async def _look_up(self, host: str, port: int, timeout_at: float | None) -> Any:
         """Return the addresses of a host."""
         try:
-            return await self._elsewhere(
+            return await self._in_thread(
                 lambda: socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM), timeout_at
             )
         except kafka_errors.KafkaTimeoutError:
-            raise kafka_errors.KafkaConnectionError(f"No name server has told the address of {host} in time") from None
+            raise kafka_errors.KafkaConnectionError(f"No name server resolved {host} in time") from None
         except (OSError, UnicodeError) as error:
             raise kafka_errors.KafkaConnectionError(f"{host} has no address: {error}") from error
 
-    async def _elsewhere(self, function: Callable[[], _T], timeout_at: float | None) -> _T:
-        """Call a function in a thread of its own: it may take long, and the IO thread has heartbeats to send meanwhile."""
+    async def _in_thread(self, function: Callable[[], _T], timeout_at: float | None) -> _T:
+        """Call a function in another thread: it may take long, and the IO thread has heartbeats to send in the meantime."""
         answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
         done, at_end = socket.socketpair()
 
         def call() -> None:
-            with at_end:  # its end can be waited for as any other input
+            with at_end:  # closing it wakes up the IO thread like any other input
                 try:
                     answer.set_result(function())
-                except Exception as error:  # raised where it is waited for
+                except Exception as error:  # raised by `answer.result()`
                     answer.set_exception(error)
 
         with done:
@@ -92,17 +93,17 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
         transport = _Tls(self._net, link, host=host, **tls)
         try:
-            await transport.shake_hands(timeout_at)
-        except BaseException:  # also when the attempt is given up, because the manager closes
+            await transport.handshake(timeout_at)
+        except BaseException:  # including cancellation, when the manager closes
             transport.abort()
             raise
         return transport
 
 
 class _Tls(KafkaSSLTransport):  # type: ignore[misc]
-    """The library's transport, except that a server that does not finish the handshake is not waited for for ever."""
+    """The library's transport, with a time limit for the TLS handshake."""
 
-    async def shake_hands(self, timeout_at: float | None) -> None:
+    async def handshake(self, timeout_at: float | None) -> None:
         while True:
             try:
                 self._sock.do_handshake()
@@ -115,13 +116,13 @@ class _Tls(KafkaSSLTransport):  # type: ignore[misc]
 
 
 class Connection:
-    """A connection manager on an IO thread of its own; closed once, by `close`."""
+    """A connection manager with its own IO thread; `close` it once."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        """Start the IO thread; nothing is connected yet.
+        """Start the IO thread; connects to nothing yet.
 
         Args:
-            settings: kafka-python's, as `ClientSettings.kafka_python` gives them.
+            settings: kafka-python's settings, from `ClientSettings.kafka_python`.
         """
         quiet_library()
         self.net = NetworkSelector(client_id=settings["client_id"], slow_task_threshold_secs=0)
@@ -131,7 +132,7 @@ class Connection:
             settings.on_open(self)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Authenticate with these from now on; connections that stand use them when the broker asks again (KIP-368)."""
+        """Authenticate with these from now on; open connections do when the broker asks them to re-authenticate (KIP-368)."""
         changed = {"sasl_plain_username": username, "sasl_plain_password": password}
         self.manager.config.update(changed)
         for connection in list(self.manager._conns.values()):  # noqa: SLF001 (each has a copy of the settings)
@@ -143,17 +144,19 @@ class Connection:
         return result
 
     def run_unless(self, given_up: Callable[[], bool], function: Callable[..., Awaitable[_T]], *args: Any) -> _T:
-        """Run a coroutine function as `run` does, but leave it to itself when its result is waited for no more.
+        """Run a coroutine function as `run` does, but stop waiting for its result once `given_up` returns true.
 
         Raises:
-            StreamsTimeoutError: It was given up.
+            StreamsTimeoutError: The wait was given up.
         """
         done = threading.Event()
         future = self.start(function, *args)
         future.add_both(lambda _: done.set())
         while not done.wait(_LOOK_EVERY_S):
             if given_up():
-                raise StreamsTimeoutError("The group's coordinator has not answered, and is waited for no more")
+                raise StreamsTimeoutError(
+                    "The group's coordinator has not answered, and this thread has stopped waiting for it"
+                )
         if future.exception is not None:
             raise future.exception
         result: _T = future.value
@@ -173,7 +176,7 @@ class Connection:
             return await self.manager.send(request, node_id=node_id, request_timeout_ms=timeout_ms)
         except kafka_errors.KafkaError:
             raise
-        except (OSError, RuntimeError) as error:  # what the transport and a closed selector raise
+        except (OSError, RuntimeError) as error:  # from the transport, or a closed selector
             raise kafka_errors.KafkaConnectionError(str(error)) from error
 
     async def sleep(self, seconds: float) -> None:
@@ -188,13 +191,13 @@ class Connection:
 
 
 def open_network(**settings: Any) -> KafkaNetClient:
-    """Return what kafka-python's admin client sends its requests over: the library's own, with our connection manager."""
+    """Return the network client for kafka-python's admin client: the library's own, with our connection manager."""
     net = NetworkSelector(**settings)
     return KafkaNetClient(net, _Manager(net, **settings), **settings)
 
 
 def quiet_library() -> None:
-    """Keep kafka-python's log to what is fatal: it reports each failed attempt as an error; what matters of it we report."""
+    """Silence kafka-python's log, which reports every failed attempt as an error; what matters is logged here."""
     library = logging.getLogger("kafka")
     if library.level == logging.NOTSET:
         library.setLevel(logging.CRITICAL)

@@ -1,7 +1,7 @@
-"""A pre-flight check of the brokers, which tells apart the three ways in which a first contact fails.
+"""A pre-flight check of the brokers that tells why a first connection fails.
 
-Both client libraries retry for ever and say "timed out" or "disconnected" whether nobody listens, the password is wrong, or the
-listener speaks another protocol. This check makes one connection step by step and reports the step that failed.
+Both client libraries retry for ever and report "timed out" or "disconnected" whether nothing listens, the password is wrong, or
+the listener speaks another protocol. This check makes one connection step by step and reports the step that failed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger("millrace.kafka.check")
 
 _RETRY_S = 0.25
 _MISMATCH_PATIENCE_S = 5.0
-"""A broker that starts or stops also closes connections, so a mismatch is believed only when it lasts this long."""
+"""Brokers also close connections while they start or stop, so a protocol mismatch counts only if it lasts this long."""
 _ATTEMPT_S = 10.0
 
 
@@ -47,17 +47,17 @@ class _Failure:
 
 
 def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
-    """Check that a broker answers and accepts the security of the admin client; returns as soon as one of them does.
+    """Check that a broker answers and accepts the admin client's security settings; returns as soon as one does.
 
     Raises:
         BrokerUnreachableError: No broker of `bootstrap.servers` answered in time.
         AuthenticationError: The credentials or the mechanism were refused, or `security.protocol` is not the listener's.
-        StreamsError: There is no token to authenticate with.
+        StreamsError: No token could be fetched.
     """
     config, security = settings.config, settings.security("admin.")
     security.for_librdkafka()
     if (tokens := settings.tokens("admin.")) is not None:
-        tokens.current()  # without one, what brokers would say is of no interest
+        tokens.current()  # raises if there is none: no broker need be asked
     began = time.monotonic()
     deadline, patience = began + timeout_s, began + min(timeout_s, _MISMATCH_PATIENCE_S)
     servers = list(config.bootstrap_servers)
@@ -73,7 +73,7 @@ def check_connection(settings: ClientSettings, timeout_s: float = 15.0) -> None:
         refused = next((f for f in failures if f.step is _Step.CREDENTIALS), None)
         if refused is not None:
             raise _error(refused, config, timeout_s)
-        if any(f.step is not _Step.NO_ANSWER for f in failures):  # an attempt that ran out of time takes nothing back
+        if any(f.step is not _Step.NO_ANSWER for f in failures):  # an attempt that timed out disproves nothing
             mismatch = next((f for f in failures if f.step is _Step.NOT_THE_PROTOCOL), None)
         if mismatch is not None and time.monotonic() >= patience:
             raise _error(mismatch, config, timeout_s)
@@ -89,12 +89,12 @@ def _error(failure: _Failure, config: StreamsConfig, timeout_s: float) -> Stream
     if failure.step is _Step.NOT_THE_PROTOCOL:
         return AuthenticationError(
             f"The broker at {failure.server} accepts connections but not security.protocol={protocol}: {failure.reason}. "
-            "Set security.protocol to that of the listener (PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL), or use the port of "
-            "another listener"
+            "Set security.protocol to the listener's (PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL), or use another listener's port"
         )
     return BrokerUnreachableError(
         f"No broker of bootstrap.servers={servers} answered within {timeout_s:g} s ({failure.server}: {failure.reason}). "
-        "Check that the brokers run, that host and port are right, and that nothing (firewall, network policy, DNS) is between"
+        "Check that the brokers are running, that host and port are right, and that no firewall, network policy or DNS problem "
+        "is in the way"
     )
 
 
@@ -148,7 +148,7 @@ async def _probe(connection: Connection, server: str, security: Security, timeou
         return _Failure(_Step.NOT_THE_PROTOCOL, server, "this listener does not ask for SASL")
     except (kafka_errors.KafkaError, OSError, ValueError) as error:
         if security.sasl and link.broker_version_data is not None and not connected:
-            # Brokers close the connection on refusing credentials, often before their answer has been read.
+            # Brokers that refuse credentials close the connection, often before their answer has been read.
             return _Failure(_Step.CREDENTIALS, server, _sasl_reason(server, security, "it closed the connection"))
         hint = "it closed the connection; this listener asks for SASL or TLS" if not security.sasl else str(error)
         return _Failure(_Step.NOT_THE_PROTOCOL, server, str(error) if security.tls else hint)
@@ -157,19 +157,19 @@ async def _probe(connection: Connection, server: str, security: Security, timeou
 
 def _sasl_reason(server: str, security: Security, fallback: str) -> str:
     offered = None
-    with contextlib.suppress(OSError, struct.error, ValueError):  # it only makes the message better
+    with contextlib.suppress(OSError, struct.error, ValueError):  # it only improves the message
         offered = offered_mechanisms(server, security)
     if offered and security.mechanism not in offered:
         return f"it does not offer sasl.mechanism={security.mechanism}, but {', '.join(offered)}"
     if security.oauth is not None:
-        return f"it does not take the token ({fallback})"
+        return f"it does not accept the token ({fallback})"
     if offered:
-        return f"user name or password is wrong for sasl.mechanism={security.mechanism}"
+        return f"the user name or password is wrong for sasl.mechanism={security.mechanism}"
     return fallback
 
 
 def offered_mechanisms(server: str, security: Security, timeout_s: float = 5.0) -> list[str]:
-    """Return the SASL mechanisms a listener offers: the answer to one SaslHandshake (version 1) for a mechanism.
+    """Return the SASL mechanisms a listener offers, from its answer to a SaslHandshake (version 1).
 
     Raises:
         OSError: The listener cannot be reached, or closed the connection.

@@ -1,11 +1,10 @@
-"""Credentials that change while clients are open: a watch on the files they come from.
+"""Watches the files that credentials come from, and gives open clients the new ones.
 
-Kubernetes replaces the files of a mounted secret in place. A user name and password for PLAIN or SCRAM are handed to every open
-client, which uses them from its next authentication on; connections that stand stay. What tokens are made from is read for every
-token. Everything else (certificates, keys) librdkafka reads once, when a client is made, and kafka-python gets it in a context
-made once, so a change of it is only told: `stale`.
+Kubernetes replaces the files of a mounted Secret in place. Every open client is given the new user name and password for PLAIN or
+SCRAM and uses them from its next authentication on; open connections stay open. The inputs of tokens are read for every token.
+Everything else (certificates, keys) is read once, when a client is opened, so a change of it is only reported: `stale`.
 
-Files are looked at every two seconds by their `stat`, and read only if that has changed.
+Every two seconds the files are checked with `stat`, and read only if that has changed.
 """
 
 from __future__ import annotations
@@ -20,46 +19,44 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from millrace.errors import ConfigError
-from millrace.kafka.security import Security
+from millrace.kafka.security import PASSWORD_MECHANISMS, Security
 
 __all__ = ["CredentialWatch", "LiveClients"]
 
 log = logging.getLogger("millrace.kafka.credentials")
 
 _POLL_S: Final = 2.0
-_SWAPPED: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 Prefixes = tuple[str, ...]
-"""Which prefixed settings a client has, besides those without a prefix; () for none."""
+"""The prefixes of a client's settings, in addition to those without a prefix; () if there are none."""
 Credentials = tuple[str | None, str | None]
 
 
 class LiveClient(Protocol):
-    """A client that can be given other credentials while it is open."""
+    """An open client that can be given other credentials."""
 
     def set_sasl_credentials(self, username: str, password: str) -> object:
         """Use these from the next authentication on."""
 
 
 class LiveClients:
-    """The clients of a process that are open, as far as they still exist, with the credentials that each has."""
+    """The open clients of a process, held by weak references."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._clients: list[tuple[weakref.ref[LiveClient], Prefixes]] = []
-        self._given: dict[Prefixes, Credentials] = {}
 
     def add(self, client: LiveClient, prefixes: Prefixes) -> None:
-        """Note a client that was opened."""
+        """Add a client that was opened."""
         with self._lock:
             self._clients = [item for item in self._clients if item[0]() is not None]
             self._clients.append((weakref.ref(client), prefixes))
 
-    def hand_out(self, credentials: Mapping[Prefixes, Credentials]) -> int:
-        """Give clients their present credentials, and return how many clients took them.
+    def set_credentials(self, credentials: Mapping[Prefixes, Credentials]) -> int:
+        """Give clients their current credentials, and return how many accepted them.
 
         Args:
-            credentials: User name and password by the prefixes of clients.
+            credentials: User name and password by the clients' prefixes.
         """
         with self._lock:
             clients = [(reference(), prefixes) for reference, prefixes in self._clients]
@@ -70,19 +67,19 @@ class LiveClients:
                 try:
                     client.set_sasl_credentials(username, password)
                     taken += 1
-                except RuntimeError:  # it was closed meanwhile
+                except RuntimeError:  # it has been closed
                     log.debug("A client was closed before it was given its new credentials")
         return taken
 
 
 class CredentialWatch:
-    """Keeps the clients of an instance in credentials.
+    """Keeps the credentials of an instance's clients up to date.
 
     Args:
-        clients: Those that are open.
-        security: Reads the security settings of the clients with these prefixes, from the files as they are now.
+        clients: The open clients.
+        security: Reads the security settings of the clients with these prefixes from the current files.
         kinds: The prefixes of every kind of client.
-        files: Those that settings refer to, beside the certificates.
+        files: The files that settings refer to, except the certificates.
     """
 
     def __init__(
@@ -97,14 +94,14 @@ class CredentialWatch:
         self._kinds = tuple(kinds)
         locations = {path for found in self._read().values() for path in found.locations}
         self._files = tuple(sorted({*files, *locations}))
-        self._stats = self._look()  # before what counts is read: a change between the two is seen by the next look
+        self._stats = self._stat_files()  # before the contents are read, so that a change in between is noticed later
         now = self._read()
         self._credentials = _credentials(now)
-        self._material = _material(now)
+        self._fixed_settings = _fixed_settings(now)
         self._problem = ""
         self._stop = threading.Event()
         self.stale = False
-        """Whether what cannot be changed on open clients differs from what it was at the start."""
+        """Whether settings that open clients cannot change differ from those they were opened with."""
 
     def start(self) -> None:
         """Start watching, if there is anything to watch."""
@@ -116,28 +113,28 @@ class CredentialWatch:
         self._stop.set()
 
     def check(self) -> None:
-        """Act on what has changed since the last look."""
-        stats = self._look()
+        """Act on changes since the last check."""
+        stats = self._stat_files()
         if stats == self._stats:
             return
         try:
             now = self._read()
-            stale = _material(now) != self._material
-        except ConfigError as error:  # a file is being replaced, or is gone: clients keep what they have
+            stale = _fixed_settings(now) != self._fixed_settings
+        except ConfigError as error:  # a file is missing or being replaced: clients keep what they have
             if self._problem != str(error):
                 self._problem = str(error)
-                log.warning("Credentials are kept as they are: %s", error)
+                log.warning("Credentials stay as they are: %s", error)
             return
         self._stats, self._problem = stats, ""
         credentials = _credentials(now)
         if credentials != self._credentials:
             self._credentials = credentials
-            taken = self._clients.hand_out(credentials)
-            log.info("Credentials have changed: %d clients use them from their next authentication on", taken)
+            taken = self._clients.set_credentials(credentials)
+            log.info("Credentials have changed: %d clients will use them from their next authentication on", taken)
         if stale and not self.stale:
             log.warning(
-                "Certificates, keys or other credentials have changed that a client takes when it is opened: restart this "
-                "instance to use them"
+                "Certificates, keys or other credentials have changed that clients read only when they are opened: restart "
+                "this instance to use them"
             )
         self.stale = stale
 
@@ -145,13 +142,13 @@ class CredentialWatch:
         while not self._stop.wait(_POLL_S):
             try:
                 self.check()
-            except Exception:  # it is tried again, and the clients go on with what they have
-                log.exception("Changed credentials could not be handed to the clients")
+            except Exception:  # the next check tries again; the clients keep what they have
+                log.exception("The clients could not be given their new credentials")
 
     def _read(self) -> dict[Prefixes, Security]:
         return {kind: self._security(kind) for kind in self._kinds}
 
-    def _look(self) -> tuple[tuple[int, ...] | None, ...]:
+    def _stat_files(self) -> tuple[tuple[int, ...] | None, ...]:
         return tuple(map(_stat, self._files))
 
 
@@ -164,15 +161,17 @@ def _stat(path: Path) -> tuple[int, ...] | None:
 
 
 def _credentials(found: Mapping[Prefixes, Security]) -> dict[Prefixes, Credentials]:
-    return {kind: (item.username, item.password) for kind, item in found.items() if item.mechanism in _SWAPPED}
+    return {
+        kind: (item.username, item.password) for kind, item in found.items() if item.mechanism in PASSWORD_MECHANISMS
+    }
 
 
-def _material(found: Mapping[Prefixes, Security]) -> bytes:
-    """Return a digest of what clients take only once."""
+def _fixed_settings(found: Mapping[Prefixes, Security]) -> bytes:
+    """Return a digest of the settings that clients read only when they are opened."""
     digest = hashlib.sha256()
     for security in found.values():
         rest = replace(security, oauth=None)
-        if security.mechanism in _SWAPPED:
+        if security.mechanism in PASSWORD_MECHANISMS:
             rest = replace(rest, username=None, password=None)
         digest.update(repr(rest.fields()).encode())
         for path in rest.locations:

@@ -1,7 +1,7 @@
-"""What is asked and changed about a group from the outside: members, committed offsets.
+"""Administration of one consumer group from outside: its members and committed offsets.
 
-This goes over kafka-python's admin client: librdkafka's cannot remove members, and reads metadata strings of committed offsets
-(which every Streams application writes) beyond their end. Members themselves use `millrace.kafka.membership`.
+Uses kafka-python's admin client: librdkafka's cannot remove members, and reads past the end of the metadata strings of committed
+offsets, which every Streams application writes. Members themselves use `millrace.kafka.membership`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import logging
 import re
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -20,6 +19,7 @@ from kafka.admin import KafkaAdminClient, MemberToRemove
 from kafka.structs import OffsetAndMetadata
 from kafka.structs import TopicPartition as ClientTopicPartition
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, BrokerUnreachableError, StreamsError
 from millrace.kafka.admin_requests import pause
 from millrace.kafka.client_settings import ClientSettings
@@ -32,7 +32,7 @@ __all__ = ["DescribedGroup", "GroupAdmin"]
 log = logging.getLogger("millrace.kafka.admin")
 
 _FORBIDDEN: Final = (kafka_errors.GroupAuthorizationFailedError, kafka_errors.TopicAuthorizationFailedError)
-_GONE: Final = (
+_ALREADY_REMOVED: Final = (
     kafka_errors.NoError,
     kafka_errors.UnknownMemberIdError,
     kafka_errors.GroupIdNotFoundError,
@@ -44,7 +44,7 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group as its coordinator knows it."""
+    """A group as its coordinator describes it."""
 
     state: str
     """Stable, PreparingRebalance, CompletingRebalance, Empty, or Dead if there is no such group."""
@@ -52,10 +52,10 @@ class DescribedGroup:
 
 
 class GroupAdmin:
-    """A connection that administers one group; a context manager. Threads may share it.
+    """Administers one group over a connection of its own; a context manager that threads may share.
 
     Args:
-        settings: Of the application whose group it is.
+        settings: The client settings of the application whose group it is.
         timeout_s: How long each method may take.
 
     Raises:
@@ -89,7 +89,7 @@ class GroupAdmin:
         self._client.close()
 
     def of_group(self, group_id: str, timeout_s: float) -> GroupAdmin:
-        """Return what administers another group over the same connection, which stays this one's to close."""
+        """Return an administrator of another group over the same connection, which this object still has to close."""
         other = copy.copy(self)
         other.group_id, other.timeout_s = group_id, timeout_s
         return other
@@ -118,7 +118,7 @@ class GroupAdmin:
         return DescribedGroup(described["group_state"], tuple(members))
 
     def members(self) -> tuple[ActiveMember, ...]:
-        """Return the group's active members; none if there is no such group.
+        """Return the group's active members; empty if there is no such group.
 
         Raises:
             AuthorizationError: The group may not be described.
@@ -127,11 +127,11 @@ class GroupAdmin:
         return self.describe().members
 
     def remove(self, members: Collection[ActiveMember]) -> None:
-        """Make members leave the group; a static one that another has taken the place of is out of it already.
+        """Remove members from the group; idempotent: succeeds for members that have left or, if static, been replaced.
 
         Raises:
             AuthorizationError: The group may not be changed.
-            StreamsError: The coordinator refuses.
+            StreamsError: The coordinator refused.
         """
         leaving = [
             MemberToRemove(member_id=member.member_id, group_instance_id=member.instance_id) for member in members
@@ -139,10 +139,10 @@ class GroupAdmin:
         answers = self._ask(
             "remove members from", lambda: _settled(self._client.remove_group_members(self.group_id, leaving))
         )
-        self._check("remove", {who: error for who, error in answers.items() if error not in _GONE})
+        self._check("remove", {who: error for who, error in answers.items() if error not in _ALREADY_REMOVED})
 
     def committed(self) -> dict[TopicPartition, int]:
-        """Return the offsets the group has committed.
+        """Return the group's committed offsets.
 
         Raises:
             AuthorizationError: The group may not be described.
@@ -156,11 +156,11 @@ class GroupAdmin:
         }
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit offsets in the place of the group, which has no members.
+        """Commit offsets on behalf of the group, which must have no members.
 
         Raises:
             AuthorizationError: The group may not be changed.
-            StreamsError: The coordinator refuses a partition; members have joined meanwhile.
+            StreamsError: The coordinator refused a partition, for example because members have joined.
         """
         if not offsets:
             return
@@ -173,17 +173,17 @@ class GroupAdmin:
         )
 
     def _ask(self, what: str, request: Callable[[], _Answer]) -> _Answer:
-        deadline = time.monotonic() + self.timeout_s
+        deadline = Deadline(self.timeout_s)
         while True:
             try:
                 return request()
             except _FORBIDDEN as error:
                 raise AuthorizationError(
-                    f"The principal may not {what} group {self.group_id}: {error}; grant it by an ACL"
+                    f"The principal may not {what} group {self.group_id}: {error}; grant it with an ACL"
                 ) from error
             except kafka_errors.KafkaError as error:
                 if not error.retriable:
-                    raise StreamsError(f"The brokers refuse to {what} group {self.group_id}: {error}") from error
+                    raise StreamsError(f"The brokers refused to {what} group {self.group_id}: {error}") from error
                 pause(deadline, f"{what} group {self.group_id}", error)
 
     def _check(self, what: str, refused: Mapping[Any, type[Exception]]) -> None:
@@ -192,17 +192,17 @@ class GroupAdmin:
         item, kind = next(iter(refused.items()))
         if issubclass(kind, _FORBIDDEN):
             raise AuthorizationError(
-                f"The principal may not {what} {item} in group {self.group_id}; grant it by an ACL"
+                f"The principal may not {what} {item} in group {self.group_id}; grant it with an ACL"
             )
-        joined = ": a member has joined meanwhile, stop it" if kind is kafka_errors.UnknownMemberIdError else ""
+        joined = ": a member has joined in the meantime, stop it" if kind is kafka_errors.UnknownMemberIdError else ""
         raise StreamsError(
-            f"The coordinator of group {self.group_id} refuses to {what} {item}: {kind.__name__}{joined}"
+            f"The coordinator of group {self.group_id} refused to {what} {item}: {kind.__name__}{joined}"
         )
 
 
-def _settled(answers: Mapping[Any, type[Exception]]) -> Mapping[Any, type[Exception]]:
-    """Return answers per item, unless one is an error that passes, such as a coordinator that has just moved: raise that."""
+def _settled(answers: Mapping[Any, type[kafka_errors.KafkaError]]) -> Mapping[Any, type[kafka_errors.KafkaError]]:
+    """Return answers per item; raise the first transient error, such as a coordinator that has just moved."""
     for kind in answers.values():
-        if getattr(kind, "retriable", False):
+        if kind.retriable:
             raise kind
     return answers

@@ -1,20 +1,20 @@
-"""Creating and checking an application's internal topics: changelogs and repartition topics.
+"""Creates and checks an application's internal topics: changelogs and repartition topics.
 
-Safe to run by several members, or by an operator and a member, at the same time: a topic that another has created in between is
-checked like one that was there. An existing topic that does not fit is never changed: with other partitions, keys would meet
-other state; with another clean-up policy, state would be deleted.
+Several members, or the operator and a member, may do so at the same time: a topic that another has created in the meantime is
+checked like any existing one. An existing topic that does not fit is never changed: with other partitions, keys would meet the
+wrong state; with another clean-up policy, state would be deleted.
 """
 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.errors import (
     AuthorizationError,
     MisconfiguredInternalTopicError,
@@ -37,13 +37,13 @@ class ProvisionReport:
     created: Mapping[str, int]
     """Internal topics that were created, with their number of partitions."""
     verified: Mapping[str, int]
-    """Internal topics that existed and fit."""
+    """Internal topics that existed and passed the checks."""
     counts: PartitionCounts
     """Partitions and tasks of the whole application."""
 
 
 def partition_counts(plan: TopologyPlan, admin: AdminClient, timeout_s: float = 60.0) -> PartitionCounts:
-    """Return the counts of a plan on a cluster, without looking at its internal topics.
+    """Return the partition counts of a plan on a cluster, which do not depend on its internal topics.
 
     Raises:
         MissingSourceTopicError: Input topics do not exist; names them all.
@@ -57,8 +57,8 @@ def partition_counts(plan: TopologyPlan, admin: AdminClient, timeout_s: float = 
     missing = sorted(named - existing.keys())
     if missing:
         raise MissingSourceTopicError(
-            f"Application {plan.application_id} reads topics that do not exist: {', '.join(missing)}. Create them (input topics "
-            "are never created by Millrace), or correct their names"
+            f"Application {plan.application_id} reads topics that do not exist: {', '.join(missing)}. Create them (Millrace "
+            "never creates input topics), or correct their names"
         )
     return resolve_partition_counts(plan, existing)
 
@@ -77,25 +77,25 @@ def provision(
     Args:
         plan: What the application needs; topic configurations (with `topic.` overrides) are part of it.
         admin: Client of the cluster.
-        config: For `replication.factor`; without it the broker's default is used.
+        config: For its `replication.factor`; the broker's default if not given.
         create: Whether missing topics may be created.
-        only: The internal topics to look at; all if not given. Names that the plan does not have are left out.
-        timeout_s: How long all of it may take.
+        only: The internal topics to provision; all if not given. Names that are not in the plan are ignored.
+        timeout_s: How long everything may take.
 
     Raises:
         MissingSourceTopicError: Input topics do not exist.
         MissingInternalTopicsError: Internal topics do not exist and `create` is False.
-        MisconfiguredInternalTopicError: An internal topic exists with another number of partitions or clean-up policy.
+        MisconfiguredInternalTopicError: An internal topic exists with another partition count or clean-up policy.
         TopologyError: Topics that must be co-partitioned have different counts.
         AuthorizationError: The principal may not describe or create topics.
         StreamsTimeoutError: The brokers did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     counts = partition_counts(plan, admin, timeout_s)
     wanted = _wanted(plan, counts, -1 if config is None else config.replication_factor)
     if only is not None:
         wanted = {name: topic for name, topic in wanted.items() if name in only}
-    found = topic_partitions(admin, wanted, _left(deadline))
+    found = topic_partitions(admin, wanted, deadline.left_s(at_least=1.0))
     missing = {name: topic for name, topic in wanted.items() if name not in found}
     if missing and not create:
         raise MissingInternalTopicsError(
@@ -105,9 +105,9 @@ def provision(
     raced: frozenset[str] = frozenset()
     if missing:
         log.info("Creating internal topics %s", ", ".join(f"{n} ({t.partitions})" for n, t in sorted(missing.items())))
-        raced = create_topics(admin, missing, _left(deadline))
-        found |= topic_partitions(admin, raced, _left(deadline))
-    _check(plan, wanted, found, admin, _left(deadline))
+        raced = create_topics(admin, missing, deadline.left_s(at_least=1.0))
+        found |= topic_partitions(admin, raced, deadline.left_s(at_least=1.0))
+    _check(plan, wanted, found, admin, deadline.left_s(at_least=1.0))
     created = {name: topic.partitions for name, topic in missing.items() if name not in raced}
     return ProvisionReport(created, found, counts)
 
@@ -124,14 +124,14 @@ class LeaderCluster:
         create_topics: bool = True,
         offsets_timeout_s: float = 10.0,
     ) -> None:
-        """Describe what to ask.
+        """Use an admin client of the cluster.
 
         Args:
             plan: What the application needs.
             admin: Client of the cluster.
             config: The application's settings.
             create_topics: Whether missing internal topics are created, or reported as missing.
-            offsets_timeout_s: How long the leader may wait for offsets; without them tasks stay where they are.
+            offsets_timeout_s: How long the leader waits for offsets; without them, tasks stay where they are.
         """
         self._plan = plan
         self._admin = admin
@@ -144,17 +144,13 @@ class LeaderCluster:
         return provision(self._plan, self._admin, self._config, create=self._create_topics).counts
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the ends of changelog partitions."""
+        """Return the end offsets of changelog partitions."""
         return latest_offsets(self._admin, partitions, self._offsets_timeout_s)
 
     def committed_offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the group's committed offsets."""
         group = self._config.application_id
         return group_offsets(self._admin, group, partitions, self._offsets_timeout_s)
-
-
-def _left(deadline: float) -> float:
-    return max(1.0, deadline - time.monotonic())
 
 
 def _wanted(plan: TopologyPlan, counts: PartitionCounts, replication_factor: int) -> dict[str, TopicToCreate]:
@@ -182,8 +178,8 @@ def _check(
     if wrong:
         shown = "; ".join(f"{n} has {c} partitions but needs {wanted[n].partitions}" for n, c in sorted(wrong.items()))
         raise MisconfiguredInternalTopicError(
-            f"Internal topics of {plan.application_id} do not fit its input topics: {shown}. Has an input topic been given more "
-            "partitions? Set its partitions back by using a new topic, or reset the application (`millrace reset`), which "
+            f"Internal topics of {plan.application_id} do not fit its input topics: {shown}. Were partitions added to an input "
+            "topic? Use a new topic with the former number of partitions, or reset the application (`millrace reset`), which "
             "deletes its internal topics and state, or use another application.id"
         )
     try:
@@ -199,10 +195,10 @@ def _check_policy(name: str, wanted: Mapping[str, str], actual: Mapping[str, str
     needs = _policies(wanted.get("cleanup.policy", "delete"))
     has = _policies(actual.get("cleanup.policy", "delete"))
     if needs != has:
-        consequence = "records that are still needed would be removed" if has - needs else "it would grow for ever"
+        consequence = "records that are still needed would be deleted" if has - needs else "it would grow for ever"
         raise MisconfiguredInternalTopicError(
             f"Internal topic {name} has cleanup.policy={','.join(sorted(has))} but needs {','.join(sorted(needs))}: "
-            f"{consequence}. Set it: kafka-configs --alter --topic {name} --add-config cleanup.policy=[{','.join(sorted(needs))}]"
+            f"{consequence}. Run kafka-configs --alter --topic {name} --add-config cleanup.policy=[{','.join(sorted(needs))}]"
         )
     retention, kept = int(wanted.get("retention.ms", "0")), int(actual.get("retention.ms", "-1"))
     if "delete" in needs and kept != -1 and (retention == -1 or kept < retention):

@@ -1,11 +1,10 @@
-"""Offsets, as an admin client sees them: where partitions begin and end, what a group has committed, and purging up to one.
+"""Offsets through the admin client: first and last ones of partitions, a group's committed ones, and purging up to one.
 
-A member reads and commits its own group's offsets another way, with its generation: `millrace.kafka.membership`.
+A member reads and commits its own group's offsets with its generation instead: `millrace.kafka.membership.offsets`.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Isolat
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
+from millrace.deadline import Deadline
 from millrace.kafka.admin_requests import ask, ask_leaders, pause, request_timeout
 from millrace.records import TopicPartition
 
@@ -24,12 +24,12 @@ _SPEC: Any = OffsetSpec  # its factories carry no types
 def earliest_offsets(
     admin: AdminClient, partitions: Collection[TopicPartition], timeout_s: float = 30.0
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the first record still kept in each partition.
+    """Return the offset of the first retained record of each partition.
 
     Raises:
         AuthorizationError: A topic may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
-        StreamsError: The brokers refuse to answer.
+        StreamsError: The brokers refused.
     """
     return _offsets(admin, partitions, _SPEC.earliest(), timeout_s)
 
@@ -41,12 +41,12 @@ def latest_offsets(
     *,
     committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
-    """Return the end of each partition: the next record's offset, or with `committed_only` the last stable offset.
+    """Return the end of each partition: the next record's offset or, with `committed_only`, the last stable offset.
 
     Raises:
         AuthorizationError: A topic may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
-        StreamsError: The brokers refuse to answer.
+        StreamsError: The brokers refused.
     """
     return _offsets(admin, partitions, _SPEC.latest(), timeout_s, committed_only=committed_only)
 
@@ -54,12 +54,12 @@ def latest_offsets(
 def offsets_for_time(
     admin: AdminClient, partitions: Collection[TopicPartition], timestamp_ms: int, timeout_s: float = 30.0
 ) -> dict[TopicPartition, int]:
-    """Return the offset of the first record of each partition that is not older than a time; the end if all are.
+    """Return the offset of the first record of each partition that is not older than a time; the end if all are older.
 
     Raises:
         AuthorizationError: A topic may not be described.
         StreamsTimeoutError: The brokers did not answer in time.
-        StreamsError: The brokers refuse to answer.
+        StreamsError: The brokers refused.
     """
     found = _offsets(admin, partitions, _SPEC.for_timestamp(timestamp_ms), timeout_s)
     older = [partition for partition, offset in found.items() if offset < 0]
@@ -74,7 +74,7 @@ def _offsets(
     *,
     committed_only: bool = False,
 ) -> dict[TopicPartition, int]:
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
     isolation = IsolationLevel.READ_COMMITTED if committed_only else IsolationLevel.READ_UNCOMMITTED
 
     def request(wanted: list[TopicPartition]) -> Any:
@@ -83,8 +83,8 @@ def _offsets(
 
     found: dict[TopicPartition, int] = {}
     while left := [partition for partition in partitions if partition not in found]:
-        answers = ask_leaders("list offsets of", request, left, max(0.0, deadline - time.monotonic()), admin)
-        # A request that timed out is answered without an error, and without an offset.
+        answers = ask_leaders("list offsets of", request, left, deadline.left_s(), admin)
+        # A request that timed out is answered with neither an error nor an offset.
         found |= {partition: answer.offset for partition, answer in answers.items() if answer.offset != OFFSET_INVALID}
         if missing := [partition for partition in left if partition not in found]:
             pause(deadline, f"list offsets of {', '.join(map(str, missing[:3]))}", "the brokers did not answer")
@@ -96,10 +96,10 @@ def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], ti
 
     Raises:
         AuthorizationError: Records may not be deleted.
-        StreamsTimeoutError: The brokers did not do it in time.
-        StreamsError: The brokers refuse: an offset is beyond the partition's end.
+        StreamsTimeoutError: They were not deleted in time.
+        StreamsError: The brokers refused: an offset is beyond the partition's end.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(wanted: list[TopicPartition]) -> Any:
         limits = [ClientTopicPartition(*partition, offsets[partition]) for partition in wanted]
@@ -111,16 +111,16 @@ def delete_records(admin: AdminClient, offsets: Mapping[TopicPartition, int], ti
 def group_offsets(
     admin: AdminClient, group_id: str, partitions: Collection[TopicPartition] | None = None, timeout_s: float = 30.0
 ) -> dict[TopicPartition, int]:
-    """Return a group's committed offsets once no transaction is pending on them; for those that are not members.
+    """Return a group's committed offsets once no transaction is pending on them; for clients that are not its members.
 
-    Without the metadata strings: librdkafka's admin client reads them beyond their end. Members read them with
-    `GroupMember.committed`.
+    Without the metadata strings, as librdkafka's admin client reads past their end. Members read them with
+    `GroupMember.ask_committed`.
 
     Raises:
         AuthorizationError: The group may not be described.
         StreamsTimeoutError: The coordinator did not answer in time.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = Deadline(timeout_s)
 
     def request(groups: Collection[str]) -> Mapping[str, Any]:
         wanted = None if partitions is None else [ClientTopicPartition(*partition) for partition in partitions]

@@ -1,6 +1,6 @@
-"""Looking at what an application has on a cluster, and throwing it away: the hands of `millrace.plan.reset`.
+"""Resets applications: observes what one has on a cluster, and executes what `millrace.plan.reset` has planned.
 
-Two admin clients, each for what the other cannot do: see `millrace.kafka.group_admin`.
+Uses two admin clients, each for what the other cannot do: see `millrace.kafka.group_admin`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Resetter:
 
     Raises:
         BrokerUnreachableError: No broker answered.
-        AuthenticationError: The brokers refuse the credentials.
+        AuthenticationError: The brokers refused the credentials.
 
     Example: `with Resetter(config) as resetter: resetter.execute(resetter.plan(plan))`
     """
@@ -78,7 +78,7 @@ class Resetter:
         inputs: Collection[str] = (),
         force: bool = False,
     ) -> ResetActions:
-        """Look at the cluster and work out what to do, which changes nothing; the arguments are those of `plan_reset`.
+        """Work out what to do from what the cluster has, without changing anything; takes the arguments of `plan_reset`.
 
         Raises:
             ActiveGroupError: The group has members, and `force` is False.
@@ -89,13 +89,13 @@ class Resetter:
         return plan_reset(self._id, observed, plan, target=target, inputs=inputs, force=force)
 
     def execute(self, actions: ResetActions) -> None:
-        """Do what was planned.
+        """Execute a plan.
 
         Raises:
-            ActiveGroupError: Members have joined meanwhile, or those that were removed came back.
+            ActiveGroupError: Members have joined in the meantime, or those that were removed came back.
             AuthorizationError: The principal may not set offsets or delete topics.
-            StreamsError: The brokers refuse.
-            StreamsTimeoutError: The brokers did not do it in time.
+            StreamsError: The brokers refused.
+            StreamsTimeoutError: The brokers did not finish in time.
         """
         set_offsets(self._group, actions.remove_members, actions.set_offsets)
         if actions.delete_topics:
@@ -111,7 +111,7 @@ def observe(
     inputs: Collection[str] = (),
     timeout_s: float = 60.0,
 ) -> ObservedApplication:
-    """Return all that `plan_reset` must know of a cluster; the arguments are those that it is given.
+    """Return all that `plan_reset` needs to know of a cluster; takes the same arguments.
 
     Raises:
         AuthorizationError: The principal may not see the group or its topics.
@@ -140,12 +140,12 @@ def observe(
 
 
 def set_offsets(group: GroupAdmin, leaving: Collection[ActiveMember], offsets: Mapping[TopicPartition, int]) -> None:
-    """Set the offsets of a group without members, having removed those that are to leave.
+    """Remove members from a group and, once it is empty, set its offsets.
 
     Raises:
-        ActiveGroupError: Members have joined meanwhile, or those that were removed came back.
+        ActiveGroupError: Members have joined in the meantime, or those that were removed came back.
         AuthorizationError: The principal may not set offsets.
-        StreamsError: The brokers refuse.
+        StreamsError: The brokers refused.
     """
     if leaving:
         log.info("Removing %d members of group %s", len(leaving), group.group_id)

@@ -1,8 +1,8 @@
-"""Security settings: read once under Java's names, given to each client library under its own.
+"""Security settings: what each SASL mechanism needs, and one value that both client libraries are configured from.
 
-Applications configure TLS and SASL as their Java siblings do (`sasl.jaas.config`, `ssl.truststore.*` of type PEM), or under
-librdkafka's names. Both clients of this package, librdkafka and kafka-python, must get exactly the same meaning of them, so
-they are parsed here into one value.
+Applications configure TLS and SASL as Java applications do (`sasl.jaas.config`, `ssl.truststore.*` of type PEM), or under
+librdkafka's names. librdkafka and kafka-python must understand them in exactly the same way, so they are parsed here once. Secret
+values never appear in logs or representations. This module needs no Kafka client.
 """
 
 from __future__ import annotations
@@ -25,18 +25,49 @@ _SECRET_KEY = re.compile(
 )
 HIDDEN = "[hidden]"
 
-OIDC, AWS_MSK_IAM, ENTRA_ID = "oidc", "aws-msk-iam", "entra-id"
-"""The values of `sasl.oauthbearer.method`: the first is Kafka's own, the others are Millrace's."""
 
-LIBRARIES: Final = {AWS_MSK_IAM: ("aws_msk_iam_sasl_signer", "aws"), ENTRA_ID: ("azure.identity", "azure")}
-"""The library that each needs, and the extra of Millrace that brings it."""
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """What a SASL mechanism needs."""
 
-_LOGIN_MODULES = {
-    "PlainLoginModule": ("PLAIN",),
-    "ScramLoginModule": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-    "OAuthBearerLoginModule": ("OAUTHBEARER",),
-    "Krb5LoginModule": ("GSSAPI",),
+    login_module: str
+    """The class of its `sasl.jaas.config` entry, without its package."""
+    password: bool = False
+    """Whether it takes a user name and password. Open clients can be given new ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthMethod:
+    """What a way to get tokens needs."""
+
+    required: tuple[str, ...] = ()
+    """Settings that must be given, without `sasl.oauthbearer.`."""
+    library: str | None = None
+    """The module of the cloud provider's library, if tokens are made from the cloud identity of the pod."""
+    extra: str | None = None
+    """The extra of Millrace that installs the library."""
+
+
+MECHANISMS: Final[Mapping[str, Mechanism]] = {
+    "PLAIN": Mechanism("PlainLoginModule", password=True),
+    "SCRAM-SHA-256": Mechanism("ScramLoginModule", password=True),
+    "SCRAM-SHA-512": Mechanism("ScramLoginModule", password=True),
+    "OAUTHBEARER": Mechanism("OAuthBearerLoginModule"),
+    "GSSAPI": Mechanism("Krb5LoginModule"),
 }
+"""The values of `sasl.mechanism`."""
+PASSWORD_MECHANISMS: Final = tuple(name for name, mechanism in MECHANISMS.items() if mechanism.password)
+
+OIDC, AWS_MSK_IAM, ENTRA_ID = "oidc", "aws-msk-iam", "entra-id"
+OAUTH_METHODS: Final[Mapping[str, OAuthMethod]] = {
+    OIDC: OAuthMethod(("client.id", "client.secret", "token.endpoint.url")),
+    AWS_MSK_IAM: OAuthMethod(("aws.region",), "aws_msk_iam_sasl_signer", "aws"),
+    ENTRA_ID: OAuthMethod((), "azure.identity", "azure"),
+}
+"""The values of `sasl.oauthbearer.method`: the first is Kafka's own, the others are Millrace's."""
+CLOUD_IDENTITIES: Final = tuple(name for name, method in OAUTH_METHODS.items() if method.library is not None)
+"""The methods that use the identity of the pod and need no Secret."""
+
 _JAAS = re.compile(
     r"^\s*(?P<module>[\w.$]+)\s+(?P<flag>required|requisite|sufficient|optional)\b(?P<options>.*?);?\s*$", re.DOTALL
 )
@@ -53,7 +84,6 @@ _OAUTH_FIELDS = {
     "scope": "scope",
     "aws.region": "region",
 }
-_OAUTH_NEEDS = {OIDC: ("client.id", "client.secret", "token.endpoint.url"), AWS_MSK_IAM: ("aws.region",), ENTRA_ID: ()}
 
 
 def is_secret(key: str) -> bool:
@@ -62,24 +92,24 @@ def is_secret(key: str) -> bool:
 
 
 class ClientProperties(dict[str, Any]):
-    """A client's settings: a plain dict, except that printing it hides passwords, keys, tokens and what comes from files."""
+    """The settings of one client: a dict that hides passwords, keys, tokens and values from files when it is printed."""
 
     on_open: Callable[[Any], None] | None = None
-    """Told of the client that is opened with them."""
+    """Called with the client that is opened with them."""
 
     def __repr__(self) -> str:
-        return repr(dict(self.shown()))
+        return repr(dict(self.redacted()))
 
     __str__ = __repr__
 
-    def shown(self) -> Iterator[tuple[str, Any]]:
-        """Iterate the settings with secret values replaced."""
+    def redacted(self) -> Iterator[tuple[str, Any]]:
+        """Iterate over the settings, with secret values replaced."""
         return ((key, HIDDEN if is_secret(key) or isinstance(value, Hidden) else value) for key, value in self.items())
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OAuth:
-    """How a client gets its tokens. Its representation shows no secret."""
+    """How a client gets its tokens. Its representation contains no secret."""
 
     method: str
     client_id: str | None = None
@@ -96,26 +126,28 @@ class OAuth:
         return f"OAuth(method={self.method!r})"
 
     def check_served(self) -> None:
-        """Check that what it needs is installed.
+        """Check that the library it needs is installed.
 
         Raises:
             ConfigError: It is not.
         """
-        module, extra = LIBRARIES.get(self.method, ("json", ""))
+        method = OAUTH_METHODS[self.method]
+        if method.library is None:
+            return
         try:
-            found = importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:  # not even the package around it
+            found = importlib.util.find_spec(method.library) is not None
+        except ModuleNotFoundError:  # its parent package is missing too
             found = False
         if not found:
             raise ConfigError(
-                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: install millrace[{extra}] "
+                f"sasl.oauthbearer.method={self.method} needs a library that is not installed: install millrace[{method.extra}] "
                 "into this image"
             )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """How to reach the brokers: protocol, SASL credentials and TLS material. Its representation shows no secret."""
+    """How to reach the brokers: protocol, SASL credentials, certificates. Its representation contains no secret."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -130,7 +162,7 @@ class Security:
     key_password: str | None = None
     verify_hostname: bool = True
     oauth: OAuth | None = None
-    """Where tokens come from, with the mechanism OAUTHBEARER."""
+    """Where tokens come from, for the mechanism OAUTHBEARER."""
     others: Mapping[str, Any] = field(default_factory=dict)
     """Kerberos settings, under librdkafka's names."""
 
@@ -149,12 +181,12 @@ class Security:
 
     @property
     def locations(self) -> tuple[Path, ...]:
-        """The files of certificates and keys."""
+        """The certificate and key files."""
         named = (self.ca_location, self.certificate_location, self.key_location)
         return tuple(Path(name) for name in named if self.tls and name is not None)
 
     def fields(self) -> tuple[Any, ...]:
-        """Return the value of every field, secrets included: to compare, not to show."""
+        """Return the value of every field including secrets, for comparisons."""
         return tuple(getattr(self, item.name) for item in fields(self))
 
     def for_librdkafka(self) -> ClientProperties:
@@ -218,7 +250,7 @@ class Security:
 
 
 def _load_pem_chain(context: ssl.SSLContext, certificate: str, key: str, password: str | None) -> None:
-    """Load a certificate and key given as text; Python's ssl takes only files, so they are one for a moment, in memory."""
+    """Load a certificate and key given as text. Python's ssl only takes files, so they briefly become one, in memory."""
     text = f"{certificate}\n{key}\n".encode()
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("millrace", os.MFD_CLOEXEC)
@@ -228,21 +260,23 @@ def _load_pem_chain(context: ssl.SSLContext, certificate: str, key: str, passwor
         finally:
             os.close(descriptor)
         return
-    with tempfile.NamedTemporaryFile(prefix="millrace-", suffix=".pem") as file:  # mode 0600; not on Linux
+    with tempfile.NamedTemporaryFile(
+        prefix="millrace-", suffix=".pem"
+    ) as file:  # with mode 0600; only where there is no memfd
         file.write(text)
         file.flush()
         context.load_cert_chain(file.name, password=password)
 
 
 def parse_security(settings: Mapping[str, Any], protocol: str | None = None) -> Security:
-    """Read the security settings out of a client's settings; other keys are ignored.
+    """Return the security settings among a client's settings; ignores all others.
 
     Args:
-        settings: Java's or librdkafka's names.
-        protocol: `security.protocol` where it is not among the settings.
+        settings: Under Java's or librdkafka's names.
+        protocol: The `security.protocol` if it is not among the settings.
 
     Raises:
-        ConfigError: A setting is missing, contradicts another, or is a Java key store; names the key to use.
+        ConfigError: A setting is missing, contradicts another, or names a Java key store; says which key to use.
     """
     get = settings.get
     protocol = str(get("security.protocol", protocol or "PLAINTEXT")).upper()
@@ -267,7 +301,7 @@ def _parse_sasl(settings: Mapping[str, Any]) -> dict[str, Any]:
             others |= {f"sasl.kerberos.{names[key]}": value for key, value in options.items() if key in names}
         else:
             username, password = options.get("username"), options.get("password")
-    if mechanism in {"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} and (username is None or password is None):
+    if mechanism in PASSWORD_MECHANISMS and (username is None or password is None):
         raise ConfigError(
             f"sasl.mechanism={mechanism} needs credentials: give sasl.jaas.config with username and password, or "
             "sasl.username and sasl.password"
@@ -285,15 +319,15 @@ def _parse_oauth(settings: Mapping[str, Any]) -> OAuth:
         prefix = "extension_"
         extensions |= {key.removeprefix(prefix): value for key, value in options.items() if key.startswith(prefix)}
     method = given.pop("method", OIDC).lower()
-    if method not in _OAUTH_NEEDS:
+    if method not in OAUTH_METHODS:
         raise ConfigError(
-            f"sasl.oauthbearer.method={method} is not served: it must be one of {', '.join(_OAUTH_NEEDS)}"
+            f"sasl.oauthbearer.method={method} is not supported: it must be one of {', '.join(OAUTH_METHODS)}"
         )
     if unknown := sorted(given.keys() - _OAUTH_FIELDS.keys()):
         known = ", ".join(f"{_OAUTH}{key}" for key in ("method", "extensions", *_OAUTH_FIELDS))
-        raise ConfigError(f"{_OAUTH}{unknown[0]} is not served; there are {known}")
+        raise ConfigError(f"{_OAUTH}{unknown[0]} is not supported; the supported settings are {known}")
     fields = {_OAUTH_FIELDS[key]: value for key, value in given.items()}
-    if missing := [key for key in _OAUTH_NEEDS[method] if not fields.get(_OAUTH_FIELDS[key])]:
+    if missing := [key for key in OAUTH_METHODS[method].required if not fields.get(_OAUTH_FIELDS[key])]:
         raise ConfigError(
             f"sasl.oauthbearer.method={method} needs {' and '.join(f'{_OAUTH}{key}' for key in missing)}: set it"
         )
@@ -321,7 +355,7 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
     {'username': 'a', 'password': 'b'}
 
     Raises:
-        ConfigError: It is not one login module entry, or the module is not that of the mechanism. Shows no value.
+        ConfigError: It is not a single login module entry, or the module is not the mechanism's. Contains no value.
     """
     match = _JAAS.match(text)
     if match is None:
@@ -329,9 +363,11 @@ def parse_jaas(text: str, mechanism: str) -> dict[str, str]:
             'sasl.jaas.config is not of the form: <login module class> required name="value" ...; (its value is not shown)'
         )
     module = match["module"].rpartition(".")[2]
-    if mechanism not in _LOGIN_MODULES.get(module, (mechanism,)):
-        served = " or ".join(_LOGIN_MODULES[module])
-        raise ConfigError(f"sasl.jaas.config names {module}, which serves {served}, but sasl.mechanism is {mechanism}")
+    served = [name for name, item in MECHANISMS.items() if item.login_module == module]
+    if served and mechanism not in served:
+        raise ConfigError(
+            f"sasl.jaas.config names {module}, which is for {' or '.join(served)}, but sasl.mechanism is {mechanism}"
+        )
     return {name: _unquote(value) for name, value in _JAAS_OPTION.findall(match["options"])}
 
 
@@ -362,8 +398,8 @@ def _parse_tls(settings: Mapping[str, Any]) -> dict[str, Any]:
             continue
         if str(get(f"ssl.{store}.type", "JKS")).upper() != "PEM":
             raise ConfigError(
-                f"ssl.{store}.location is a Java key store, which only Java reads: convert it (keytool, openssl) and give "
-                f"{pem_keys}, or set ssl.{store}.type=PEM if the file is PEM already"
+                f"ssl.{store}.location is a Java key store, which only Java can read: convert it (keytool, openssl) and set "
+                f"{pem_keys}, or set ssl.{store}.type=PEM if the file is already PEM"
             )
         if store == "truststore":
             fields["ca_location"] = location

@@ -1,9 +1,9 @@
-"""Tokens for SASL/OAUTHBEARER: one for all clients of a process that have the same settings, and another before it expires.
+"""Tokens for SASL/OAUTHBEARER, shared by all clients of a process with the same settings, and renewed before they expire.
 
-librdkafka asks for a token from a thread of its own when a client is opened and when four fifths of its life have passed.
-kafka-python asks when it authenticates, on the thread that also sends heartbeats, so it must find a token that is there: the
-connection manager asks for it elsewhere before it connects. What a token is made from (files of secrets, the identity of the pod)
-is looked at each time one is made, so changed credentials need no restart.
+librdkafka asks for a token on its own thread, when a client is opened and when four fifths of the token's lifetime have passed.
+kafka-python asks when it authenticates, on the thread that also sends heartbeats, so the token must be there by then: the
+connection manager fetches it on another thread before it connects. The inputs of a token (files of Secrets, the identity of the
+pod) are read for each new token, so changed credentials need no restart.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = ["Token", "Tokens", "fetch_token"]
 log = logging.getLogger("millrace.kafka.tokens")
 
 _TIMEOUT_S: Final = 10.0
-_LONGEST_ANSWER: Final = 1 << 20
+_MAX_RESPONSE_BYTES: Final = 1 << 20
 _RENEW_BELOW: Final = 0.25
-"""The part of its life that a token must have before it. librdkafka asks when a fifth is left."""
+"""The part of its lifetime below which a token is renewed. librdkafka asks when a fifth is left."""
 _SOON_S: Final = 5.0
-"""A token that expires so soon does no more."""
+"""A token this close to its expiry is treated as expired."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Token:
-    """What brokers are shown. Its representation does not show it."""
+    """A token. Its representation does not contain its value."""
 
     value: str
     expires_at: float
@@ -52,12 +52,12 @@ class Token:
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Hands out a token that is valid; several threads may ask.
+    """Provides a valid token to all threads.
 
     Args:
-        fetch: Makes one.
-        extensions: What brokers are told along with it.
-        clock: Seconds since 1970.
+        fetch: Fetches a new token.
+        extensions: Sent to the brokers along with the token.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -75,10 +75,10 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
         self._renew_at = 0.0
 
     def current(self) -> Token:
-        """Return a token, another one if the last has little of its life before it.
+        """Return the token, or a new one if it expires soon.
 
         Raises:
-            StreamsError: There is none; says why and what to do.
+            StreamsError: No token could be fetched; says why and what to do.
         """
         with self._lock:
             now, token = self._clock(), self._token
@@ -90,64 +90,64 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
                 if token is None or now > token.expires_at - _SOON_S:
                     log.warning("%s", error)
                     raise
-                log.warning("The token that clients have is used on, as there is no other yet: %s", error)
+                log.warning("No new token could be fetched; clients keep using the current one: %s", error)
                 return token
             self._token = new
             self._renew_at = new.expires_at - _RENEW_BELOW * (new.expires_at - now)
             return new
 
     def for_librdkafka(self, _config: str | None = None) -> tuple[str, float, str, dict[str, str]]:
-        """Return a token as librdkafka's `oauth_cb` does."""
+        """Return a token in the form of librdkafka's `oauth_cb`."""
         token = self.current()
         return token.value, token.expires_at, token.principal, self._extensions
 
     def token(self) -> str:
-        """Return a token as kafka-python wants it: the one that is there, while it is valid."""
+        """Return a token in kafka-python's form: the current one for as long as it is valid."""
         token = self._token
         if token is None or self._clock() > token.expires_at - _SOON_S:
             token = self.current()
         return token.value
 
     def extensions(self) -> dict[str, str]:
-        """Return what brokers are told along with the token."""
+        """Return the extensions sent to the brokers along with the token."""
         return self._extensions
 
 
 def fetch_token(oauth: OAuth, server: str) -> Token:
-    """Get a new token.
+    """Fetch a new token.
 
     Args:
-        oauth: How.
+        oauth: How to get it.
         server: One of `bootstrap.servers`.
 
     Raises:
-        AuthenticationError: It is refused, or there is no identity.
-        BrokerUnreachableError: Who gives tokens does not answer.
+        AuthenticationError: It was refused, or the pod has no identity.
+        BrokerUnreachableError: The token endpoint does not answer.
         ConfigError: A setting or a library is missing.
     """
     oauth.check_served()
     if oauth.method == AWS_MSK_IAM:
-        return _of_aws(oauth)
+        return _aws_token(oauth)
     if oauth.method == ENTRA_ID:
-        return _of_azure(oauth, server)
-    return _of_endpoint(oauth)
+        return _azure_token(oauth, server)
+    return _oidc_token(oauth)
 
 
-def _of_aws(oauth: OAuth) -> Token:
-    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415 (only some images have it)
+def _aws_token(oauth: OAuth) -> Token:
+    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider  # noqa: PLC0415 (installed in some images only)
 
     try:
         value, expires_ms = MSKAuthTokenProvider.generate_auth_token(oauth.region)
     except Exception as error:
         raise AuthenticationError(
-            f"There is no AWS identity to reach the brokers with ({type(error).__name__}: {error}): give the pod's "
-            "ServiceAccount an IAM role"
+            f"The pod has no AWS identity to authenticate with ({type(error).__name__}: {error}): give its ServiceAccount an "
+            "IAM role"
         ) from error
     return Token(value, expires_ms / 1000)
 
 
-def _of_azure(oauth: OAuth, server: str) -> Token:
-    from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415 (only some images have it)
+def _azure_token(oauth: OAuth, server: str) -> Token:
+    from azure.core.exceptions import ClientAuthenticationError  # noqa: PLC0415 (installed in some images only)
     from azure.identity import DefaultAzureCredential  # noqa: PLC0415 (as above)
 
     scope = oauth.scope or f"https://{server.rpartition('://')[2].rpartition(':')[0]}/.default"
@@ -156,23 +156,23 @@ def _of_azure(oauth: OAuth, server: str) -> Token:
             found = credential.get_token(scope)
     except ClientAuthenticationError as error:
         raise AuthenticationError(
-            f"Entra ID gives no token for {scope} ({error.message}): give the pod's ServiceAccount a workload identity"
+            f"Entra ID issued no token for {scope} ({error.message}): give the pod's ServiceAccount a workload identity"
         ) from error
     except Exception as error:
         raise BrokerUnreachableError(
-            f"Entra ID gives no token for {scope} ({type(error).__name__}: {error})"
+            f"Entra ID issued no token for {scope} ({type(error).__name__}: {error})"
         ) from error
     return Token(found.token, found.expires_on)
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Credentials go to the address that was configured, and to no other."""
+    """Follows no redirects: credentials are sent only to the configured address."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
-def _of_endpoint(oauth: OAuth) -> Token:
+def _oidc_token(oauth: OAuth) -> Token:
     assert oauth.token_endpoint is not None
     form = {"grant_type": "client_credentials", **({} if oauth.scope is None else {"scope": oauth.scope})}
     login = base64.b64encode(f"{oauth.client_id}:{oauth.client_secret}".encode()).decode()
@@ -184,12 +184,12 @@ def _of_endpoint(oauth: OAuth) -> Token:
         request = urllib.request.Request(url, urllib.parse.urlencode(form).encode(), headers)  # noqa: S310 (checked above)
         opener = urllib.request.build_opener(_NoRedirects, urllib.request.HTTPSHandler(context=_context(oauth)))
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
-            return _token(url, answer.read(_LONGEST_ANSWER))
+            return _parse_token(url, answer.read(_MAX_RESPONSE_BYTES))
     except urllib.error.HTTPError as error:
         with error:
             raise _refused(url, error) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise BrokerUnreachableError(
             f"The token endpoint {url} cannot be reached ({reason}): check the address, its certificate (https.ca.location) and "
             "network policies"
@@ -208,13 +208,13 @@ def _context(oauth: OAuth) -> ssl.SSLContext:
 def _refused(url: str, error: urllib.error.HTTPError) -> StreamsError:
     if error.code in {301, 302, 303, 307, 308}:
         return ConfigError(
-            f"The token endpoint {url} redirects to another address, which is not followed: name that one"
+            f"The token endpoint {url} redirects to another address, which Millrace does not follow: configure that address"
         )
     if error.code >= 500 or error.code == 429:
         return BrokerUnreachableError(f"The token endpoint {url} answered HTTP {error.code}")
     try:
-        told = json.loads(error.read(_LONGEST_ANSWER))
-        reason = ": ".join(str(told[key]) for key in ("error", "error_description") if key in told)[:300]
+        body = json.loads(error.read(_MAX_RESPONSE_BYTES))
+        reason = ": ".join(str(body[key]) for key in ("error", "error_description") if key in body)[:300]
     except (OSError, ValueError, TypeError):
         reason = ""
     return AuthenticationError(
@@ -223,21 +223,21 @@ def _refused(url: str, error: urllib.error.HTTPError) -> StreamsError:
     )
 
 
-def _token(url: str, answer: bytes) -> Token:
+def _parse_token(url: str, answer: bytes) -> Token:
     try:
-        told = json.loads(answer)
-        value = str(told["access_token"])
+        body = json.loads(answer)
+        value = str(body["access_token"])
         claims = _claims(value)
-        expires_at = time.time() + float(told["expires_in"]) if "expires_in" in told else float(claims["exp"])
+        expires_at = time.time() + float(body["expires_in"]) if "expires_in" in body else float(claims["exp"])
     except (ValueError, TypeError, KeyError):
         raise AuthenticationError(
-            f"The token endpoint {url} gave no access_token that says when it expires: check the address"
+            f"The token endpoint {url} returned no access_token with an expiry time: check the address"
         ) from None
     return Token(value, expires_at, str(claims.get("sub", "")))
 
 
 def _claims(token: str) -> dict[str, Any]:
-    """Return what a JSON Web Token says; nothing if it is another kind of token. Brokers verify it, we do not."""
+    """Return the claims of a JSON Web Token, empty for other kinds of tokens. Verifying it is up to the brokers."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -1,8 +1,8 @@
-"""Java's client settings, translated to librdkafka's.
+"""Translates Java's client settings to librdkafka's.
 
 Most keys have the same name in both. The rest are renamed, converted, or dropped with a debug log, because what they tune is
-done elsewhere here (`max.poll.records`), has no counterpart (`default.api.timeout.ms`) or is Java itself (`interceptor.classes`).
-Which keys librdkafka knows is asked of librdkafka, not listed.
+handled elsewhere (`max.poll.records`), has no counterpart (`default.api.timeout.ms`) or is specific to Java
+(`interceptor.classes`). Which keys librdkafka knows is not listed here: librdkafka is asked.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ HANDLED_ELSEWHERE = frozenset(
         *("enable.auto.commit", "auto.commit.interval.ms", "transactional.id", "enable.auto.offset.store"),
     }
 )
-"""Client settings that librdkafka knows, or Java has, but that this library decides or uses itself."""
+"""Client settings of librdkafka or Java that Millrace sets or uses itself."""
 
 _FOR_OTHERS = ("ssl.", "sasl.", "security.", "schema.registry.", "basic.auth.")
 """Settings that are read elsewhere: by `security`, and by clients of a schema registry."""
@@ -128,7 +128,7 @@ NO_COUNTERPART = frozenset(
 
 
 def _complaint(key: str, value: Any) -> str:
-    """Return what librdkafka says of a property; no client is opened, as the second property is never valid."""
+    """Return librdkafka's complaint about a property; opens no client, as the second property is never valid."""
     try:
         Producer({key: value, _PROBE: ""})
     except KafkaException as error:
@@ -138,7 +138,7 @@ def _complaint(key: str, value: Any) -> str:
 
 @functools.cache
 def is_known(key: str) -> bool:
-    """Return whether librdkafka has a property of that name."""
+    """Return whether librdkafka has a property of this name."""
     return f'No such configuration property: "{key}"' not in _complaint(key, "")
 
 
@@ -146,7 +146,7 @@ def check_value(key: str, value: Any) -> None:
     """Check one property's value with librdkafka itself.
 
     Raises:
-        ConfigError: librdkafka does not take the value; says what it takes.
+        ConfigError: librdkafka does not accept the value; says what it accepts.
     """
     try:
         message = _complaint(key, value)
@@ -163,7 +163,7 @@ def translate(settings: Mapping[str, Any], client: str) -> ClientProperties:
 
     Args:
         settings: Without prefixes.
-        client: Whose they are, for log messages.
+        client: The kind of client: "producer", "admin", or ending in "consumer".
 
     Raises:
         ConfigError: A value is not valid.

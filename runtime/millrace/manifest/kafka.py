@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from millrace.config import GroupProtocol
+from millrace.kafka.security import CLOUD_IDENTITIES
 from millrace.manifest.fields import (
     BootstrapServer,
     LocalReference,
@@ -144,9 +145,7 @@ class Tls(ManifestModel):
     Strimzi writes them for a `KafkaUser`."""
 
 
-IDENTITIES = ("aws-msk-iam", "entra-id")
-"""Types of authentication with the identity that the pods have in a cloud."""
-_WITHOUT_SECRET = ("mtls", *IDENTITIES)
+_WITHOUT_SECRET = ("mtls", *CLOUD_IDENTITIES)
 
 Scope = Annotated[
     str,
@@ -285,8 +284,8 @@ class Kafka(ManifestModel):
             "tls.clientCertSecretRef must name the Secret with the client's certificate when auth.type is mtls",
         ),
         Rule(
-            lambda kafka: kafka.auth is None or kafka.auth.type not in IDENTITIES or kafka.tls is not None,
-            f"!has(self.auth) || !(self.auth.type in {cel_list(IDENTITIES)}) || has(self.tls)",
+            lambda kafka: kafka.auth is None or kafka.auth.type not in CLOUD_IDENTITIES or kafka.tls is not None,
+            f"!has(self.auth) || !(self.auth.type in {cel_list(CLOUD_IDENTITIES)}) || has(self.tls)",
             "tls must be given when auth.type is aws-msk-iam or entra-id, as others must not see the tokens; `tls: {}` does",
         ),
         Rule(

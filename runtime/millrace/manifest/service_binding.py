@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Final, NoReturn
 
+from millrace.kafka.security import PASSWORD_MECHANISMS
 from millrace.manifest.fields import SERVER_WITH_PORT_PATTERN
 
 SERVERS: Final = ("bootstrap-servers", "bootstrapServers", "bootstrap.servers")
@@ -29,7 +30,6 @@ KEYS: Final = (
 """All keys that are looked for."""
 
 _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 class BindingError(Exception):
@@ -63,7 +63,7 @@ def settings_of_binding(there: Mapping[str, str]) -> tuple[dict[str, str], dict[
     if not protocol.endswith("SSL"):
         keys = {}
     if protocol.startswith("SASL_"):
-        settings["sasl.mechanism"] = _value(_MECHANISM, there, _MECHANISMS) or _missing(_MECHANISM)
+        settings["sasl.mechanism"] = _value(_MECHANISM, there, PASSWORD_MECHANISMS) or _missing(_MECHANISM)
         keys |= _login(there, user)
     return settings, keys
 

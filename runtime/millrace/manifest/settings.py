@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from millrace.errors import ConfigError
+from millrace.kafka.security import CLOUD_IDENTITIES
 from millrace.manifest.fields import duration_ms
-from millrace.manifest.kafka import IDENTITIES, InternalTopics, Kafka, is_security_setting
+from millrace.manifest.kafka import InternalTopics, Kafka, is_security_setting
 from millrace.manifest.secrets import (
     BINDING,
     OTLP,
@@ -155,7 +156,7 @@ def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
         yield "security.protocol", f"{'SASL_' if sasl else ''}{'PLAINTEXT' if tls is None else 'SSL'}"
     if auth is None or not sasl:
         return
-    if auth.type not in {"oauthbearer", *IDENTITIES}:
+    if auth.type not in {"oauthbearer", *CLOUD_IDENTITIES}:
         yield "sasl.mechanism", auth.type.upper()
         return
     yield "sasl.mechanism", "OAUTHBEARER"

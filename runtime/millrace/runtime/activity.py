@@ -1,7 +1,7 @@
-"""What the stream threads of an instance do: how far each loop is, what they have done in total, and how fast.
+"""What the stream threads of an instance are doing: the progress of each loop, totals, and rates.
 
-A status never blocks, so what takes time to measure (rates, how full the disk is) is measured once in a while by the housekeeping
-thread and kept here. Counters of threads that have ended are added up here, so totals only grow.
+Taking a status never blocks, so whatever takes time to measure (rates, disk usage) is measured now and then by the housekeeping
+thread and kept here. The counters of threads that have ended are added up here, so totals only grow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Totals:
     waited_s: float = 0.0
     """Time in which threads waited for records, with nothing to do."""
     lived_s: float = 0.0
-    """Time in which threads have lived."""
+    """Time for which threads have been alive."""
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -50,7 +50,7 @@ class Activity:
     """Totals, rates and disk usage of one instance.
 
     Args:
-        directory: where its state is; measured as far as it exists.
+        directory: where its state is; its size is unknown while it does not exist.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -61,22 +61,22 @@ class Activity:
         self._waited, self._lived = RateMeter(_WINDOW_S), RateMeter(_WINDOW_S)
         self._storage_measured_s: float | None = None
         self.storage_used_percent: float | None = None
-        """How full the file system of the state directory is, as `df` counts; None = not known."""
+        """How full the file system of the state directory is, as `df` counts; None = unknown."""
         self.storage_bytes: int | None = None
-        """What the application's state takes on disk; None = not known."""
+        """How much disk space the application's state takes; None = unknown."""
 
-    # Told by the client and its threads
+    # Called by the client and its threads
 
     def ended(self, totals: Totals) -> None:
-        """Keep the counters of a thread that is not looked at any more."""
+        """Keep the counters of a thread that has left the pool."""
         self._past += totals
 
     def joined(self, generation: int) -> None:
-        """Note that a thread was given an assignment in a generation of the group."""
+        """Count a generation of the group in which a thread was given an assignment."""
         self._generations.add(generation)
 
     def measure(self, threads: Iterable[Totals]) -> None:
-        """Take the readings of this moment; call it about once a second."""
+        """Take readings now; call it about once a second."""
         now, totals = time.monotonic(), self.totals(threads)
         self._records.add(now, totals.records)
         self._restored.add(now, totals.restored)
@@ -86,32 +86,32 @@ class Activity:
             self._storage_measured_s = now
             self._measure_storage()
 
-    # Asked for status
+    # For the status
 
     def totals(self, threads: Iterable[Totals]) -> Totals:
-        """Return the counters since the start, those of ended threads included."""
+        """Return the counters since the start, including those of ended threads."""
         return sum(threads, self._past)
 
     @property
     def rebalances(self) -> int:
-        """Generations of the group that its threads have been in."""
+        """How many generations of the group its threads have been in."""
         return len(self._generations)
 
     @property
     def records_per_second(self) -> float | None:
-        """Records processed per second over the last minute; None = not known yet."""
+        """Records processed per second over the last minute; None = not yet known."""
         return self._records.per_second
 
     @property
     def busy_ratio(self) -> float | None:
-        """Which part of the last minute the threads did not wait for records, 0 to 1; None = not known yet."""
+        """The fraction of the last minute in which the threads did not wait for records, 0 to 1; None = not yet known."""
         waited, lived = self._waited.per_second, self._lived.per_second
         if waited is None or not lived:
             return None
         return min(1.0, max(0.0, 1.0 - waited / lived))
 
     def eta_s(self, remaining: int | None) -> float | None:
-        """Return in how many seconds this many changelog records will be restored at the present speed; None = not known."""
+        """Return how many seconds it takes to restore this many changelog records at the present speed; None = unknown."""
         if remaining == 0:
             return 0.0
         speed = self._restored.per_second
@@ -132,7 +132,7 @@ class Activity:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes that a folder's files take on disk; files that vanish meanwhile do not count."""
+    """Return how many bytes a folder's files take on disk, ignoring files that vanish meanwhile."""
     total = 0
     for path, _, names in os.walk(folder):
         for name in names:
@@ -165,23 +165,23 @@ class LoopProgress:
         self.waited_s = 0.0
         """Time in which the thread waited for records, with nothing to do."""
         self.waits_for: str | None = None
-        """What the thread asked a broker for and has no answer to yet; None while it does not wait."""
+        """What the thread is waiting for a broker to answer; None while it is not waiting."""
         self.committed_s: float | None = None
-        """When everything processed was committed last, by `time.monotonic`; None = not yet."""
+        """When everything processed was last committed, by `time.monotonic`; None = never."""
         self.gives_up_s = math.inf
         """Until when it waits for brokers, by `time.monotonic`."""
 
     def give_up_in(self, seconds: float) -> None:
-        """Have the thread wait for brokers no longer than this in all; an earlier limit stays. For any thread."""
+        """Limit how long the thread waits for brokers in all; an earlier limit stays. May be called in any thread."""
         self.gives_up_s = min(self.gives_up_s, time.monotonic() + seconds)
 
     @property
     def given_up(self) -> bool:
-        """Whether the thread waits for brokers no more."""
+        """Whether the thread has stopped waiting for brokers."""
         return time.monotonic() >= self.gives_up_s
 
     def touch(self) -> None:
-        """Note that the loop got on."""
+        """Note that the loop has made progress."""
         self._since = time.monotonic()
 
     def committed(self) -> None:
@@ -189,24 +189,24 @@ class LoopProgress:
         self.committed_s = time.monotonic()
 
     def ended(self) -> None:
-        """Note that the thread has ended: it lives no longer."""
+        """Note that the thread has ended."""
         self._ended = time.monotonic()
 
     def lived_s(self) -> float:
-        """Return how long the thread has lived, in seconds."""
+        """Return how long the thread has been alive, in seconds."""
         return (time.monotonic() if self._ended is None else self._ended) - self._began
 
     def age_ms(self) -> int:
-        """Return how long ago the loop got on, in ms."""
+        """Return how long ago the loop last made progress, in ms."""
         return int((time.monotonic() - self._since) * 1000)
 
     def commit_age_ms(self) -> int | None:
-        """Return how long ago everything was committed, in ms; None = not yet."""
+        """Return how long ago everything was committed, in ms; None = never."""
         return None if self.committed_s is None else int((time.monotonic() - self.committed_s) * 1000)
 
     @contextmanager
     def waiting_for(self, what: str) -> Iterator[None]:
-        """Wait for a broker in this block: its end counts as getting on."""
+        """Mark this block as waiting for a broker; its end counts as progress."""
         outer, self.waits_for = self.waits_for, what
         try:
             yield
@@ -237,7 +237,7 @@ class RateMeter:
 
         Args:
             at_s: when it was taken, in seconds.
-            count: the counter, which only grows; a smaller one begins anew.
+            count: the counter, which only grows; if it is smaller than before, measuring starts over.
         """
         readings = self._readings
         if readings and count < readings[-1][1]:

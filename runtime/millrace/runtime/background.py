@@ -1,38 +1,40 @@
-"""Asking brokers about tasks without waiting for the answer, so that a partition nobody can reach holds up its own task only.
+"""Waiting for brokers in background threads.
 
-What is asked about many tasks at once is answered in one go. If that takes long, one of them may be the reason: from then on each
-is asked about by itself.
+*Queries* ask about tasks without waiting, so that an unreachable partition delays its own task only. A query about many tasks is
+answered in one go; if that takes long, one of them may be the reason, so each is then asked about separately.
+
+A client's *start* waits for brokers, too, and must end when the client is closed from another thread.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import threading
-import time
 from collections.abc import Callable, Collection, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
+from millrace.deadline import Deadline
 from millrace.errors import StreamsError, StreamsTimeoutError
 
 __all__ = ["BackgroundQueries", "Startup", "in_background"]
 
 _TOGETHER_S: Final = 2.0
-"""How long items are asked about in one go."""
+"""How long a query about several items may take before they are asked about separately."""
 
 _Item = TypeVar("_Item", bound=Hashable)
 _Answer = TypeVar("_Answer")
 
 
 def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
-    """Make a call in a daemon thread of its own, and return the future of what it returns or raises."""
+    """Call a function in a daemon thread of its own, and return the future of what it returns or raises."""
     outcome: Future[_Answer] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(call())
-        except BaseException as error:  # raised where it is waited for
+        except BaseException as error:  # raised by whoever waits for the result
             outcome.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()
@@ -40,17 +42,17 @@ def in_background(name: str, call: Callable[[], _Answer]) -> Future[_Answer]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Question(Generic[_Answer]):
+class _Query(Generic[_Answer]):
     answer: Future[_Answer]
-    deadline: float
+    deadline: Deadline
 
 
 class BackgroundQueries(Generic[_Item, _Answer]):
-    """Questions that are under way; used by one thread only.
+    """Queries in flight; used by one thread only.
 
     Args:
-        ask: asks about some items and waits, at most for the seconds given; called in a thread of its own.
-        timeout_s: how long to go on asking about an item.
+        ask: asks about some items and waits for the given number of seconds at most; called in a thread of its own.
+        timeout_s: how long to keep asking about an item.
 
     >>> lengths = BackgroundQueries(lambda words, _timeout_s: {word: len(word) for word in words}, timeout_s=60)
     >>> lengths.add(["one", "three"])
@@ -62,47 +64,47 @@ class BackgroundQueries(Generic[_Item, _Answer]):
     def __init__(self, ask: Callable[[list[_Item], float], _Answer], timeout_s: float) -> None:
         self._ask = ask
         self._timeout_s = timeout_s
-        self._questions: dict[_Item, _Question[_Answer]] = {}
+        self._queries: dict[_Item, _Query[_Answer]] = {}
 
     def __contains__(self, item: _Item) -> bool:
-        return item in self._questions
+        return item in self._queries
 
     def __len__(self) -> int:
-        return len(self._questions)
+        return len(self._queries)
 
     def add(self, items: Collection[_Item]) -> None:
         """Ask about items."""
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         together = len(items) > 1
         self._start(list(items), min(_TOGETHER_S, self._timeout_s) if together else self._timeout_s, deadline)
 
     def discard(self, item: _Item) -> None:
-        """Forget what was asked about an item, if anything was."""
-        self._questions.pop(item, None)
+        """Forget the query about an item, if there is one."""
+        self._queries.pop(item, None)
 
     def take(self) -> list[tuple[_Item, Future[_Answer]]]:
-        """Return the items whose answer has come, or has failed to come in time, since the last call."""
+        """Return the items that were answered, or whose time ran out, since the last call."""
         taken = []
-        for item, question in list(self._questions.items()):
-            if not question.answer.done():
+        for item, query in list(self._queries.items()):
+            if not query.answer.done():
                 continue
-            del self._questions[item]
-            left_s = question.deadline - time.monotonic()
-            if isinstance(question.answer.exception(), StreamsTimeoutError) and left_s > 0:
-                self._start([item], left_s, question.deadline)
+            del self._queries[item]
+            left_s = query.deadline.left_s()
+            if isinstance(query.answer.exception(), StreamsTimeoutError) and left_s > 0:
+                self._start([item], left_s, query.deadline)
             else:
-                taken.append((item, question.answer))
+                taken.append((item, query.answer))
         return taken
 
-    def _start(self, items: list[_Item], timeout_s: float, deadline: float) -> None:
-        name = f"{threading.current_thread().name}-inquiry"
+    def _start(self, items: list[_Item], timeout_s: float, deadline: Deadline) -> None:
+        name = f"{threading.current_thread().name}-query"
         answer = in_background(name, lambda: self._ask(items, timeout_s))
-        question: _Question[_Answer] = _Question(answer, deadline)
-        self._questions.update(dict.fromkeys(items, question))
+        query: _Query[_Answer] = _Query(answer, deadline)
+        self._queries.update(dict.fromkeys(items, query))
 
 
 class Startup:
-    """The start of a client, which waits for brokers, and which a `close` in another thread ends."""
+    """The start of a client, which waits for brokers until it is done or a `close` in another thread ends it."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
@@ -112,12 +114,12 @@ class Startup:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is the thread that starts the client."""
+        """Whether the caller is the thread that is starting the client."""
         return self._thread is threading.current_thread()
 
     @property
     def is_over(self) -> bool:
-        """Whether no thread starts the client at present."""
+        """Whether no thread is starting the client."""
         return self._over.is_set()
 
     def begin(self) -> None:
@@ -132,7 +134,7 @@ class Startup:
         self._over.clear()
 
     def end(self) -> None:
-        """Note that it has succeeded or failed."""
+        """Note that the start has succeeded or failed."""
         self._thread = None
         self._over.set()
 
@@ -141,7 +143,7 @@ class Startup:
         self._closed.set_result(None)
 
     def wait(self) -> None:
-        """Wait until it is over."""
+        """Wait until the start is over."""
         self._over.wait()
 
     def call(self, function: Callable[[], _Answer]) -> _Answer:

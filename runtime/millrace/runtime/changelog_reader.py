@@ -1,11 +1,11 @@
 """Reads changelogs for the tasks that are being restored; used by the state updater's thread only.
 
-Restoration ends at the **high watermark taken at the start**, also under EOS, where the consumer reads committed records only: if
-a crashed predecessor left a transaction open there, the end is reached once that is committed or aborted (at most
-`transaction.timeout.ms`), and so nothing that is committed can be missed. Stores that are copies of a source topic end at the
-group's committed offset instead, because what follows has yet to be processed.
+Restoration ends at the **high watermark taken at the start**, even under EOS, where the consumer reads committed records only: if
+a crashed predecessor left a transaction open there, the end is reached once it is committed or aborted (after
+`transaction.timeout.ms` at the latest), so nothing that is committed can be missed. Stores that are copies of a source topic end
+at the group's committed offset instead, because what follows has yet to be processed.
 
-A task leaves the reader complete (`restored`), with an error (`failed`), or because it is let go.
+A task leaves the reader complete (`restored`), with an error (`failed`), or because it is taken back (`let_go`).
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class ChangelogReader:
     """Restores tasks.
 
     Args:
-        open_consumer: opens the restore consumer, when the first changelog is to be read.
+        open_consumer: opens the restore consumer when the first changelog is to be read.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
-        listener: told how restoration goes.
+        listener: told of the progress of restoration.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ChangelogReader:
         self._consumer: Consumer | None = None
         self._last_commit = self._last_log = time.monotonic()
         self._asked: dict[TaskId, tuple[StreamTask, Mapping[TopicPartition, int]]] = {}
-        """Tasks whose changelogs' offsets were asked for, with where to stop."""
+        """Tasks whose changelog offsets have been requested, with where to stop."""
         self._offsets: BackgroundQueries[TaskId, dict[TopicPartition, range]] = BackgroundQueries(
             self._read_offsets, config.task_timeout_ms / 1000
         )
@@ -88,23 +88,23 @@ class ChangelogReader:
 
     @property
     def changelogs(self) -> list[ChangelogRestoration]:
-        """What is being read; for any thread to look at."""
+        """The changelogs that are being read; may be called in any thread."""
         return list(self._active.values())
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is being read."""
+        """Whether any changelog is being read."""
         return bool(self._active)
 
     @property
     def asks(self) -> bool:
-        """Whether the brokers have yet to tell which offsets some changelogs have."""
+        """Whether the offsets of some changelogs have been requested and are not yet known."""
         return bool(self._asked)
 
     # Tasks come and go
 
     def begin(self, added: Collection[tuple[StreamTask, Mapping[TopicPartition, int]]]) -> None:
-        """Begin to restore tasks; each comes with where to stop instead of the end, for changelogs that are source topics."""
+        """Begin to restore tasks, each with where to stop before the end, for changelogs that are source topics."""
         logged = {task.task_id: (task, limits) for task, limits in added if task.changelogs}
         self.restored.extend(task for task, _ in added if not task.changelogs)
         if logged:
@@ -135,7 +135,7 @@ class ChangelogReader:
                     changelog = begin_changelog(task, partition, offsets, end, self._listener)
                     if changelog is not None:
                         restoration.changelogs[partition] = changelog
-            except BaseException as error:  # of the brokers, the store or the listener: this task's failure only
+            except BaseException as error:  # the brokers, the store or the listener failed, for this task only
                 self.failed.append(FailedTask(task, of_thread(error)))
                 continue
             self._tasks[task.task_id] = restoration
@@ -169,7 +169,7 @@ class ChangelogReader:
             self.let_go(task_id)
 
     def fail_all(self, error: Exception) -> None:
-        """Give up every task, because the reader cannot go on."""
+        """Give up every task, because the reader cannot continue."""
         tasks = [task for task, _ in self._asked.values()] + [restoration.task for restoration in self._tasks.values()]
         self.failed.extend(FailedTask(task, error) for task in tasks)
         self._asked.clear()
@@ -201,7 +201,7 @@ class ChangelogReader:
         try:
             for changelog in restoration.changelogs.values():
                 changelog.finish()
-        except BaseException as error:  # of the store or the listener: this task's failure, not the others'
+        except BaseException as error:  # the store or the listener failed, for this task only
             self._fail(restoration.task.task_id, error)
             return
         self._remove(restoration)
@@ -212,10 +212,10 @@ class ChangelogReader:
         if task is not None:
             self.failed.append(FailedTask(task, of_thread(error)))
 
-    # Records come
+    # Reading
 
     def read(self) -> None:
-        """Read and apply some records, waiting a moment for them; put progress on disk when that is due."""
+        """Read and apply some records, waiting a moment for them; write progress to disk when that is due."""
         assert self._consumer is not None
         messages = self._consumer.consume(_BATCH, 0)
         if not messages:
@@ -284,7 +284,7 @@ class ChangelogReader:
             return
         task_id = changelog.task.task_id
         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
-            # Everything below is read; this also passes control records and aborted ones.
+            # Everything below has been read; this also skips control records and aborted ones.
             changelog.skip_to(message.offset() or 0)
         elif error.code() in _LOST:
             text = (

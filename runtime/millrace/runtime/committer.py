@@ -1,8 +1,8 @@
-"""Committing the tasks of one stream thread, and giving up what they have not committed.
+"""Committing the tasks of one stream thread, giving up what they have not committed, and purging what nobody needs any more.
 
 All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The order
-is that of the promise: what was sent is acknowledged, then input offsets are committed, then state is put on disk with the
-changelog offsets that it corresponds to.
+is the guarantee: what was sent is acknowledged, then input offsets are committed, then state is put on disk with the changelog
+offsets it corresponds to.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Committer:
         self._resources = resources
         self._exactly_once = resources.context.config.exactly_once
         self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        """What is committed of each input partition, as far as this thread knows; where it began if nothing is."""
+        """The committed offset of each input partition, as far as this thread knows; where it started if there is none."""
         self.commits_total = 0
 
     def is_wanted(self, tasks: Iterable[StreamTask]) -> bool:
@@ -49,13 +49,13 @@ class Committer:
         )
 
     def commit(self, tasks: Iterable[StreamTask]) -> int:
-        """Commit those of the tasks that have something to commit; return how many.
+        """Commit the tasks that have something to commit; return how many there were.
 
         Raises:
-            TaskMigratedError: the group has gone on without this member.
-            TransactionAbortedError: revive all running tasks.
+            TaskMigratedError: the group has moved on without this member.
+            TransactionAbortedError: the transaction failed: revive all running tasks.
             ProductionError: a record was refused.
-            RebalanceInProgressError: commit again when it is over (at-least-once only).
+            RebalanceInProgressError: commit again when the rebalance is over (at-least-once only).
         """
         changed = [task for task in tasks if task.commit_needed]
         if not changed:
@@ -90,7 +90,7 @@ class Committer:
         return len(tasks)
 
     def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """A transaction without input (punctuation) commits an offset again: the generation check comes with it."""
+        """Return an offset to commit again, without which a transaction (of punctuation) has no generation check."""
         for task in tasks:
             for partition in task.input_partitions:
                 if partition in self.committed:
@@ -98,10 +98,10 @@ class Committer:
         raise StreamsError("A transaction has no input partition to commit: this is an error in Millrace")
 
     def commit_clean_metadata(self, partitions: Collection[TopicPartition]) -> None:
-        """Commit the offsets of inputs once more, outside of a transaction, for whoever has their tasks next.
+        """Commit the offsets of inputs once more, outside of a transaction, for the next owner of their tasks.
 
         librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
-        hand-over the same offsets are committed in the plain way. Nothing depends on it: a failure is only logged.
+        hand-over the same offsets are committed again without a transaction. Nothing depends on it: a failure is only logged.
         """
         if not self._exactly_once:
             return
@@ -118,14 +118,14 @@ class Committer:
     def abort(self) -> None:
         """Give up what was sent since the last commit."""
         self._resources.producer.abort()
-        self._resources.collector.discard()  # after it, because aborting reports what was thrown away
+        self._resources.collector.discard()  # afterwards, because aborting reports the records that were discarded
 
 
 class RepartitionPurge:
     """Deletes the records of repartition topics that one thread has committed, every `repartition.purge.interval.ms`.
 
     They were written to be read once, and their retention is infinite, so that nothing is lost while an application is down.
-    A failed request does no harm: the next one deletes the same and more.
+    A failed request does no harm: the next one deletes the same records and more.
     """
 
     def __init__(self, topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
@@ -143,7 +143,7 @@ class RepartitionPurge:
 
         Args:
             now: monotonic seconds.
-            committed: gives the committed offsets of what the thread reads.
+            committed: returns the committed offsets of what the thread reads.
         """
         if not self._topics or now - self._last < self._every_s:
             return
@@ -154,7 +154,9 @@ class RepartitionPurge:
         if problem is not None:
             self._purged.clear()
             _log.warning("Repartition topics were not purged, and grow until they are: %s", problem)
-            with contextlib.suppress(KafkaException):  # leaders may have moved; if not, the old ones are asked again
+            with contextlib.suppress(
+                KafkaException
+            ):  # leaders may have moved; without new metadata the old ones are asked again
                 self._admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         self._running = []
         wanted = {

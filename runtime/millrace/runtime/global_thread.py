@@ -1,12 +1,12 @@
-"""Fills an instance's global stores from all partitions of their topics, and keeps them up to date.
+"""The thread that fills an instance's global stores from all partitions of their topics, and keeps them up to date.
 
 `start` returns when the stores hold everything that was in the topics when it began, because stream threads may read them
 from their first record on. Global stores have no changelog and no group: every instance reads the whole of each topic,
-from the offset its disk has, or from the beginning.
+from the offset that it has on disk, or from the beginning.
 
-A store on disk is used only as far as it is a copy of its topic as that is now. If the topic was created again, or has lost
-records that the store has not read, the store is emptied and filled from the beginning. Offsets alone do not tell a topic from
-another of the same name, so the ids of the topics are kept in the state directory, in a file of their own.
+A store on disk is used only if it is a copy of the present topic. If the topic was recreated, or has lost records that the store
+has not read, the store is emptied and filled from the beginning. Offsets alone cannot tell a topic from another one of the same
+name, so the ids of the topics are stored in a file in the state directory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.engine.global_task import GlobalStateTask
 from millrace.errors import MissingSourceTopicError, ProcessorStateError, StreamsError, StreamsTimeoutError, of_thread
 from millrace.kafka.admin import DescribedTopic, describe_topics
@@ -36,7 +37,7 @@ from millrace.topology.model import Subtopology
 __all__ = ["GLOBAL_TOPICS_FILE", "GlobalStreamThread"]
 
 GLOBAL_TOPICS_FILE = "millrace-global-topics"
-"""Holds the ids of the topics that the stores on disk are copies of."""
+"""Has the ids of the topics that the stores on disk are copies of."""
 
 _log = logging.getLogger(__name__)
 _BATCH = 2_000
@@ -51,7 +52,7 @@ class GlobalStreamThread:
         settings: the clients' settings.
         directory: the instance's, locked.
         admin: asked for partitions and offsets.
-        on_failure: called, in this thread, when it cannot go on.
+        on_failure: called, in this thread, when it cannot continue.
     """
 
     def __init__(
@@ -80,10 +81,10 @@ class GlobalStreamThread:
         self._consumer: InputConsumer | None = None
         self._committed = time.monotonic()
         self._stale: set[str] = set()
-        """Topics that lost what was to be read next, so that their stores are no copies of them any more."""
+        """Topics that lost the records to be read next, so that their stores are no longer copies of them."""
         self._stop = threading.Event()
         self._unused = threading.Event()
-        """Set when nobody reads the stores any more."""
+        """Set when the stores are no longer read."""
         self._thread = threading.Thread(target=self._run, name="GlobalStreamThread", daemon=True)
 
     @property
@@ -93,11 +94,11 @@ class GlobalStreamThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in it."""
+        """Whether the caller runs in this thread."""
         return self._thread is threading.current_thread()
 
     def look_up_topics(self) -> None:
-        """Ask the brokers what the topics are and where they begin and end; nothing is opened yet.
+        """Ask the brokers for the topics and where they begin and end; nothing is opened yet.
 
         Raises:
             MissingSourceTopicError: a topic does not exist.
@@ -113,14 +114,14 @@ class GlobalStreamThread:
         partitions = [TopicPartition(name, number) for name in names for number in range(self._topics[name].partitions)]
         self._beginnings = earliest_offsets(self._admin, partitions, self._timeout_s)
         self._ends = self._readable_ends = latest_offsets(self._admin, partitions, self._timeout_s)
-        if self._config.exactly_once:  # what an open transaction has written is not waited for
+        if self._config.exactly_once:  # do not wait for open transactions
             self._readable_ends = latest_offsets(self._admin, partitions, self._timeout_s, committed_only=True)
 
     def start(self) -> None:
-        """Open the stores, fill them up to the ends that `look_up_topics` found, and go on in the background.
+        """Open the stores, fill them up to the ends that `look_up_topics` found, and continue in the background.
 
         Raises:
-            StreamsTimeoutError: the ends are not reached within `task.timeout.ms` without progress.
+            StreamsTimeoutError: the ends were not reached, and there was no progress for `task.timeout.ms`.
             StreamsError: `shutdown` was called meanwhile.
         """
         try:
@@ -145,7 +146,7 @@ class GlobalStreamThread:
         self._stop.set()
 
     def shutdown(self) -> None:
-        """Commit, close the stores, which nobody reads any more, and end the thread."""
+        """Commit, close the stores, which must no longer be read, and end the thread."""
         self.stop()
         self._unused.set()
         if self._thread.ident is not None and not self.is_current:
@@ -154,7 +155,7 @@ class GlobalStreamThread:
     # Where to begin
 
     def _starts(self) -> dict[TopicPartition, int]:
-        """Return the offsets to begin at, having emptied the stores that are no copies of their topics any more."""
+        """Empty the stores that are no longer copies of their topics, and return the offsets to begin at."""
         starts: dict[TopicPartition, int] = {}
         ids = self._known_ids()
         for topic in self._topics:
@@ -162,7 +163,7 @@ class GlobalStreamThread:
             reason = self._mismatch(topic, known, ids.get(topic))
             if reason is not None:
                 _log.warning("%s: its global store is emptied and filled from the beginning", reason)
-            if not known or reason is not None:  # without an offset, nobody knows what the store holds
+            if not known or reason is not None:  # without an offset the contents of the store are unknown
                 self._task.wipe(topic)
                 known = {}
             starts |= {tp: known.get(tp, first) for tp, first in self._beginnings.items() if tp.topic == topic}
@@ -170,12 +171,12 @@ class GlobalStreamThread:
         return starts
 
     def _known_offsets(self, topic: str) -> dict[TopicPartition, int]:
-        """Return the offset of the next record for each partition that the topic's store has read of."""
+        """Return the offset of the next record for each partition that the topic's store has read from."""
         offsets = {tp: self._task.committed_offset(tp) for tp in self._beginnings if tp.topic == topic}
         return {tp: offset + 1 for tp, offset in offsets.items() if offset is not None}
 
     def _mismatch(self, topic: str, known: Mapping[TopicPartition, int], known_id: str | None) -> str | None:
-        """Say why a store is no copy of its topic any more, or None."""
+        """Return why a store is no longer a copy of its topic, or None."""
         if known and known_id is not None and known_id != self._topics[topic].id:
             return f"Topic {topic} was deleted and created again"
         for partition, offset in known.items():
@@ -196,7 +197,7 @@ class GlobalStreamThread:
         return ids if isinstance(ids, dict) else {}
 
     def _keep_ids(self) -> None:
-        """Keep the ids; a directory that cannot be written to is told of by the stores."""
+        """Store the ids; failures are ignored, as the stores report a directory that cannot be written to."""
         if any(store.persistent for store in self.stores.values()):
             with contextlib.suppress(OSError):
                 self._ids_file.write_text(json.dumps({name: topic.id for name, topic in self._topics.items()}))
@@ -213,11 +214,11 @@ class GlobalStreamThread:
     def _fill(self) -> None:
         assert self._consumer is not None
         positions = self._consumer.positions
-        deadline = time.monotonic() + self._timeout_s
+        deadline = Deadline(self._timeout_s)
         while any(positions[tp] < end for tp, end in self._readable_ends.items()) and not self._stop.is_set():
             if self._poll_once():
-                deadline = time.monotonic() + self._timeout_s
-            elif time.monotonic() > deadline:
+                deadline = Deadline(self._timeout_s)
+            elif deadline.passed:
                 raise StreamsTimeoutError(
                     f"Global stores {', '.join(self.stores)} are not filled: no record in {self._timeout_s:.0f} s"
                 )
@@ -241,23 +242,23 @@ class GlobalStreamThread:
             while not self._stop.is_set():
                 self._poll_once()
             self._task.commit()
-        except BaseException as error:  # of the brokers, a store or the user's processor: the client ends with it
+        except BaseException as error:  # the brokers, a store or a user's processor failed: the client fails, too
             _log.exception("The global stores cannot be kept up to date")
             self._on_failure(of_thread(error))
         finally:
-            # Stream threads finish what they process: in a store that is closed they would find nothing, and commit that.
+            # Stream threads finish what they are processing: they would find nothing in a closed store, and commit that.
             self._unused.wait()
             self._close()
 
     def _close(self) -> None:
         try:
             self._task.close()
-        except Exception:  # of a store or a processor's close; what was committed is on disk
+        except Exception:  # a store or a processor failed to close; what was committed is on disk
             _log.warning("The global stores could not be closed cleanly", exc_info=True)
         for topic in self._stale:
             try:
                 self._task.delete_files(topic)
-            except ProcessorStateError as error:  # the next start finds out again, as far as offsets tell
+            except ProcessorStateError as error:  # the next start notices again, as far as offsets show it
                 _log.warning("The global store of %s is not emptied: %s", topic, error)
         if self._consumer is not None:
             self._consumer.close()

@@ -35,7 +35,7 @@ _FAILED = frozenset({State.PENDING_ERROR.value, State.ERROR.value})
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The answer to a probe: it passes if there is no reason against it."""
+    """The result of a probe, with the reasons why it fails; it passes if there are none."""
 
     reasons: tuple[str, ...] = ()
 
@@ -46,11 +46,11 @@ class ProbeResult:
 
 
 def check_live(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult:
-    """Return whether the instance should go on, rather than be restarted.
+    """Return whether the instance should keep running, rather than be restarted.
 
     Args:
         status: a snapshot of it.
-        max_poll_interval_ms: how long one round of a loop may take; what takes longer is stuck, as for the group.
+        max_poll_interval_ms: how long one round of a loop may take; a thread that takes longer is stuck, as for the group.
     """
     if status.state in _FAILED:
         return ProbeResult((f"the instance has failed: {status.error or status.state}",))
@@ -85,7 +85,7 @@ def check_started(status: StreamsStatus) -> ProbeResult:
 
 
 def check_ready(status: StreamsStatus, max_poll_interval_ms: int) -> ProbeResult:
-    """Return whether every task of the instance runs, so that a roll may go on with the next one.
+    """Return whether every task of the instance is running, so that a roll may continue with the next one.
 
     Args:
         status: a snapshot of it.
@@ -121,11 +121,11 @@ class ProbeServer:
     """Answers probes about one instance.
 
     Args:
-        listener: where to listen, HOST:PORT; no host means all addresses, of IPv4 and of IPv6 where the machine has it; port
-            0 means any that is free.
-        take_status: gives a snapshot, without waiting; called in any thread.
+        listener: where to listen, HOST:PORT; no host means all IPv4 addresses, and all IPv6 addresses if the machine has any;
+            port 0 means any free port.
+        take_status: returns a snapshot without waiting; called in any thread.
         max_poll_interval_ms: how long one round of a stream thread may take.
-        metrics: gives the page of its metrics, in any thread; None = there is none.
+        metrics: returns the page of metrics, in any thread; None = there is no such page.
     """
 
     def __init__(
@@ -149,14 +149,14 @@ class ProbeServer:
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port it listens on, None before `start` and after `close`."""
+        """The host and port it listens on; None before `start` and after `close`."""
         return None if self._server is None else (self._server.server_name, self._server.server_port)
 
     def start(self) -> None:
-        """Listen, and answer from now on.
+        """Start listening and answering.
 
         Raises:
-            ListenerError: the address is in use, not this machine's, or not allowed.
+            ListenerError: the address is in use, does not belong to this machine, or is not allowed.
         """
         host, _, port = self._listener.rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
@@ -211,7 +211,7 @@ class _HttpServer(ThreadingHTTPServer):
         self.server_name, self.server_port = self.socket.getsockname()[:2]
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002 (as inherited)
-        """Log what a client did, quietly: one that goes away is nothing to worry about."""
+        """Log failed requests for debugging only: a client that disconnects is nothing to worry about."""
         _log.debug("A request from %s failed", client_address, exc_info=True)
 
 

@@ -59,7 +59,7 @@ class Housekeeping:
         self._stop.set()
 
     def write_status(self, end: State | None = None) -> None:
-        """Write the status file; for the last time if the state is given in which the instance is about to end."""
+        """Write the status file; for the last time if `end`, the state in which the instance is about to end, is given."""
         with self._writing:
             if not self._status_file or self._ended:
                 return
@@ -68,7 +68,7 @@ class Housekeeping:
             try:
                 write_status(status if end is None else replace(status, state=end.value), Path(self._status_file))
             except OSError as error:
-                if self._problem != str(error):  # once, and not every second
+                if self._problem != str(error):  # log it once, not every second
                     self._problem = str(error)
                     _log.warning("Cannot write the status file %s: %s", self._status_file, error)
             else:
@@ -88,5 +88,5 @@ class Housekeeping:
                 if time.monotonic() - cleaned >= self._clean_every_s:
                     cleaned = time.monotonic()
                     self._directory.clean_idle()
-            except Exception:  # nothing depends on it, and the next time may be better; but it should not happen
-                _log.exception("Housekeeping failed; it is tried again")
+            except Exception:  # nothing depends on it, and the next attempt may succeed; but it should not happen
+                _log.exception("Housekeeping failed and will be retried")

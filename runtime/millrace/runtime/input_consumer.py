@@ -1,12 +1,12 @@
 """The consumer that feeds a stream thread: given partitions and offsets, it never joins the group and never resets itself.
 
-`poll` is the path of every input record, so a record is converted with as few calls as possible and in runs per partition.
-`Consumer.consume(n, timeout)` waits for the whole time-out unless it gets n records; so what is there is taken without
-waiting, and only an empty hand waits, for one record.
+`poll` is the path of every input record, so records are converted with as few calls as possible, in runs per partition.
+`Consumer.consume(n, timeout)` waits for the whole time-out unless it gets n records; so `poll` takes what is there without
+waiting, and waits, for one record, only if there is nothing.
 
-All partitions share one queue inside the client, first in, first out. Whoever does not poll therefore gets nothing from any
-partition, and what is in front has to be taken before what is behind it. `pause` takes a partition out of the queue, at a
-price: librdkafka drops what it has fetched of it, and fetches that again after `resume`.
+All partitions share one first-in, first-out queue inside the client. So a thread that does not poll gets nothing from any
+partition, and has to take what is in front before what is behind it. `pause` takes a partition out of the queue, at a price:
+librdkafka discards what it has fetched of it, and fetches that again after `resume`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class InputConsumer:
 
     Args:
         client: opened with `enable.partition.eof` and `auto.offset.reset=error`.
-        reset: gives the offset to go on from when a partition no longer has the one asked for.
+        reset: returns the offset to continue from when a partition no longer has the one asked for.
     """
 
     def __init__(self, client: Consumer, reset: Callable[[TopicPartition], int]) -> None:
@@ -46,24 +46,24 @@ class InputConsumer:
         self._paused: set[TopicPartition] = set()
         self._ends: dict[TopicPartition, int] = {}
         self.at_end: dict[TopicPartition, int] = {}
-        """Partitions of which nothing was left on the broker when last fetched, with the offset of their end."""
+        """Partitions whose end was reached when last fetched, with the offset of that end."""
         self.positions: dict[TopicPartition, int] = {}
         """Offset of the next record to be fetched."""
 
     @property
     def partitions(self) -> Collection[TopicPartition]:
-        """What is assigned."""
+        """The assigned partitions."""
         return self._partitions.values()
 
     def assign(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Begin to read partitions at offsets."""
+        """Start reading partitions at the given offsets."""
         if starts:
             self._client.incremental_assign([ClientTopicPartition(*tp, offset) for tp, offset in starts.items()])
             self._partitions.update((partition, partition) for partition in starts)
             self.positions.update(starts)
 
     def unassign(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop reading partitions; records of them that were fetched but not polled are gone."""
+        """Stop reading partitions; their records that were fetched but not polled are discarded."""
         ours = [partition for partition in partitions if self._partitions.pop(partition, None) is not None]
         if ours:
             self.resume(ours)  # librdkafka would leave them paused when they are assigned again
@@ -74,14 +74,14 @@ class InputConsumer:
                 self._ends.pop(partition, None)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching partitions until `resume`; what was fetched of them and not polled is fetched again then."""
+        """Stop fetching partitions until `resume`, when what was fetched but not polled is fetched again."""
         new = [partition for partition in partitions if partition not in self._paused and partition in self._partitions]
         if new:
             self._client.pause([ClientTopicPartition(*partition) for partition in new])
             self._paused.update(new)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Go on fetching paused partitions."""
+        """Fetch paused partitions again."""
         back = [partition for partition in partitions if partition in self._paused]
         if back:
             self._client.resume([ClientTopicPartition(*partition) for partition in back])
@@ -89,7 +89,7 @@ class InputConsumer:
 
     @property
     def paused(self) -> frozenset[TopicPartition]:
-        """The partitions that are not fetched at present."""
+        """The paused partitions."""
         return frozenset(self._paused)
 
     def poll(self, max_records: int, timeout_s: float) -> dict[TopicPartition, list[ConsumedRecord]]:
@@ -97,11 +97,11 @@ class InputConsumer:
 
         Args:
             max_records: how many at most.
-            timeout_s: how long to wait when there is none.
+            timeout_s: how long to wait if there are none.
 
         Raises:
-            MissingSourceTopicError: an assigned topic is gone.
-            StreamsError: the brokers refuse.
+            MissingSourceTopicError: an assigned topic no longer exists.
+            StreamsError: the brokers refuse access, or the client failed.
         """
         messages = self._client.consume(max_records, 0)
         if not messages and timeout_s > 0:
@@ -119,7 +119,7 @@ class InputConsumer:
         new = tuple.__new__
         for message in messages:
             if message.error() is not None:
-                self._note_position(partition, batches)  # before the event, which may change it
+                self._note_position(partition, batches)  # before the event, which may change the position
                 topic, number, partition = None, -1, None
                 self._on_event(message)
                 continue
@@ -151,17 +151,17 @@ class InputConsumer:
         return batches
 
     def lag(self, partition: TopicPartition) -> int | None:
-        """Return how many offsets are on the broker beyond what was polled; None = not known. For any thread."""
+        """Return how many offsets the broker has beyond what was polled; None = unknown. May be called in any thread."""
         if partition in self.at_end:
             return 0
         position, end = self.positions.get(partition), self._ends.get(partition, -1)
         return None if position is None or end < 0 else max(0, end - position)
 
     def refresh_ends(self, partitions: Collection[TopicPartition]) -> None:
-        """Note the ends of partitions that fetch responses have told, for `lag`; asks no broker.
+        """Update the ends of partitions, for `lag`, from what fetch responses have reported; asks no broker.
 
-        Only for the thread that polls: confluent-kafka lets one thread at a time into a client, and another one would
-        wait until it happens to find the polling thread outside.
+        Call it only in the thread that polls: confluent-kafka lets one thread at a time into a client, and another thread would
+        have to wait until the polling one happens to be outside.
         """
         for partition in partitions:
             watermarks = self._client.get_watermark_offsets(ClientTopicPartition(*partition), cached=True)

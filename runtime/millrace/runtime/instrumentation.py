@@ -1,10 +1,10 @@
-"""The seam through which tracing looks into a stream thread; `None` in its place costs nothing.
+"""The hooks through which tracing observes a stream thread; without a tracer they cost nothing.
 
-The runtime calls these hooks once per batch or commit, never per record, with one exception: `record`, which is asked only
-while a tracer is installed, because a span per record can be linked to the producer's context in the record's headers
-(W3C `traceparent`). The runtime imports no telemetry library: `millrace.telemetry` implements the protocol.
+The runtime calls these hooks once per batch or commit, never per record, except for `record`, which is called only while a tracer
+is installed: a span per record can be linked to the producer's context in the record's headers (W3C `traceparent`). The runtime
+imports no telemetry library: `millrace.telemetry` implements the protocol.
 
-Invariant: a hook must not raise and must not touch the clients; what it measures is the body of the `with` statement.
+Invariant: a hook must not raise and must not touch the clients; it measures the body of the `with` statement.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ __all__ = ["FetchReport", "Instrumentation", "RecordTracer"]
 
 
 class FetchReport(Protocol):
-    """Given in the body of `poll`, so that a fetch can tell what it brought."""
+    """Returned by `poll` to report the result of the fetch."""
 
     def received(self, records: int) -> None:
-        """Tell the number of records; a fetch that tells none is not reported."""
+        """Report the number of records; a fetch for which this is not called is not traced."""
 
 
 class RecordTracer(Protocol):
-    """The part of the hooks that is called per record."""
+    """The hooks that are called per record."""
 
     def record(
         self, task_id: TaskId, topic: str, partition: int, offset: int, headers: Headers
     ) -> AbstractContextManager[object]:
-        """Bracket the processing of one record; its span links to the context found in `headers`."""
+        """Trace the processing of one record; its span is linked to the context found in `headers`."""
 
     def inject(self, topic: str, headers: Headers) -> Headers:
         """Return the headers to send to `topic`, with the current context added; called in the body of `record`."""
 
 
 class Instrumentation(RecordTracer, Protocol):
-    """What a stream thread reports while it works; every method but `inject` is used in a `with` statement."""
+    """What a stream thread reports while it works; every method except `inject` is used in a `with` statement."""
 
     def poll(self, thread: str) -> AbstractContextManager[FetchReport]:
-        """Bracket one fetch of records (it may wait for `poll.ms`)."""
+        """Trace one fetch of records (it may wait for `poll.ms`)."""
 
     def process_batch(self, thread: str, task_id: TaskId, max_records: int) -> AbstractContextManager[object]:
-        """Bracket the processing of up to `max_records` records of one task."""
+        """Trace the processing of up to `max_records` records of one task."""
 
     def send(self, thread: str) -> AbstractContextManager[object]:
-        """Bracket waiting for the acknowledgement of everything sent since the last commit."""
+        """Trace waiting for the acknowledgement of everything sent since the last commit."""
 
     def commit(
         self, thread: str, task_ids: Collection[TaskId], *, exactly_once: bool
     ) -> AbstractContextManager[object]:
-        """Bracket one commit of these tasks: caches, deliveries, offsets, stores."""
+        """Trace one commit of these tasks: caches, deliveries, offsets, stores."""

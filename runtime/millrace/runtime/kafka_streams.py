@@ -1,10 +1,10 @@
 """`KafkaStreams`: an application instance, from `start` to `close`.
 
-The client owns what its threads share (state directory, admin client) and decides what becomes of a thread that dies. Its
-state is derived from its threads': RUNNING when all of them are, REBALANCING while any is on its way there.
+The client owns what its threads share (state directory, admin client) and decides what happens when a thread dies. Its state
+follows from theirs: RUNNING when all of them are, REBALANCING while any is on its way there.
 
-Closing waits for `start` to end, for the stream threads and the thread of the global stores, in this order; whoever runs in one
-of them only begins it. No lock is held while code of the user's runs, so that it may call whatever it likes.
+Closing waits for `start` to end, then for the stream threads and the thread of the global stores; a caller in one of these
+threads only begins it. No lock is held while user code runs, so user code may call any method.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from millrace.runtime.housekeeping import Housekeeping
 from millrace.runtime.instrumentation import Instrumentation
 from millrace.runtime.membership import MembershipFactory
 from millrace.runtime.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
-from millrace.runtime.preflight import check_dead_letter_topic, check_served, provision_internal_topics
+from millrace.runtime.preflight import check_dead_letter_topic, check_supported, provision_internal_topics
 from millrace.runtime.resources import ThreadContext
 from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.state_directory import StateDirectory
@@ -52,7 +52,7 @@ __all__ = ["KafkaStreams"]
 
 _log = logging.getLogger(__name__)
 _LOCAL_CLOSE_S = 5.0
-"""How much of the time-out of `close` is left for what needs no broker."""
+"""How much of the time-out of `close` is reserved for what needs no broker."""
 
 
 class KafkaStreams:
@@ -62,12 +62,12 @@ class KafkaStreams:
         topology: what to run.
         config: a `StreamsConfig`, or settings under Kafka's dotted names.
         instrumentation: traces what the threads do; None costs nothing.
-        metrics_page: gives what `health.listener` serves at `/metrics`; None = nothing.
+        metrics_page: returns what `health.listener` serves at `/metrics`; None = nothing.
 
     Raises:
         ConfigError: a setting is wrong, or `bootstrap.servers` is missing.
         TopologyError: the topology cannot be built.
-        UnsupportedFeatureError: a setting is not served by this version.
+        UnsupportedFeatureError: a setting is not supported by this version.
 
     Example::
 
@@ -85,7 +85,7 @@ class KafkaStreams:
     ) -> None:
         self.config = StreamsConfig.of(config)
         self.topology = topology.build(self.config)
-        check_served(self.config, ClientSettings(self.config, "check", resolve_references=False))
+        check_supported(self.config, ClientSettings(self.config, "check", resolve_references=False))
         self._instrumentation = instrumentation
         self._metrics_page = metrics_page
         self._directory = StateDirectory(self.config, persistent=self.topology.persistent)
@@ -130,20 +130,20 @@ class KafkaStreams:
     # Settings that must come before start
 
     def set_state_listener(self, listener: StateListener | None) -> None:
-        """Have a function called with (new, old) on every change of state: in their order, one after the other.
+        """Set a function to be called with (new, old) on every change of state, in order and one call at a time.
 
-        It runs in a thread that changed the state, and delays it.
+        It runs in the thread that changed the state, and delays it.
         """
         self._require_created("set a state listener")
         self._lifecycle.listener = listener
 
     def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
-        """Have a function decide what to do when a stream thread died; the default shuts the client down."""
+        """Set the function that decides what to do when a stream thread has died; the default shuts the client down."""
         self._require_created("set an uncaught exception handler")
         self._exception_handler = handler
 
     def set_restore_listener(self, listener: RestoreListener | None) -> None:
-        """Have an object told how restoration goes (Java: setGlobalStateRestoreListener)."""
+        """Set the object that is told of the progress of restoration (Java: setGlobalStateRestoreListener)."""
         self._require_created("set a restore listener")
         self._restore_listener = listener
 
@@ -160,13 +160,13 @@ class KafkaStreams:
         Raises:
             LockError: another process uses the state directory.
             StateDirectoryError: the state directory cannot be written to.
-            ListenerError: the address of `health.listener` cannot be listened on.
+            ListenerError: `health.listener` names an address that cannot be listened on.
             BrokerUnreachableError: no broker answered.
             AuthenticationError: the brokers refused the credentials.
             MissingSourceTopicError: an input topic does not exist.
-            MisconfiguredInternalTopicError: an internal topic has a wrong partition count.
-            MissingSinkTopicError: the topic of dead letters does not exist.
-            AuthorizationError: this principal may not do something that is needed.
+            MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions.
+            MissingSinkTopicError: the dead-letter topic does not exist.
+            AuthorizationError: this principal lacks a permission that is needed.
             StreamsError: it was started before, or `close` was called while it was starting.
         """
         with self._lock:
@@ -213,21 +213,21 @@ class KafkaStreams:
             paused=self._paused,
         )
         self._lifecycle.set(State.REBALANCING)
-        if self.error is not None:  # of the global stores, right after they were filled
+        if self.error is not None:  # the global stores failed right after they were filled
             self._on_fatal(self.error)
         self._housekeeping.start()
         self._credentials.start()
-        self._pool.start(self.config.num_stream_threads)  # also if it was closed by now, which ends them
+        self._pool.start(self.config.num_stream_threads)  # even if it was closed meanwhile: the shutdown ends them
 
     def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
         """Commit, close all tasks and stop; may be called from any thread, and more than once.
 
-        Brokers that do not answer are waited for during 20 seconds in all, or with a time-out until 5 seconds before it (half of
-        it, if it is shorter than 10): then tasks are closed without a commit. Nothing is lost by that: what was processed since
-        the last commit is processed again, and an open transaction is aborted.
+        It waits for brokers that do not answer for 20 seconds in all or, with a time-out, until 5 seconds before it (half of
+        it, if it is shorter than 10 seconds). After that it closes tasks without a commit. This loses nothing: what was
+        processed since the last commit is processed again, and an open transaction is aborted.
 
-        A `start` that is under way in another thread ends with an error. In a thread of the client's own (in a processor, a
-        punctuator, a handler or a listener that one of its threads calls) closing only begins, as it waits for that thread.
+        A `start` under way in another thread ends with an error. In one of the client's own threads (in a processor, punctuator,
+        handler or listener) closing only begins, because it waits for that thread.
 
         Args:
             timeout_s: how long to wait for the threads; None = until they have ended, 0 = not at all.
@@ -235,7 +235,7 @@ class KafkaStreams:
                 place until their session times out.
 
         Returns:
-            Whether everything has ended; False at once in a thread of the client's own.
+            Whether everything has ended; in one of the client's own threads False, at once.
         """
         with self._lock:
             if self.state is State.NOT_RUNNING:
@@ -253,13 +253,13 @@ class KafkaStreams:
         return self.wait(timeout_s)
 
     def drain(self) -> bool:
-        """Give all tasks up for good, and go on living without any until `close`; returns at once.
+        """Give up all tasks for good, and stay alive without any until `close`; returns at once.
 
-        Every stream thread commits, closes its tasks and leaves the group, static or not, so that the other instances take
-        them over while this one still lives. The state is DRAINING, then DRAINED; nothing leads back.
+        Every stream thread commits, closes its tasks and leaves the group, static or not, so that other instances take the tasks
+        over while this one is still alive. The state becomes DRAINING, then DRAINED; there is no way back.
 
         Returns:
-            Whether it drains or is drained; False if it does not run (yet, or any more).
+            Whether the client is draining or drained; False if it is not running.
         """
         with self._lock:
             if self.state in (State.DRAINING, State.DRAINED):
@@ -275,9 +275,9 @@ class KafkaStreams:
         return True
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the client has ended (closed, or failed); return whether it has.
+        """Wait until the client has ended (closed or failed); return whether it has.
 
-        A thread of the client's own does not wait: the client would have to wait for it.
+        One of the client's own threads does not wait, since the client waits for it.
         """
         if self._is_own_thread():
             return self.state.has_ended
@@ -293,7 +293,7 @@ class KafkaStreams:
         """Delete this instance's local state; it is restored from the changelogs at the next start.
 
         Raises:
-            StreamsError: the instance runs.
+            StreamsError: the instance is running.
             LockError: another process uses the directory.
         """
         if self.state not in (State.CREATED, State.NOT_RUNNING):
@@ -307,27 +307,27 @@ class KafkaStreams:
     def pause(self) -> None:
         """Stop processing, punctuating and restoring at the next record; before or after `start` (KIP-834).
 
-        Threads stay in their group and commit what was processed. Global stores go on.
+        Threads stay in their group and commit what was processed. Global stores are still updated.
         """
         self._paused.set()
 
     def resume(self) -> None:
-        """Go on after `pause`."""
+        """Continue after `pause`."""
         self._paused.clear()
 
     @property
     def is_paused(self) -> bool:
-        """Whether `pause` was called, and `resume` not since."""
+        """Whether `pause` was called, and `resume` was not called since."""
         return self._paused.is_set()
 
     # What it does
 
     def metadata_for_local_threads(self) -> tuple[ThreadMetadata, ...]:
-        """Return what each stream thread does."""
+        """Return what each stream thread is doing."""
         return tuple(thread_metadata(thread) for thread in self._pool.threads)
 
     def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
-        """Return, per store and partition here, how far it is behind its changelog."""
+        """Return how far each local store is behind its changelog, by store and partition."""
         return store_lags(self._pool.threads)
 
     def status(self) -> StreamsStatus:
@@ -342,12 +342,12 @@ class KafkaStreams:
                 error=self.error,
                 credentials_stale=self._credentials is not None and self._credentials.stale,
             )
-            if (state, threads) == (self.state, self._pool.threads):  # no thread was replaced, or told to end
+            if (state, threads) == (self.state, self._pool.threads):  # no thread was replaced or asked to end meanwhile
                 return status
 
     @property
     def health_address(self) -> tuple[str, int] | None:
-        """Host and port where probes are answered, None if they are not (`health.listener`)."""
+        """Host and port of the probes, None if there are none (`health.listener`)."""
         return None if self._health is None else self._health.address
 
     # Threads
@@ -355,22 +355,22 @@ class KafkaStreams:
     def add_stream_thread(self) -> str | None:
         """Start one more stream thread and return its name (KIP-663); None unless the client is running or rebalancing.
 
-        The group gives it tasks, and the record cache is shared among one more.
+        The group gives it tasks, and the record cache is divided among one thread more.
         """
         with self._lock:
             return self._pool.add().name if self.state.is_running_or_rebalancing else None
 
     def remove_stream_thread(self, timeout_s: float | None = None) -> str | None:
-        """End one stream thread and return its name (KIP-663); None if there is none, or the client does not run.
+        """End one stream thread and return its name (KIP-663); None if there is none, or the client is not running.
 
         It commits and leaves the group, static or not, so that other threads get its tasks.
 
         Args:
-            timeout_s: how long to wait for its end; None = as long as it takes. In a stream thread nothing is waited for:
-                another one is ended where there is one, and else the calling thread, at the end of its round.
+            timeout_s: how long to wait for its end; None = as long as it takes. A call in a stream thread does not wait: it ends
+                another thread if there is one, or else the calling thread, at the end of its round.
 
         Raises:
-            StreamsTimeoutError: it has not ended yet; it will.
+            StreamsTimeoutError: it has not ended in time; it will.
         """
         if not self.state.is_running_or_rebalancing:
             return None
@@ -379,7 +379,7 @@ class KafkaStreams:
 
     @property
     def threads(self) -> tuple[StreamThread, ...]:
-        """The stream threads, ended ones included until they are replaced or removed; to look at."""
+        """The stream threads, for inspection; ended ones are included until they are replaced or removed."""
         return tuple(self._pool.threads)
 
     def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
@@ -410,17 +410,17 @@ class KafkaStreams:
     def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
         try:
             response = self._exception_handler(error)
-        except BaseException:  # the user's code, and sys.exit() would end this thread alone
+        except BaseException:  # user code, in which sys.exit() would end this thread alone
             _log.exception("The uncaught exception handler failed: shutting the client down")
             response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
-        unexpected = None if isinstance(error, StreamsError) else error  # the others' messages say what to do
+        unexpected = None if isinstance(error, StreamsError) else error  # a StreamsError's message says what to do
         _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
         replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
         with self._lock:
             if replaced:
                 self._pool.replace(thread)
             else:
-                self.error = self.error or error  # what fails while the client ends is not what ended it
+                self.error = self.error or error  # a failure during shutdown did not cause it
                 if not self.state.is_running_or_rebalancing:
                     return
             self._lifecycle.move(State.REBALANCING if replaced else State.PENDING_ERROR)
@@ -435,7 +435,7 @@ class KafkaStreams:
 
     def _on_fatal(self, error: Exception) -> None:
         with self._lock:
-            if self.state is State.CREATED:  # `start` looks at it in the end
+            if self.state is State.CREATED:  # `start` checks it in the end
                 self.error = error
             if not self.state.is_running_or_rebalancing:
                 return
@@ -472,7 +472,7 @@ class KafkaStreams:
                 self._credentials.stop()
             self._directory.unlock()
             self._housekeeping.write_status(end)
-            if end is not State.ERROR:  # who has failed says so until it is closed
+            if end is not State.ERROR:  # after a failure probes are answered until `close`
                 self._stop_health()
         finally:
             self._lifecycle.set(end)  # `wait` must not wait for ever
@@ -492,10 +492,8 @@ class KafkaStreams:
             self._health.close()
             self._health = None
 
-    # State
-
     def _require_created(self, what: str) -> None:
         if self.state is not State.CREATED:
             raise StreamsError(
-                f"Cannot {what} while {self.state.value}: only before start, and each client starts once"
+                f"Cannot {what} while {self.state.value}: it is possible only before start, and a client starts only once"
             )

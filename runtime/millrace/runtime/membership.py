@@ -1,7 +1,8 @@
-"""A stream thread's part in its group: joins it, tells what state is here, and understands what it is given.
+"""A stream thread's membership in its group: joining it, reporting what state is here, and reading its assignment.
 
-Puts together the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`), so that the
-thread sees one thing. Warm-ups are not served yet, so tasks move at once and restore where they arrive.
+Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object for
+the thread. Warm-ups are not supported yet, so tasks move at once and restore where they arrive. What a revocation does to tasks
+is in `task_manager`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, Me
 from millrace.assignment.payloads import AssignorError
 from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.internal_topics import LeaderCluster
 from millrace.kafka.membership.member import GroupMember
@@ -32,12 +34,12 @@ from millrace.runtime.state_directory import StateDirectory
 from millrace.topology.model import BuiltTopology
 
 TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
-"""Gives, per task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
+"""Returns, for each task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
 
 _SHUTDOWN_ANSWER_S = 10.0
-"""How long the answer may take when the others have rejoined, or had the time to."""
+"""How long the answer may take once the others have rejoined, or have had the time to."""
 _UNFIT_AGAIN_MS = 10_000
-"""How long the leader of another version has until it is asked once more; the group has to come to rest for a roll to go on."""
+"""How long to wait before asking a leader of another version again; a roll continues only when the group has come to rest."""
 _log = logging.getLogger(__name__)
 
 
@@ -46,9 +48,9 @@ def _now_ms() -> int:
 
 
 def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
-    """Whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does.
+    """Return whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does.
 
-    What a topology needs that reads topics by pattern is known only when a topic matches: it always creates its own.
+    What a topology with source patterns needs is known only when a topic matches, so it always creates its own.
     """
     by_pattern = any(item.source_patterns for item in plan.subtopologies)
     return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
@@ -96,7 +98,7 @@ class GroupMembership:
 
     @property
     def member_id(self) -> str:
-        """What the coordinator calls this member; empty before it has joined."""
+        """The coordinator's id for this member; empty before it has joined."""
         return self._member.member_id
 
     @property
@@ -128,10 +130,10 @@ class GroupMembership:
         return events
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Understand an assignment, and leave out tasks whose input the topology here does not read.
+        """Read an assignment, and leave out tasks whose input this topology does not read.
 
         Raises:
-            MissingSourceTopicError: the leader found input topics missing.
+            MissingSourceTopicError: the leader found that input topics are missing.
             TaskAssignmentError: the leader could not assign.
         """
         tasks = self._protocol.accept(event)
@@ -141,7 +143,7 @@ class GroupMembership:
             self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
             names = ", ".join(map(str, unfit))
             _log.warning(
-                "The group's leader knows another topology: tasks %s are not taken, as their input is not read here",
+                "The group's leader has another topology: tasks %s are not taken, because their input is not read here",
                 names,
             )
             tasks = replace(tasks, active={task: each for task, each in tasks.active.items() if task not in unfit})
@@ -153,25 +155,25 @@ class GroupMembership:
         return tasks
 
     def rejoin_without_tasks(self, reason: str) -> None:
-        """Join anew, owning nothing, because the thread has dropped its tasks."""
+        """Rejoin without owning anything, because the thread has dropped its tasks."""
         self._member.reset(reason, keep_member_id=True)
 
     def request_shutdown_of_all(self) -> None:
-        """Tell every member of the application to stop; waits for the answer, which this member is told too.
+        """Tell every member of the application to stop, and wait for the answer, which this member gets too.
 
-        It comes once all have rejoined, for which they have `max.poll.interval.ms`; a member that left before would take what it
-        asks for with it.
+        It comes once all have rejoined, for which they have `max.poll.interval.ms`; if this member left earlier, its request
+        would be lost.
         """
         self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
         self._member.request_rejoin("the application is to stop everywhere")
-        deadline = time.monotonic() + self._rebalance_s + _SHUTDOWN_ANSWER_S
-        while time.monotonic() < deadline and not self._progress.given_up:
+        deadline = Deadline(self._rebalance_s + _SHUTDOWN_ANSWER_S)
+        while not deadline.passed and not self._progress.given_up:
             for event in self._member.poll(0.1):
                 if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
                     return
 
     def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
-        """Ask for committed offsets, without waiting; each comes once no transaction is pending on it."""
+        """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
         return self._member.ask_committed(partitions, self._timeout_s)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -184,19 +186,19 @@ class GroupMembership:
         return self._member.group_metadata()
 
     def close(self, *, leave_group: bool | None = None) -> None:
-        """End the membership; None: dynamic members leave, static ones keep their place until their session times out."""
+        """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
         self._member.close(leave_group=False if self._progress.given_up else leave_group)
 
 
 class MembershipFactory:
-    """Makes the memberships of a client's threads.
+    """Creates the memberships of a client's threads.
 
     Args:
         topology: what the group reads.
         config: the application's settings.
         settings: the clients' settings.
         directory: this instance's, locked.
-        admin: used when a member leads.
+        admin: used when a member leads the group.
     """
 
     def __init__(
@@ -224,8 +226,8 @@ class MembershipFactory:
 
         Args:
             thread: its number, from 1.
-            offset_sums: what state is here; called each time the member joins.
-            progress: of the thread's loop, told of waits for a broker.
+            offset_sums: returns what state is here; called each time the member joins.
+            progress: the thread's; records waits for a broker.
         """
         config = self._config
         protocol = MemberProtocol(
@@ -264,7 +266,7 @@ class InputTopics:
 
     Args:
         topology: The topology.
-        path: The application's directory; None if nothing is kept on disk.
+        path: The application's directory; None if nothing is stored on disk.
     """
 
     def __init__(self, topology: BuiltTopology, path: Path | None) -> None:
@@ -275,7 +277,7 @@ class InputTopics:
 
     @property
     def changed(self) -> bool:
-        """Whether it is, or may be, another than when this instance was last given tasks."""
+        """Whether the topics are, or may be, different from when this instance was last given tasks."""
         if self._path is None:
             return True
         try:
@@ -284,7 +286,7 @@ class InputTopics:
             return False  # a new instance, for which the group rebalances anyway
 
     def keep(self) -> None:
-        """Keep what is read now; a directory that cannot be written to is told of by those who keep state in it."""
+        """Store what is read now; failures are ignored, as the stores report a directory that cannot be written to."""
         if self._path is None or self._kept:
             return
         with contextlib.suppress(OSError):
@@ -292,7 +294,7 @@ class InputTopics:
             self._kept = True
 
     def fits(self, task: TaskId, partitions: Collection[TopicPartition]) -> bool:
-        """Return whether a task's input is what its sub-topology reads."""
+        """Return whether a task's input is what its sub-topology reads here."""
         if self._patterns.get(task.subtopology):
             return True
         return {item.topic for item in partitions} <= self._topics.get(task.subtopology, frozenset())

@@ -1,4 +1,4 @@
-"""What `KafkaStreams` tells about its threads, tasks and stores: frozen snapshots, safe to keep and to pass on."""
+"""What `KafkaStreams` returns about its threads, tasks and stores: frozen snapshots, safe to keep and to pass on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TaskMetadata:
 
     task_id: TaskId
     state: str
-    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while its directory is another thread's."""
+    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while another thread owns its directory."""
     topic_partitions: frozenset[TopicPartition]
     committed_offsets: Mapping[TopicPartition, int]
     records_processed: int = 0
@@ -36,7 +36,7 @@ class ThreadMetadata:
 
 @dataclass(frozen=True, slots=True)
 class LagInfo:
-    """How far a local store is behind its changelog; offsets."""
+    """How far a local store is behind its changelog, in offsets."""
 
     current_offset_position: int
     end_offset_position: int
@@ -66,7 +66,7 @@ def thread_metadata(thread: StreamThread) -> ThreadMetadata:
 
 
 def store_lags(threads: list[StreamThread]) -> dict[str, dict[int, LagInfo]]:
-    """Return, per store and partition, how far it is behind; stores of running tasks are not."""
+    """Return how far each store is behind, by store and partition; stores of running tasks are up to date."""
     lags: dict[str, dict[int, LagInfo]] = {}
     for thread in threads:
         tasks, resources = thread.tasks, thread.resources

@@ -1,7 +1,7 @@
-"""What is checked before the first thread starts, so that what is wrong is said at once and in words.
+"""Checks before the first thread starts, so that problems are reported at once and clearly.
 
-Settings that this version does not serve; brokers and credentials; input topics; internal topics, which are created if
-missing; the topic of dead letters, which is needed when something goes wrong and is not to be missing then.
+They cover settings that this version does not support; brokers and credentials; input topics; internal topics, which are created
+if missing; and the dead-letter topic, which must not turn out to be missing when something goes wrong.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from millrace.kafka.internal_topics import provision
 from millrace.runtime.membership import may_create_topics
 from millrace.topology.model import BuiltTopology
 
-__all__ = ["check_dead_letter_topic", "check_served", "check_settings", "provision_internal_topics"]
+__all__ = ["check_dead_letter_topic", "check_settings", "check_supported", "provision_internal_topics"]
 
 _log = logging.getLogger(__name__)
 
 
 def check_settings(config: StreamsConfig) -> None:
-    """Check everything about the settings that can be known without brokers, and without the files that they refer to.
+    """Check everything about the settings that can be checked without brokers and without the files they refer to.
 
     Raises:
-        UnsupportedFeatureError: one is valid but not served by this version.
-        ConfigError: a client does not take one, or two contradict each other.
+        UnsupportedFeatureError: a setting is valid but not supported by this version.
+        ConfigError: a client rejects a setting, or two settings contradict each other.
     """
     given = config if config.bootstrap_servers else config.model_copy(update={"bootstrap_servers": ("localhost:9092",)})
     settings = ClientSettings(given, "check", resolve_references=False)
-    check_served(config, settings)
+    check_supported(config, settings)
     for read in (settings.main_consumer, settings.restore_consumer, settings.producer, settings.membership):
         read(1)
     settings.global_consumer()
@@ -42,20 +42,20 @@ def check_settings(config: StreamsConfig) -> None:
         oauth.check_served()
 
 
-def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
-    """Check that the settings are served and fit each other.
+def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
+    """Check that the settings are supported and consistent.
 
     Raises:
-        UnsupportedFeatureError: one is valid but not served by this version.
-        ConfigError: two contradict each other.
+        UnsupportedFeatureError: a setting is valid but not supported by this version.
+        ConfigError: two settings contradict each other.
     """
     if config.group_protocol is GroupProtocol.STREAMS:
         raise UnsupportedFeatureError(
-            "group.protocol=streams (KIP-1071) is not served yet: remove the setting, or set it to classic"
+            "group.protocol=streams (KIP-1071) is not supported yet: remove the setting, or set it to classic"
         )
     if config.num_standby_replicas > 0:
         raise UnsupportedFeatureError(
-            f"num.standby.replicas={config.num_standby_replicas} is not served yet: set it to 0. State is restored from "
+            f"num.standby.replicas={config.num_standby_replicas} is not supported yet: set it to 0. State is restored from "
             "the changelogs when a task moves; static members on volumes keep theirs"
         )
     if config.exactly_once:
@@ -70,14 +70,14 @@ def check_served(config: StreamsConfig, settings: ClientSettings) -> None:
 
 
 def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
-    """Check that the input topics exist, create the internal topics that are missing, and check those that are there.
+    """Check that the input topics exist, create internal topics that are missing, and check the existing ones.
 
-    With the internal setting `__internal.topics.create__=false` (the operator creates them) missing ones are an error.
+    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error.
 
     Raises:
         MissingSourceTopicError: an input topic does not exist.
         MissingInternalTopicsError: an internal topic does not exist and may not be created.
-        MisconfiguredInternalTopicError: an internal topic has another partition count or clean-up policy.
+        MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions or clean-up policy.
     """
     plan = topology.plan()
     report = provision(plan, admin, config, create=may_create_topics(plan, config))
@@ -86,10 +86,10 @@ def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, ad
 
 
 def check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
-    """Check that the topic of dead letters exists, or is made by the brokers on demand, and may be written to.
+    """Check that the dead-letter topic exists, or is created by the brokers on demand, and may be written to.
 
-    Output topics are not looked for at the start: the first record tells. The first dead letter may come after months, and
-    would end an application that was told to go on.
+    Output topics are not checked at the start, because the first record shows whether they exist. The first dead letter may come
+    after months, and would end an application that was meant to continue.
 
     Raises:
         MissingSinkTopicError: it does not exist.

@@ -1,7 +1,7 @@
 """The one producer of a stream thread: plain under at-least-once, transactional under EOS-v2 (KIP-447).
 
-Under EOS-v2 a transaction begins with the first record after a commit and covers every task of the thread. What the
-brokers answer is sorted into the four things a thread can do about it:
+Under EOS-v2 a transaction begins with the first record after a commit and covers every task of the thread. The brokers' answers
+are mapped to the four things that a thread can do:
 
 | answer | raised | what the thread does |
 |---|---|---|
@@ -9,17 +9,17 @@ brokers answer is sorted into the four things a thread can do about it:
 | the transaction must be aborted; a record was not delivered in time | TransactionAbortedError | abort, revive tasks |
 | a record was refused, and the handler says FAIL | ProductionError | abort, end |
 | a batch was refused: its records are sent again, one by one | TransactionAbortedError | abort, revive tasks |
-| a record was refused, and the handler lets it go (EOS) | TransactionAbortedError | abort, revive tasks; it is left out |
-| no answer in time | StreamsTimeoutError, after `task.timeout.ms` of trying again | end |
+| a record was refused, and the handler says RESUME (EOS) | TransactionAbortedError | abort, revive tasks; it is left out |
+| no answer in time | StreamsTimeoutError, after retrying for `task.timeout.ms` | end |
 
-A record that was not delivered in time is not simply sent again: its report has no headers, and others have passed it by.
+A record that was not delivered in time is not simply sent again: its report has no headers, and others have overtaken it.
 
 Nothing is on disk before its commit (see `millrace.state.api`), so an aborted transaction costs no state, only work.
 
-**Failed deliveries.** librdkafka reports a delivery per record; a Python call for each would double the price of sending.
+**Failed deliveries.** librdkafka reports the delivery of every record; a Python call for each would double the cost of sending.
 `delivery.report.only.error` keeps the calls for failures: 0.67 µs per record against 0.65 µs without any reports, 0.92 µs
 with a default `on_delivery`, and 0.80-1.2 µs with one per call (main thread CPU, 50-byte values, best of three runs).
-Passing arguments by position is worth another 0.3 µs: `produce(topic, value, key, partition, None, None, timestamp, headers)`.
+Passing arguments by position saves another 0.3 µs: `produce(topic, value, key, partition, None, None, timestamp, headers)`.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 
+from millrace.deadline import Deadline
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -66,7 +67,7 @@ MIGRATED: Final = frozenset(
         KafkaError._FENCED,  # noqa: SLF001 (librdkafka's local codes have no other name)
     }
 )
-"""Codes that say: someone else does this thread's work now, or the coordinator gave up its transaction."""
+"""Codes that mean: another member does this thread's work now, or the coordinator gave up its transaction."""
 
 _TIMEOUTS: Final = frozenset({KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT})  # noqa: SLF001
 _NOT_DELIVERED_IN_TIME: Final = frozenset(
@@ -74,9 +75,9 @@ _NOT_DELIVERED_IN_TIME: Final = frozenset(
     | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 _OUT_OF_STEP: Final = frozenset({KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID})
-"""Codes that say: the broker lost count of the producer's batches, which is the fault of no record."""
+"""Codes that mean: the broker lost count of the producer's batches, which is not the fault of any record."""
 _TRANSACTION_FAILED: Final = frozenset({KafkaError._STATE, KafkaError._FATAL})  # noqa: SLF001
-"""What `produce` answers once an earlier record has failed the transaction, or the whole producer, which `abort` replaces."""
+"""What `produce` raises once an earlier record has failed the transaction or the whole producer, which `abort` then replaces."""
 PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001
 _REQUEST_TIMEOUT_S: Final = 5.0
 _STUCK_S: Final = 3 * _REQUEST_TIMEOUT_S
@@ -87,7 +88,7 @@ _PAUSE_S: Final = 0.1
 
 
 def translate_error(error: KafkaException, doing: str) -> StreamsError:
-    """Sort a client's error into what the thread can do about it (see the module's table)."""
+    """Map a client's error to what the thread can do about it (see the module's table)."""
     cause: KafkaError = error.args[0]
     text = f"Cannot {doing}: {cause.str() or cause.name()} ({cause.name()})"
     if cause.code() in MIGRATED:
@@ -100,10 +101,10 @@ def translate_error(error: KafkaException, doing: str) -> StreamsError:
 
 
 def _client_error(error: KafkaException | SystemError) -> KafkaException:
-    """Return the client's error that a call ended with.
+    """Return the client's error that a call failed with.
 
-    The library raises a fatal error while it serves delivery reports, and goes on to serve: if our function for these is called
-    then, Python finds an exception set where none may be, and says so with a SystemError that has the real one as its cause.
+    The library sets a fatal error as an exception while it serves delivery reports, and continues: if it then calls our function
+    for reports, Python finds an exception set where there must be none, and raises a SystemError with the real one as its cause.
     """
     if isinstance(error, KafkaException):
         return error
@@ -113,7 +114,7 @@ def _client_error(error: KafkaException | SystemError) -> KafkaException:
 
 
 def send_error(error: KafkaException, topic: str, *, transactional: bool) -> StreamsError:
-    """Sort what `produce` itself raised; never into a plain `StreamsError`, which would count as the fault of user code."""
+    """Map what `produce` itself raised; never to a plain `StreamsError`, which would count as a failure of user code."""
     failure = translate_error(error, f"send a record to {topic}")
     cause: KafkaError = error.args[0]
     if transactional and cause.code() in _TRANSACTION_FAILED:
@@ -125,9 +126,9 @@ class StreamsProducer:
     """Sends the records of one thread's tasks.
 
     Args:
-        settings: gives librdkafka's, as `ClientSettings.producer` makes them; asked whenever a producer is opened.
-        task_timeout_ms: how long to retry what may pass (`task.timeout.ms`).
-        progress: of the thread's loop, told of waits for a broker.
+        settings: returns librdkafka's settings, as `ClientSettings.producer` does; called whenever a producer is opened.
+        task_timeout_ms: how long to retry after errors that may be temporary (`task.timeout.ms`).
+        progress: the thread's; records waits for a broker.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class StreamsProducer:
         self._batch_limit: int | None = None
         self._to_be_replaced = False
         self.one_by_one = False
-        """Whether each record is a batch of its own, from the next producer on."""
+        """Whether each record is a batch of its own; takes effect with the next producer."""
         self.on_failure: Callable[[KafkaError, Message], None] | None = None
         """Called, in `poll` or `flush`, for each record that could not be delivered."""
         self._task_timeout_s = task_timeout_ms / 1000
@@ -148,7 +149,7 @@ class StreamsProducer:
         """The librdkafka producer, for the path of every record; another one after `replace`."""
 
     def start(self) -> None:
-        """Fence predecessors with the same transactional id and abort what they left open (EOS); else nothing.
+        """Fence predecessors with the same transactional id and abort what they left open (EOS); otherwise do nothing.
 
         Raises:
             TaskMigratedError: a newer producer with this id exists.
@@ -162,7 +163,7 @@ class StreamsProducer:
 
         Raises:
             TaskMigratedError: the producer is fenced.
-            TransactionAbortedError: it cannot begin one, and `abort` replaces it.
+            TransactionAbortedError: the producer cannot begin one, and `abort` will replace it.
         """
         try:
             self.client.begin_transaction()
@@ -171,33 +172,33 @@ class StreamsProducer:
         self.in_transaction = True
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Take delivery reports, waiting for the first for so long.
+        """Take delivery reports, waiting for the first one for `timeout_s`.
 
         Raises:
             TaskMigratedError: the producer is fenced.
-            TransactionAbortedError: it has failed for good, and `abort` replaces it.
+            TransactionAbortedError: it has failed for good, and `abort` will replace it.
         """
         self._serve(lambda: self.client.poll(timeout_s))
 
     def flush(self, interrupted: Callable[[], bool] = lambda: False) -> int:
-        """Wait until every record is delivered or has failed; return how many are not because the wait was interrupted.
+        """Wait until every record is delivered or has failed; return how many are left if the wait was interrupted.
 
-        librdkafka fails a record by itself once `delivery.timeout.ms` is over, so this ends. It sends nothing more in a
-        transaction that has failed, so it is not worth the wait then.
+        The wait ends by itself, as librdkafka fails a record after `delivery.timeout.ms`. It sends nothing more in a transaction
+        that has failed, so waiting is useless then.
 
         Args:
-            interrupted: whether not to wait any longer; asked whenever reports were taken.
+            interrupted: returns whether to stop waiting; called whenever reports were taken.
 
         Raises:
             TaskMigratedError: the producer is fenced.
-            TransactionAbortedError: it has failed for good, and `abort` replaces it.
-            StreamsTimeoutError: the thread is closing, and has waited for long enough.
+            TransactionAbortedError: it has failed for good, and `abort` will replace it.
+            StreamsTimeoutError: the thread is closing, and has waited long enough.
         """
         with self._progress.waiting_for("records to be acknowledged"):
             while left := self._serve(lambda: self.client.flush(_FLUSH_STEP_S)):
                 if self._progress.given_up:
                     raise StreamsTimeoutError(
-                        f"The brokers have not acknowledged {left} records, and are waited for no more"
+                        f"The brokers have not acknowledged {left} records, and the thread no longer waits for them"
                     )
                 if interrupted():
                     return left
@@ -211,7 +212,10 @@ class StreamsProducer:
             raise (self._unusable(failure) if self.transactional else failure) from error
 
     def _unusable(self, failure: StreamsError) -> StreamsError:
-        """Have `abort` replace the producer, though no transaction may be open; a plain error would count as user code's."""
+        """Have `abort` replace the producer, even if no transaction is open, and return what to raise.
+
+        A plain StreamsError would count as a failure of user code.
+        """
         self.replace_at_abort()
         if type(failure) is not StreamsError:
             return failure
@@ -221,14 +225,14 @@ class StreamsProducer:
         """Commit the transaction together with input offsets.
 
         Args:
-            offsets: of all tasks of the thread; must not be empty, because the check of the group's generation that
+            offsets: those of all tasks of the thread; must not be empty, because the check of the group's generation that
                 comes with them is what keeps a zombie from committing.
-            group_metadata: the member's, as librdkafka writes it; never an anonymous one, which is not checked.
+            group_metadata: the member's, as librdkafka encodes it; never an anonymous one, which is not checked.
 
         Raises:
-            TaskMigratedError: the generation has passed, or the producer is fenced.
+            TaskMigratedError: the generation is over, or the producer is fenced.
             TransactionAbortedError: call `abort`, then revive the tasks.
-            StreamsTimeoutError: the offsets could not be added in `task.timeout.ms`.
+            StreamsTimeoutError: the offsets could not be added within `task.timeout.ms`.
         """
         if not self.in_transaction:
             self.begin()
@@ -253,14 +257,14 @@ class StreamsProducer:
         self.in_transaction = False
 
     def replace_at_abort(self) -> None:
-        """Have `abort` put another producer in this one's place.
+        """Have `abort` replace the producer.
 
-        After a refused record librdkafka has to number its batches differently, and may fail the next transaction for it.
+        After a refused record librdkafka has to renumber its batches, which may fail the next transaction.
         """
         self._to_be_replaced = True
 
     def limit_batches(self, max_bytes: int) -> None:
-        """Make no larger batches than that, from the next producer on."""
+        """Limit the size of batches; takes effect with the next producer."""
         if self._batch_bytes > max_bytes:
             _log.warning(
                 "A topic takes batches of %d bytes at most (its max.message.bytes), and they may have %d bytes (batch.size): "
@@ -271,19 +275,19 @@ class StreamsProducer:
             self._batch_limit = max_bytes
 
     def abort(self) -> None:
-        """Abort the transaction if one is open; a producer that cannot is replaced by a new one of the same id.
+        """Abort the transaction if one is open; a producer that cannot do so is replaced by a new one with the same id.
 
-        librdkafka may not connect again to a coordinator that was away for a moment, so it is not asked twice: the start of
-        a new producer ends the transaction as well.
+        librdkafka may not reconnect to a coordinator that was unavailable for a moment, so there is no second attempt: the start
+        of a new producer ends the transaction, too.
 
         Raises:
-            StreamsTimeoutError: no coordinator answered the new one in `task.timeout.ms`.
+            StreamsTimeoutError: no coordinator answered the new producer within `task.timeout.ms`.
         """
         if not (self.in_transaction or self._to_be_replaced):
             return
         self.in_transaction = False
         if self._progress.given_up:
-            return  # it is closing: a successor ends the transaction, or the broker when it times out
+            return  # the thread is closing: a successor ends the transaction, or the broker when it times out
         if self._stuck or self._to_be_replaced:
             self.replace()
             return
@@ -294,7 +298,7 @@ class StreamsProducer:
             self.replace()
 
     def replace(self) -> None:
-        """Open a new producer with the same settings, whose start fences this one.
+        """Replace the client by a new one with the same settings, whose start fences the old one.
 
         Raises:
             StreamsTimeoutError: no coordinator answered.
@@ -305,9 +309,9 @@ class StreamsProducer:
         self.start()
 
     def close(self) -> None:
-        """Forget what is not sent. Flush or commit first to keep it."""
+        """Discard what has not been sent; flush or commit first to keep it."""
         if self._stuck:
-            return  # it ends by itself, once the call that hangs returns
+            return  # the client ends by itself once the hanging call returns
         with contextlib.suppress(KafkaException, SystemError):  # a fenced producer refuses even this
             self.client.purge()
             self.client.flush(_FLUSH_STEP_S)
@@ -325,10 +329,10 @@ class StreamsProducer:
         return open_producer(settings)
 
     def _in_time(self, call: Callable[[], None]) -> None:
-        """Make a call of librdkafka's that may not return, in a thread that is given up in that case.
+        """Call a function of librdkafka that may never return, in a thread that is abandoned in that case.
 
-        Its cache of group coordinators may hold a broker that has left the cluster's metadata for a moment, as a broker does
-        that restarts; `send_offsets_to_transaction` then waits for a connection that is never made, beyond its time-out.
+        librdkafka's cache of group coordinators may have a broker that was missing from the cluster's metadata for a moment, as
+        when it restarts; `send_offsets_to_transaction` then waits, beyond its time-out, for a connection that is never made.
         """
         outcome = in_background(f"{threading.current_thread().name}-offsets", call)
         try:
@@ -341,12 +345,12 @@ class StreamsProducer:
             ) from None
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
-        # What an abort throws away is reported as purged; the commit of such a transaction fails by itself.
+        # What an abort discards is reported as purged; the commit of such a transaction fails anyway.
         if error is not None and error.code() not in PURGED and self.on_failure is not None:
             self.on_failure(error, message)
 
     def _retry(self, doing: str, call: Callable[[], object], within_s: float = math.inf) -> None:
-        deadline = time.monotonic() + min(self._task_timeout_s, within_s)
+        deadline = Deadline(min(self._task_timeout_s, within_s))
         while True:
             try:
                 with self._progress.waiting_for(f"a broker to {doing}"):
@@ -354,7 +358,7 @@ class StreamsProducer:
             except (KafkaException, SystemError) as error:
                 failure = _client_error(error)
                 cause: KafkaError = failure.args[0]
-                late = time.monotonic() >= deadline or self._progress.given_up
+                late = deadline.passed or self._progress.given_up
                 if cause.retriable() and not cause.txn_requires_abort() and not late:
                     _log.info("Trying again to %s: %s", doing, cause.str())
                     time.sleep(_PAUSE_S)
@@ -364,7 +368,7 @@ class StreamsProducer:
 
 
 def delivery_error(error: KafkaError, topic: str | None, partition: int | None, key: bytes | None) -> StreamsError:
-    """Say which record was not taken, and why."""
+    """Return an error that says which record was not written, and why."""
     where = topic if partition is None or partition < 0 else f"{topic}-{partition}"
     text = f"A record for {where} (key {key!r:.80}) was not written: {error.str()} ({error.name()})"
     if error.code() in MIGRATED:

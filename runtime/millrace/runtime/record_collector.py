@@ -1,33 +1,34 @@
-"""Sends what tasks produce through their thread's producer, and knows up to where the changelogs are written.
+"""Sends what tasks produce through their thread's producer, and knows up to which offsets changelogs have been written.
 
-`send` waits for nothing. A failed delivery is reported by librdkafka while the thread polls the producer, and dealt with by the
-next `poll` or `flush`; offsets are committed only after `flush`, so a record that the broker refused keeps its input
-offset from being committed.
+`send` never waits. A failed delivery is reported by librdkafka while the thread polls the producer, and handled by the next
+`poll` or `flush`; offsets are committed only after `flush`, so the input offset of a record that the broker refused is not
+committed.
 
-**Refused records.** A broker refuses whole batches, and librdkafka's report of a record that was in one lacks its headers and
-its timestamp. At-least-once, the production exception handler is asked with what is known if just one record was reported, and
-what it lets go is skipped. Otherwise nobody knows whose fault it is, or the transaction has failed; so everything since the last
-commit is processed again. That is done *carefully*: each record is a batch of its own and has a callback that knows all of it,
-the handler is asked about those that are refused, and under EOS what it lets go is left out, with its dead letters in its place,
-when it comes by once more. It is recognised by topic, partition, key, value and timestamp. Output that differs each time it is
-made cannot be recognised, so after some aborts that met nothing of what was let go the thread ends. Commits may fall before the
-record comes by, so care ends with the commit after it was found, or after a while.
+**Refused records.** A broker refuses whole batches, and librdkafka's report of a record in one lacks its headers and timestamp.
+Under at-least-once, if just one record was reported, the production exception handler is asked with what is known, and a record
+for which it says RESUME is skipped. Otherwise it is unknown which record is at fault, or the transaction has failed, so
+everything since the last commit is processed again. That is done *carefully*: each record is a batch of its own with a callback
+that knows the whole record, the handler is asked about those that are refused, and under EOS the ones it lets go are left out
+when they come up again, with their dead letters in their place. They are recognised by topic, partition, key, value and
+timestamp. Output that differs each time it is produced cannot be recognised, so the thread ends after several aborts in which
+none was. There may be commits before the record comes up again, so being careful ends with the commit after it was found, or
+after a while.
 
-Batches larger than a topic allows would be refused again and again. So they are made smaller for good once that has happened.
+Batches larger than a topic allows would be refused again and again, so they are made smaller for good once that has happened.
 
 **Changelog offsets** come from one ListOffsets request for the changelog partitions written since the last commit, sent
 after `flush` and *before* the offsets are committed (0.8 ms for eight partitions). That end offset minus one is at least the
 offset of our last record, since acks=all acknowledges nothing above the high watermark; and it covers nobody else's
 records, since the commit that follows succeeds only while we own the task (its generation is checked) and others write
-only once they own it. After the commit it would not be safe: a new owner may have written by then. A delivery report for the
-last record of each partition would say the same, but nothing tells which record is the last while it is sent, and
-reports of successes cannot be had beside `delivery.report.only.error`.
+only once they own it. After the commit it would not be safe, because a new owner may have written by then. A delivery report for
+the last record of each partition would say the same, but while a record is sent nobody knows that it is the last, and
+`delivery.report.only.error` suppresses reports of successes.
 
-Under EOS the commit then writes one marker behind our records of each of these partitions, which is not counted in: a commit is
+Under EOS the commit then writes one marker after our records in each of these partitions, which is not included: a commit is
 complete before every marker is in its log, and a store must never claim an offset that its changelog does not have yet. So a
-restart finds one offset and no record to restore.
+restart finds one offset to read and no record in it.
 
-Timestamp 0 cannot be sent: librdkafka takes it for "now". It is sent as 1.
+Timestamp 0 cannot be sent, as librdkafka takes it for "now". It is sent as 1.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
 from millrace.errors import (
     ProductionError,
     StreamsError,
@@ -66,18 +68,18 @@ from millrace.state.api import LogChange
 __all__ = ["KafkaRecordCollector"]
 
 _Identity = tuple[str, bytes | None, bytes | None, int, int]
-"""Topic, key, value, partition and timestamp of a record, as they are given to the producer."""
+"""Topic, key, value, partition and timestamp of a record, as passed to the producer."""
 
 _log = logging.getLogger(__name__)
 _BLOCK_S: Final = 60.0
 """How long `send` may wait for room in the producer's buffer (Java: max.block.ms)."""
 _REFUSED_AT_ONCE: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 _REPORT_S: Final = 0.5
-"""How long to wait for the report of what has failed the transaction, once `produce` says that something has."""
+"""How long to wait for the report of what has failed the transaction, once `produce` says that it has failed."""
 _CAREFUL_S: Final = 60.0
-"""How long after a refusal to be careful: longer than it takes to get there again."""
+"""How long to be careful after a refusal: longer than it takes to get to the record again."""
 _MAX_IN_VAIN: Final = 10
-"""Aborts in a row that met none of the records that were let go, before the thread ends."""
+"""How many aborts in a row, in which none of the refused records was recognised, end the thread."""
 _NO_PARTITION: Final = -1
 """librdkafka then partitions with murmur2_random: murmur2 of the key, sticky for null keys."""
 
@@ -101,7 +103,7 @@ class KafkaRecordCollector:
         producer: the thread's.
         admin: used for metadata and end offsets.
         config: the application's.
-        handler: asked about each record that the broker refused for good; None fails.
+        handler: asked about each record that the broker refused for good; None = fail.
         tracer: adds the trace context to headers; None costs nothing.
     """
 
@@ -124,19 +126,19 @@ class KafkaRecordCollector:
         self._senders: dict[TopicPartition, tuple[LogChange, list[bool]]] = {}
         self._reports: list[_Undelivered] = []
         self._failure: StreamsError | None = None
-        """What is to be raised until `discard`."""
+        """The error to raise until `discard`."""
         self._careful = False
-        """Whether each record is sent with a callback of its own, because one was refused a moment ago."""
+        """Whether each record is sent with a callback of its own, because one was refused recently."""
         self._careful_until = 0.0
         self._found = False
-        """Whether a refused record was let go since."""
+        """Whether a refused record has been found since then."""
         self._let_go: dict[_Identity, tuple[DeadLetterRecord, ...]] = {}
-        """What is to be left out, and the dead letters to send in its place."""
+        """Records to leave out, and the dead letters to send in their place."""
         self._left_out: set[_Identity] = set()
-        """What was left out since the last commit."""
+        """Records left out since the last commit."""
         self._in_vain = 0
         self.dropped_total = 0
-        """Records that the production exception handler let go."""
+        """Records that were dropped because the production exception handler said RESUME."""
 
     def send(
         self,
@@ -180,7 +182,7 @@ class KafkaRecordCollector:
         self._senders.pop(partition, None)
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic has, asked anew every `metadata.max.age.ms`."""
+        """Return how many partitions a topic has, refreshed every `metadata.max.age.ms`."""
         known = self._partition_counts.get(topic)
         if known is not None and time.monotonic() < known[1]:
             return known[0]
@@ -193,7 +195,7 @@ class KafkaRecordCollector:
 
         Raises:
             ProductionError: a record was refused for good.
-            TransactionAbortedError: what was sent since the last commit must be made again.
+            TransactionAbortedError: what was sent since the last commit must be processed again.
             TaskMigratedError: the producer is fenced.
         """
         self._producer.poll()
@@ -226,7 +228,7 @@ class KafkaRecordCollector:
                 self._end_care()
 
     def discard(self) -> None:
-        """Forget reports and what was written: the tasks that did it are closed dirty. What was let go stays known."""
+        """Forget reports and what was written, when tasks are closed dirty; records to be left out are remembered."""
         self._reports.clear()
         self._failure = None
         self._left_out.clear()
@@ -239,7 +241,7 @@ class KafkaRecordCollector:
     # Records that were not delivered
 
     def on_failure(self, error: KafkaError, message: Message) -> None:
-        """Take the report of a record that was not delivered, to be settled outside of librdkafka's call."""
+        """Take the report of a record that was not delivered, to be handled outside of librdkafka's call."""
         record = DeadLetterRecord(
             message.topic() or "", message.key(), message.value(), None, partition=message.partition()
         )
@@ -248,7 +250,7 @@ class KafkaRecordCollector:
     def _send_carefully(
         self, topic: str, key: bytes | None, value: bytes | None, stamp: int, headers: Headers, partition: int
     ) -> None:
-        """Send a record whose report, should it be refused, is to have all of it; or leave it out if it was let go."""
+        """Send a record with a callback that knows all of it, or leave it out if the handler said so when it was refused."""
         identity = topic, key, value, partition, stamp
         letters = self._let_go.get(identity)
         if letters is not None:
@@ -269,13 +271,13 @@ class KafkaRecordCollector:
             self._send_again(error, topic, key, value, stamp, headers, partition, report)
 
     def _settle_reports(self) -> bool:
-        """Deal with the records that were not delivered; return whether anything was sent.
+        """Handle the records that were not delivered; return whether anything was sent.
 
-        What it raises it raises until `discard`, because user code may swallow what its `forward` fails with.
+        An error is raised again on every call until `discard`, because user code may swallow exceptions from `forward`.
 
         Raises:
-            ProductionError: one was refused, and the handler does not let it go.
-            TransactionAbortedError: process again what was not committed.
+            ProductionError: a record was refused, and the handler said FAIL.
+            TransactionAbortedError: what was not committed must be processed again.
             TaskMigratedError: the producer is fenced.
         """
         if self._failure is not None:
@@ -312,7 +314,7 @@ class KafkaRecordCollector:
         raise TransactionAbortedError(f"{cause}. The records since the last commit are processed again")
 
     def _be_careful(self, refused: list[_Undelivered]) -> None:
-        """Send each record in a batch of its own, from the abort that follows on."""
+        """Send each record in a batch of its own, starting after the next abort."""
         for topic in {report.record.topic for report in refused if report.code == KafkaError.MSG_SIZE_TOO_LARGE}:
             self._limit_batches(topic)
         self._careful = self._producer.one_by_one = True
@@ -332,24 +334,24 @@ class KafkaRecordCollector:
             topics = ", ".join(sorted({topic for topic, *_ in self._let_go}))
             raise ProductionError(
                 f"Refused records for {topics} cannot be left out: whenever the records since the last commit are processed "
-                "again, the output is another. Have key, value and timestamp follow from the input alone, or send only "
-                "records that the topic takes"
+                "again, the output differs. Derive key, value and timestamp from the input alone, or send only records that the "
+                "topic accepts"
             )
 
     def _limit_batches(self, topic: str) -> None:
-        """Have batches no larger than a topic allows."""
+        """Make batches no larger than a topic allows."""
         try:
             limit = int(topic_configs(self._admin, [topic], self._request_timeout_s)[topic]["max.message.bytes"])
-        except (StreamsError, KeyError):  # it may not be described: every such batch costs an abort
+        except (StreamsError, KeyError):  # the topic may not be described, so every such batch costs an abort
             return
         self._producer.limit_batches(limit)
 
     def _ask_handler(self, report: _Undelivered) -> tuple[DeadLetterRecord, ...] | None:
-        """Ask about a refused record; return its dead letters if it is let go, None to send it again."""
+        """Ask the handler about a refused record; return its dead letters if it said RESUME, None to send it again."""
         record, failure = report.record, report.failure
         response = HandlerResponse.fail()
         if self._handler is not None:
-            # The input that led to it is not known here: a dead letter is made of the record itself.
+            # The input it came from is unknown here, so a dead letter is made from the record itself.
             context = ErrorContext(
                 *(None, -1, -1, record.timestamp or -1, record.headers, None, TaskId(-1, -1)), record.key, record.value
             )
@@ -363,9 +365,9 @@ class KafkaRecordCollector:
             return None
         if response.action is HandlerAction.RESUME:
             self.dropped_total += 1
-            _log.warning("%s; the production exception handler lets it go", failure)
+            _log.warning("%s; the production exception handler drops it", failure)
             return response.dead_letters
-        if not self._producer.transactional:  # a transaction that is aborted takes no dead letters along
+        if not self._producer.transactional:  # an aborted transaction would discard the dead letters
             self._send_all(response.dead_letters)
         raise failure
 
@@ -428,9 +430,9 @@ class KafkaRecordCollector:
                 self._failure = refusal
                 raise
             return
-        deadline = time.monotonic() + _BLOCK_S
+        deadline = Deadline(_BLOCK_S)
         produce: Callable[..., None] = self._producer.client.produce
-        while time.monotonic() < deadline and not given_up():
+        while not deadline.passed and not given_up():
             self._producer.poll(0.05)
             self._settle_reports()
             try:
@@ -439,14 +441,14 @@ class KafkaRecordCollector:
                 continue
             return
         raise StreamsTimeoutError(
-            f"No room in the producer's buffer for a record to {topic} in {_BLOCK_S:.0f} s: the brokers take records "
-            "more slowly than they are made. Check the brokers, or raise producer.queue.buffering.max.kbytes"
+            f"No room in the producer's buffer for a record to {topic} in {_BLOCK_S:.0f} s: the brokers accept records "
+            "more slowly than they are produced. Check the brokers, or raise producer.queue.buffering.max.kbytes"
         )
 
     def _ask_partition_count(self, topic: str) -> int:
-        deadline = time.monotonic() + _BLOCK_S
+        deadline = Deadline(_BLOCK_S)
         problem = "no answer"
-        while time.monotonic() < deadline and not given_up():
+        while not deadline.passed and not given_up():
             try:
                 metadata = self._admin.list_topics(topic, timeout=5.0).topics.get(topic)
             except KafkaException as error:
@@ -461,8 +463,8 @@ class KafkaRecordCollector:
         )
 
     def _await_report(self) -> None:
-        """Raise what has failed the transaction, if that is a record whose report was not taken yet."""
-        deadline = time.monotonic() + _REPORT_S
-        while not self._reports and time.monotonic() < deadline:
+        """Raise what has failed the transaction, if that is a record whose report has not been taken yet."""
+        deadline = Deadline(_REPORT_S)
+        while not self._reports and not deadline.passed:
             self._producer.poll(0.05)
         self._settle_reports()

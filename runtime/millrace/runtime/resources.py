@@ -1,4 +1,4 @@
-"""What a stream thread works with: what it shares with the client's other threads, and the clients it opens for itself."""
+"""What a stream thread works with: what it shares with the client's other threads, and the clients of its own."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ class ThreadContext:
     directory: StateDirectory
     admin: AdminClient
     new_membership: Callable[[int, TaskOffsetSums, LoopProgress], GroupMembership]
-    """Joins a thread, given its number, to the group."""
+    """Creates the membership of a thread, given its number."""
     on_shutdown_requested: Callable[[], None]
-    """Called, in a thread, when a member has asked for the whole application to stop."""
+    """Called, in a stream thread, when a member has asked for the whole application to stop."""
     cache_max_bytes: Callable[[], int]
-    """Gives a thread's share of `statestore.cache.max.bytes`, at present."""
+    """Returns a thread's present share of `statestore.cache.max.bytes`."""
     on_joined: Callable[[int], None] = lambda _generation: None
-    """Called, in a thread, with the generation of each assignment."""
+    """Called, in a stream thread, with the generation of each assignment."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
     global_stores: Mapping[str, Any] = field(default_factory=dict)
     clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     paused: threading.Event = field(default_factory=threading.Event)
-    """Set while tasks are neither processed nor restored (KIP-834)."""
+    """Set while processing and restoring are paused (KIP-834)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadResources:
-    """What one thread has for itself."""
+    """The clients and the record cache of one thread."""
 
     thread: str
     """Its name."""
@@ -80,8 +80,8 @@ def open_resources(
     Args:
         number: the thread's, from 1.
         context: what it shares with the client's other threads.
-        progress: of the thread's loop, told of waits for a broker.
-        offset_sums: what state is here; called each time the member joins.
+        progress: the thread's; records waits for a broker.
+        offset_sums: returns what state is here; called each time the member joins.
 
     Raises:
         ConfigError: a client does not take its settings.

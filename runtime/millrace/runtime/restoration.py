@@ -1,8 +1,8 @@
-"""Filling one task's stores from their changelogs: where it begins and ends, what is applied, and who is told.
+"""Restoring one task's stores from their changelogs: where restoration begins and ends, what is applied, and who is told.
 
-Restoration begins after the offset that the store has on disk. An offset that the changelog does not have (truncated, or created
-anew) means that the store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the
-beginning. Nothing here reads or waits: records are handed in.
+Restoration begins after the offset that the store has on disk. If the changelog does not have that offset (it was truncated or
+recreated), the store cannot be completed: `TaskCorruptedError`, upon which the state is wiped and restored from the beginning.
+Nothing here reads or waits: records are handed in.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 
 
 class RestoreListener(Protocol):
-    """Told how restoration goes (Kafka Streams' StateRestoreListener); called from the updater's thread."""
+    """Told of the progress of restoration (Kafka Streams' StateRestoreListener); called in the updater's thread."""
 
     def on_restore_start(self, partition: TopicPartition, store: str, start_offset: int, end_offset: int) -> None:
-        """Restoration of a store begins at an offset and will end before another."""
+        """Restoration of a store begins at `start_offset` and will end before `end_offset`."""
 
     def on_batch_restored(self, partition: TopicPartition, store: str, batch_end_offset: int, restored: int) -> None:
         """A batch of records was applied; its last offset is `batch_end_offset`."""
@@ -35,7 +35,7 @@ class RestoreListener(Protocol):
         """A store is complete."""
 
     def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """Restoration stopped before the end, because the task went elsewhere or failed."""
+        """Restoration stopped before the end, because the task moved away or failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class FailedTask:
 
 @dataclass(slots=True)
 class ChangelogRestoration:
-    """One changelog partition on its way to its end."""
+    """One changelog partition that is being restored."""
 
     task: StreamTask
     partition: TopicPartition
@@ -58,11 +58,11 @@ class ChangelogRestoration:
     listener: RestoreListener | None = None
     restored: int = 0
     uncommitted: bool = False
-    """Whether something was applied that is not on disk yet."""
+    """Whether something was applied that is not yet on disk."""
 
     @property
     def remaining(self) -> int:
-        """How many offsets are left; some of them may be of no record."""
+        """How many offsets are left; some of them may have no record."""
         return max(0, self.end_offset - self.next_offset)
 
     def skip_to(self, offset: int) -> None:
@@ -70,7 +70,7 @@ class ChangelogRestoration:
         self.next_offset = max(self.next_offset, offset)
 
     def apply(self, records: Sequence[ChangelogRecord], uncommitted_max_bytes: int) -> None:
-        """Put records into the store, and on disk once it holds more than some bytes in memory."""
+        """Put records into the store, and commit it once it holds more than `uncommitted_max_bytes` in memory."""
         self.store.restore(records)
         self.restored += len(records)
         self.uncommitted = True
@@ -80,29 +80,29 @@ class ChangelogRestoration:
             self.listener.on_batch_restored(self.partition, self.store.name, records[-1].offset, len(records))
 
     def commit(self) -> None:
-        """Put on disk what was applied, with the offset reached: a restart goes on from there."""
+        """Write what was applied to disk, with the offset reached, from which a restart continues."""
         self.store.commit({self.partition: self.next_offset - 1})
         self.uncommitted = False
 
     def finish(self) -> None:
-        """Put the complete store on disk."""
+        """Write the complete store to disk."""
         self.commit()
         _log.info("Restored store %s of task %s: %d records", self.store.name, self.task.task_id, self.restored)
         if self.listener is not None:
             self.listener.on_restore_end(self.partition, self.store.name, self.restored)
 
     def suspend(self) -> None:
-        """Tell the listener that the rest is not restored here."""
+        """Tell the listener that the rest will not be restored here."""
         if self.listener is not None:
             try:
                 self.listener.on_restore_suspended(self.partition, self.store.name, self.restored)
-            except BaseException:  # the task is leaving already, perhaps because the listener failed before
+            except BaseException:  # the task is already leaving, perhaps because the listener has failed before
                 _log.exception("The restore listener failed")
 
 
 @dataclass(slots=True)
 class TaskRestoration:
-    """A task and what is left of its changelogs."""
+    """A task and its changelogs that are being restored."""
 
     task: StreamTask
     changelogs: dict[TopicPartition, ChangelogRestoration] = field(default_factory=dict)
@@ -115,13 +115,13 @@ def begin_changelog(
     end: int,
     listener: RestoreListener | None,
 ) -> ChangelogRestoration | None:
-    """Return what is to be restored of one of a task's stores; None if it is complete.
+    """Begin to restore one of a task's stores; return None if it is complete.
 
     Args:
-        task: Its stores are open.
-        partition: Of one of its changelogs.
-        offsets: Those that the changelog has.
-        end: Where to stop; the end of `offsets`, or before it.
+        task: The task, whose stores are open.
+        partition: The partition of one of its changelogs.
+        offsets: The offsets that the changelog has.
+        end: Where to stop: the end of `offsets`, or before it.
         listener: Told of the beginning, and of the end at once if there is nothing to do.
 
     Raises:
@@ -139,7 +139,7 @@ def begin_changelog(
     if listener is not None:
         listener.on_restore_start(partition, store.name, start, end)
     if start >= end:
-        if listener is not None:  # Java tells of complete stores too
+        if listener is not None:  # as Java does for complete stores, too
             listener.on_restore_end(partition, store.name, 0)
         return None
     _log.info(

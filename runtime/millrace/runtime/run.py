@@ -1,8 +1,8 @@
-"""One instance of an application as a process: runs until it is told to stop, or fails.
+"""Running one instance of an application as a process, until it is told to stop or fails.
 
-SIGTERM and SIGINT close gracefully (commit, close tasks; static members keep their place in the group); a second signal does
-not wait. The exit code is 0 after a requested end, 1 after a failure of the running application, 2 when it could not start.
-An error that Millrace noticed is one clear line and its cause, not a stack trace; that of user code has its trace.
+SIGTERM and SIGINT close it gracefully (commit, close tasks; static members keep their place in the group); a second signal ends
+the process at once. The exit code is 0 after a requested stop, 1 if the running application failed, 2 if it could not start.
+Millrace's own errors are reported as one clear line with the cause, errors of user code with a stack trace.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def run(
     on_started: Callable[[KafkaStreams], None] | None = None,
     report: Callable[[StreamsError], int] | None = None,
 ) -> int:
-    """Run an instance in this process until a signal or its end; return the exit code. Call it in the main thread.
+    """Run an instance in this process until a signal arrives or it ends; return the exit code. Call it in the main thread.
 
     Args:
         topology: what to run.
@@ -51,9 +51,9 @@ def run(
         instrumentation: traces the threads.
         metrics_page: as for `KafkaStreams`.
         leave_group: as for `KafkaStreams.close`.
-        close_timeout_s: how long a graceful end may take; None = as long as it takes.
-        on_started: called when the threads have been started, for probes and status.
-        report: shows an error of Millrace's own and returns the exit code, in place of the log.
+        close_timeout_s: how long a graceful stop may take; None = as long as it takes.
+        on_started: called when the threads have been started.
+        report: shows one of Millrace's own errors and returns the exit code, instead of logging it.
     """
     stop = threading.Event()
     previous = {number: signal.signal(number, _stopper(stop)) for number in _SIGNALS}
@@ -81,7 +81,7 @@ def run(
 
 
 def _start(streams: KafkaStreams, stop: threading.Event, *, leave_group: bool | None) -> None:
-    """Start an instance, or return as soon as it is told to stop: filling global stores may take long."""
+    """Start an instance, or return as soon as it is told to stop, as filling global stores may take long."""
     over = threading.Event()
 
     def close_if_told() -> None:
@@ -110,7 +110,7 @@ def _reported(error: Exception, report: Callable[[StreamsError], int] | None, wh
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error and what caused it in one line.
+    """Return an error and its cause in one line.
 
     >>> try:
     ...     raise StreamsError("cannot commit") from OSError("disk full")

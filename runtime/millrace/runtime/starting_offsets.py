@@ -1,7 +1,7 @@
-"""Where a task begins to read a partition: the committed offset, else what the source's reset policy says (KIP-1106).
+"""Where a task starts reading a partition: at the committed offset, or else where the source's reset policy says (KIP-1106).
 
-Policies are always resolved to numbers, so that the consumer never resets by itself. Repartition topics begin at the earliest
-record whatever the default is: a record that was written to one must be processed.
+Policies are always resolved to offsets, so the consumer never resets by itself. Repartition topics start at the earliest record
+whatever the default is, because a record that was written to one must be processed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ISO_DURATION = re.compile(
 
 
 def parse_duration_ms(text: str) -> int:
-    """Read a duration: milliseconds, or ISO 8601 as Kafka's `auto.offset.reset=by_duration:PT1H` has it.
+    """Parse a duration: milliseconds, or ISO 8601 as in Kafka's `auto.offset.reset=by_duration:PT1H`.
 
     >>> parse_duration_ms("P1DT2H")
     93600000
@@ -50,10 +50,10 @@ class StartingOffsets:
     """The reset policies of one topology.
 
     Args:
-        topology: whose sources may have policies of their own.
+        topology: the topology, whose sources may have policies of their own.
         admin: asked for offsets.
         default_policy: the consumer's `auto.offset.reset`.
-        timeout_s: how long to go on asking.
+        timeout_s: how long to keep asking.
     """
 
     def __init__(self, topology: BuiltTopology, admin: AdminClient, default_policy: str, timeout_s: float) -> None:
@@ -78,7 +78,7 @@ class StartingOffsets:
         return next((policy for pattern, policy in self._by_pattern if pattern.fullmatch(topic)), self._default)
 
     def resolve(self, partitions: Collection[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
-        """Return where to begin partitions that have no committed offset.
+        """Return where to start reading partitions that have no committed offset.
 
         Raises:
             StreamsError: a policy is `none`.
@@ -95,7 +95,7 @@ class StartingOffsets:
     def reset(
         self, policy: str, partitions: Collection[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Return where a policy begins partitions.
+        """Return where to start reading partitions under a policy.
 
         Raises:
             StreamsError: the policy is `none`.

@@ -1,14 +1,14 @@
 """The directory that holds an application's state on this machine (formats §9), and who may use it.
 
 One process at a time owns `<state.dir>/<application.id>`: it holds a lock on `.lock` for as long as it runs, with the same
-kind of file lock that Java takes, so the two keep each other out too. Within the process a map says which thread owns which
+kind of file lock that Java takes, so the two also exclude each other. Within the process a map says which thread owns which
 task directory. A directory that nobody owns is kept for `state.cleanup.delay.ms`, because the task may come back.
 
-How old a task's state is tells the time of its directory. Stores write below it, which leaves that alone; so it is set when a
-task comes or goes, and once in a while as long as it stays, for what a crash leaves behind (`touch_owned`).
+The age of a task's state is that of its directory's modification time. Stores write in subdirectories, which does not change
+it; so it is set when a task comes or goes, and now and then while the task stays, in case of a crash (`touch_owned`).
 
-Every failure of the file system becomes a `StateDirectoryError` that says what to do, since it is always a matter of the
-machine (permissions, a full or read-only volume), never of the program.
+Every failure of the file system becomes a `StateDirectoryError` that says what to do, since the cause is always the machine
+(permissions, a full or read-only volume), never the program.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 _held: set[Path] = set()
 _held_guard = threading.Lock()
-"""A POSIX lock does not keep its own process out, so two instances in one process meet here."""
+"""A POSIX lock does not exclude its own process, so two instances in one process exclude each other here."""
 
 
 def explain(error: OSError, path: Path, doing: str) -> StateDirectoryError:
@@ -55,7 +55,7 @@ def explain(error: OSError, path: Path, doing: str) -> StateDirectoryError:
 
     Args:
         error: What the operating system reported.
-        path: Where.
+        path: The file or directory.
         doing: What was being done, for example "create the state directory".
     """
     advice = {
@@ -75,7 +75,7 @@ class StateDirectory:
     """The state directory of one application instance.
 
     Args:
-        config: gives `state.dir`, the application id and the clean-up settings.
+        config: has `state.dir`, the application id and the clean-up settings.
         persistent: whether the topology keeps anything on disk. If not, nothing is created or locked, and the process
             id is new each time, so that stateless instances may share a machine.
 
@@ -97,7 +97,7 @@ class StateDirectory:
 
     @property
     def process_id(self) -> uuid.UUID:
-        """The id of this instance, kept in the directory so that it survives restarts; known once locked."""
+        """The id of this instance, stored in the directory so that it survives restarts; known once locked."""
         if self._process_id is None:
             raise StateDirectoryError(f"{self.path} is not locked yet: call lock() before asking for the process id")
         return self._process_id
@@ -140,7 +140,7 @@ class StateDirectory:
             raise
 
     def unlock(self) -> None:
-        """Let other processes have the directory; does nothing when it is not held."""
+        """Release the lock; does nothing if it is not held."""
         with _held_guard:
             if self._lock_fd is not None:
                 os.close(self._lock_fd)
@@ -148,11 +148,11 @@ class StateDirectory:
                 _held.discard(self.path)
 
     def task_path(self, task_id: TaskId) -> Path:
-        """Return a task's directory, which need not exist."""
+        """Return a task's directory, which may not exist."""
         return self.path / str(task_id)
 
     def own_task(self, task_id: TaskId, owner: str) -> Path | None:
-        """Take a task's directory for a thread and create it if need be.
+        """Take a task's directory for a thread, and create it if necessary.
 
         Returns:
             The directory, or None while another thread of this process still owns it.
@@ -174,7 +174,7 @@ class StateDirectory:
             return path
 
     def disown_task(self, task_id: TaskId, owner: str) -> None:
-        """Give a task's directory back; does nothing when the thread does not own it."""
+        """Give a task's directory back; does nothing if the thread does not own it."""
         with self._guard:
             if self._owners.get(task_id) == owner:
                 del self._owners[task_id]
@@ -182,7 +182,7 @@ class StateDirectory:
                     os.utime(self.task_path(task_id))
 
     def touch_owned(self) -> None:
-        """Note that the tasks with an owner are in use: their state is of now, whatever becomes of the process."""
+        """Mark the directories of owned tasks as in use now, so that their age is right even if the process crashes."""
         for task_id in list(self._owners):
             with contextlib.suppress(OSError):  # it was wiped, or keeps nothing on disk
                 os.utime(self.task_path(task_id))
@@ -194,7 +194,7 @@ class StateDirectory:
         return _TOUCH_EVERY_S if age_ms < 0 else min(_TOUCH_EVERY_S, age_ms / 4000)
 
     def disown_all(self, owner: str) -> None:
-        """Give back every task directory that a thread owns, because the thread has ended."""
+        """Give back every task directory that a thread owns, when the thread has ended."""
         for task_id in [task for task, name in list(self._owners.items()) if name == owner]:
             self.disown_task(task_id, owner)
 
@@ -207,7 +207,7 @@ class StateDirectory:
         )
 
     def unowned_tasks_on_disk(self, owner: str) -> list[TaskId]:
-        """Return the tasks with state here that no other thread than `owner` has."""
+        """Return the tasks with state here that no thread other than `owner` owns."""
         return [task_id for task_id in self.tasks_on_disk() if self._owners.get(task_id, owner) == owner]
 
     def wipe_task(self, task_id: TaskId) -> None:
@@ -226,7 +226,7 @@ class StateDirectory:
             raise explain(error, path, "delete the state in") from error
 
     def clean_idle(self, now_s: float | None = None) -> list[TaskId]:
-        """Delete the directories of tasks that nobody owns and nobody touched for `state.cleanup.delay.ms`.
+        """Delete the directories of tasks that nobody owns and that have not been used for `state.cleanup.delay.ms`.
 
         Args:
             now_s: The time, in seconds since the epoch; the clock's when not given.
@@ -251,10 +251,10 @@ class StateDirectory:
         return removed
 
     def delete_all(self) -> None:
-        """Delete everything but the lock: all state and the process id.
+        """Delete everything except the lock: all state and the process id.
 
         Raises:
-            StateDirectoryError: tasks still run, or a file cannot be deleted.
+            StateDirectoryError: tasks are still open, or a file cannot be deleted.
         """
         if self._owners:
             tasks = ", ".join(map(str, sorted(self._owners)))

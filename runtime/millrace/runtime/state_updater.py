@@ -1,8 +1,8 @@
-"""The thread that restores the stores of a stream thread's tasks from their changelogs, while its running tasks go on.
+"""The thread that restores the stores of a stream thread's tasks from their changelogs, while its running tasks continue.
 
-A task belongs to the updater from `add` until it comes out of `drain_restored` or `drain_failed`, or until the future of
-`remove` is done; in between nobody else may touch it. Progress is put on disk every `commit.interval.ms` (at least 5 s), so a
-crash resumes. How changelogs are read is `changelog_reader`.
+A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
+done; in between nobody else may touch it. Progress is written to disk every `commit.interval.ms`, but no more often than
+every 5 s, and restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class StateUpdater:
     """The restoration thread of one stream thread.
 
     Args:
-        name: of the thread.
+        name: the name of the thread.
         open_consumer: opens the restore consumer; called in the updater's thread.
         admin: used for the changelogs' first and last offsets.
         config: the application's.
-        listener: told how restoration goes.
-        paused: set while nothing is to be restored.
+        listener: told of the progress of restoration.
+        paused: set while restoration is paused.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StateUpdater:
         self._removals: deque[tuple[TaskId, Future[StreamTask | None]]] = deque()
         self._stopping = False
         self._ended = False
-        """Whether the thread looks at no action any more."""
+        """Whether the thread has stopped taking actions."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -79,18 +79,18 @@ class StateUpdater:
         """Hand a task over to be restored.
 
         Args:
-            task: its stores are open.
-            limits: where to stop instead of the end, for changelogs that are source topics.
+            task: the task, whose stores are open.
+            limits: where to stop before the end, for changelogs that are source topics.
         """
         with self._condition:
-            if self._stopping:  # nobody would ever look at it
+            if self._stopping:  # nobody would ever restore it
                 self._reader.failed.append(FailedTask(task, StreamsError("The state updater has stopped")))
                 return
             self._added.append((task, limits))
             self._condition.notify_all()
 
     def remove(self, task_id: TaskId) -> Future[StreamTask | None]:
-        """Take a task back; the future gives it once it is no longer touched, or None if the updater has it not."""
+        """Take a task back; the future returns it once it is no longer in use, or None if the updater does not have it."""
         future: Future[StreamTask | None] = Future()
         with self._condition:
             self._removals.append((task_id, future))
@@ -110,7 +110,7 @@ class StateUpdater:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in its thread."""
+        """Whether the caller runs in the updater's thread."""
         return self._thread is threading.current_thread()
 
     @property
@@ -119,7 +119,7 @@ class StateUpdater:
         return self._reader.restored_total
 
     def remaining(self) -> dict[TopicPartition, int]:
-        """Return how many offsets are left per changelog partition; approximate while the thread runs."""
+        """Return how many offsets are left per changelog partition; approximate while the thread is running."""
         return {changelog.partition: changelog.remaining for changelog in self._reader.changelogs}
 
     def progress(self) -> dict[TopicPartition, tuple[int, int]]:
@@ -141,7 +141,7 @@ class StateUpdater:
                 with self._condition:
                     if not (self._added or self._removals or self._stopping):
                         self._condition.wait(wait_s)
-        except BaseException as error:  # what is no single task's failure: that of the consumer, or of Millrace
+        except BaseException as error:  # not a single task's failure, but one of the consumer or of Millrace
             _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
             reader.fail_all(of_thread(error))
         finally:

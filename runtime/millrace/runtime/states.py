@@ -1,9 +1,9 @@
 """The states of a stream thread and of the whole client, and the moves between them (Kafka Streams' own).
 
-Two states are Millrace's own: DRAINING and DRAINED, when an instance gives its tasks up before its process is ended.
+Two states are Millrace's own: DRAINING and DRAINED, when an instance gives up its tasks before its process ends.
 
 Client: CREATED → REBALANCING ⇄ RUNNING; either → PENDING_SHUTDOWN → NOT_RUNNING when closed, or → PENDING_ERROR → ERROR
-when the last thread has died or a handler said so.
+when a thread has died and is not replaced.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class State(Enum):
     PENDING_ERROR = "PENDING_ERROR"
     ERROR = "ERROR"
     DRAINING = "DRAINING"
-    """It commits, closes its tasks and leaves the group. After Java's own states, whose order gauges show."""
+    """It commits, closes its tasks and leaves the group. This follows Java's own states, as gauges show their order."""
     DRAINED = "DRAINED"
-    """It has left the group for good, and waits to be closed."""
+    """It has left the group for good, and is waiting to be closed."""
 
     @property
     def is_running_or_rebalancing(self) -> bool:
@@ -79,7 +79,7 @@ class UncaughtExceptionResponse(Enum):
 
 
 UncaughtExceptionHandler = Callable[[Exception], UncaughtExceptionResponse]
-"""Called with what a stream thread died of."""
+"""Called with the exception that a stream thread died of."""
 
 _T = ThreadState
 THREAD_TRANSITIONS: Final[Mapping[ThreadState, frozenset[ThreadState]]] = {
@@ -107,11 +107,11 @@ _CLIENT_TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
 
 
 class ClientLifecycle:
-    """The state of one client: moves it, tells the listener, and lets others wait for the end.
+    """The state of one client: changes it, tells the listener, and lets others wait for the end.
 
     Args:
         application_id: named in the log.
-        lock: the client's; held while the state moves, never while the listener runs.
+        lock: the client's; held while the state changes, never while the listener runs.
     """
 
     def __init__(self, application_id: str, lock: threading.RLock) -> None:
@@ -122,15 +122,15 @@ class ClientLifecycle:
         self._ended = threading.Condition(lock)
         self._changes: deque[tuple[State, State]] = deque()
         self._telling = False
-        """Whether a thread is in the state listener: it also tells what changes meanwhile."""
+        """Whether a thread is calling the state listener; it also reports what changes meanwhile."""
 
     def set(self, new: State) -> None:
-        """Change the state and tell the listener, if the state may follow the present one."""
+        """Change the state and tell the listener, if the transition is allowed."""
         self.move(new)
         self.tell()
 
     def move(self, new: State) -> None:
-        """Change the state, if it may follow the present one; whoever holds the lock calls `tell` once it is free."""
+        """Change the state, if the transition is allowed; whoever holds the lock must call `tell` once it is free."""
         with self._lock:
             old = self.state
             if old is new or new not in _CLIENT_TRANSITIONS[old]:
@@ -141,7 +141,7 @@ class ClientLifecycle:
         _log.info("%s: %s → %s", self._application_id, old.value, new.value)
 
     def tell(self) -> None:
-        """Tell the listener of changes, without a lock; if another thread is calling it, that thread does."""
+        """Tell the listener of changes, without a lock; if another thread is calling it, that thread does so."""
         while True:
             with self._lock:
                 if self._telling or not self._changes:

@@ -36,13 +36,13 @@ class TaskStatus:
     id: str
     thread: str
     state: str
-    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while its directory is another thread's."""
+    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while another thread owns its directory."""
     records: int
     stores: tuple[str, ...] = ()
     role: str = "active"
     """active, standby or warmup; always active, as there are no others yet."""
     remaining: int | None = 0
-    """Changelog offsets that are left before it runs; None = not known yet."""
+    """Changelog offsets left to restore before it runs; None = not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,34 +57,34 @@ class ThreadStatus:
     alive: bool = True
     """False before it starts, and once it has ended."""
     joined: bool = False
-    """Whether it was given an assignment once, if only an empty one."""
+    """Whether it has ever been given an assignment, if only an empty one."""
     progress_age_ms: int = 0
-    """Since its loop got on last."""
+    """Since its loop last made progress."""
     waits_for: str | None = None
-    """What it has asked a broker for and has no answer to yet."""
+    """What it is waiting for a broker to answer."""
     commit_age_ms: int | None = None
-    """Since everything it had processed was committed; None = not yet."""
+    """Since everything it had processed was committed; None = never."""
     member_id: str = ""
     instance_id: str | None = None
-    """As a static member; None for a dynamic one."""
+    """The static member's id; None for a dynamic member."""
     member_state: str = "UNJOINED"
     """UNJOINED, JOINING, SYNCING, STABLE or CLOSED."""
     generation: int = -1
-    """The group's generation it is in; -1 for none."""
+    """The group's generation that it is in; -1 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipStatus:
-    """The instance's part in its consumer group."""
+    """The instance's membership in its consumer group."""
 
     protocol: str = ""
     """classic or streams."""
     state: str = "UNJOINED"
-    """STABLE if all its members are; REBALANCING; UNJOINED before, and CLOSED when all have ended or left."""
+    """STABLE if all its members are, else REBALANCING; UNJOINED before it joins, CLOSED once all members have ended or left."""
     generation: int = -1
-    """The latest of its members'; -1 for none."""
+    """The latest generation of its members; -1 for none."""
     rebalances: int = 0
-    """Generations that it was in since it started; the one in which it joined is the first."""
+    """How many generations it has been in since it started, starting with the one in which it joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +92,33 @@ class TaskCounts:
     """How many tasks the instance has."""
 
     active: int = 0
-    """Restoring ones included."""
+    """Including restoring ones."""
     standby: int = 0
     warmup: int = 0
     restoring: int = 0
-    """Active tasks that do not run yet."""
+    """Active tasks that are not running yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreProgress:
-    """How the restoration of state goes."""
+    """The progress of the restoration of state."""
 
     remaining_records: int | None = 0
-    """Changelog offsets that tasks wait for before they run; None = not known of all of them yet."""
+    """Changelog offsets that tasks wait for before they run; None = not yet known for all of them."""
     eta_seconds: float | None = 0.0
-    """At the speed of the last seconds; None = not known."""
+    """At the speed of the last few seconds; None = unknown."""
     restored_records: int = 0
-    """Changelog records read into task stores since the start; 0 when everything was on disk."""
+    """Changelog records read into task stores since the start; 0 if everything was on disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputLag:
-    """Records on the brokers that are not processed yet."""
+    """Records on the brokers that have not been processed yet."""
 
     total: int | None = None
-    """None = not known yet."""
+    """None = not yet known."""
     partitions: dict[str, int] = field(default_factory=dict)
-    """Input partition (`topic-partition`) → records, as far as known."""
+    """Input partition (`topic-partition`) → records, where known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ class ProcessingStatus:
     """Since the start."""
     commits: int = 0
     records_per_second: float | None = None
-    """Over the last minute; None = not known yet."""
+    """Over the last minute; None = not yet known."""
     busy_ratio: float | None = None
-    """Which part of the last minute the threads did not wait for records, 0 to 1; None = not known yet."""
+    """The fraction of the last minute in which the threads did not wait for records, 0 to 1; None = not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ class DiskUsage:
     """Disk usage."""
 
     used_percent: float | None = None
-    """Of the state directory's file system, as `df` counts; None = not known yet."""
+    """Of the state directory's file system, as `df` counts; None = not yet known."""
     bytes: int | None = None
-    """What this application's state takes; None = not known yet."""
+    """How much space this application's state takes; None = not yet known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,14 +162,14 @@ class StreamsStatus:
     processing: ProcessingStatus = ProcessingStatus()
     storage: DiskUsage = DiskUsage()
     credentials_stale: bool = False
-    """Whether files of credentials have changed in a way that takes a restart to use."""
+    """Whether files with credentials have changed in a way that requires a restart."""
     error: str | None = None
     version: str = ""
     """Of Millrace."""
     topology_hash: str = ""
     """That of `millrace plan`."""
     pod_uid: str = ""
-    """The uid of the Kubernetes pod (the variable `POD_UID`): an address may be another pod's by now."""
+    """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able data, names in snake_case."""
@@ -177,7 +177,7 @@ class StreamsStatus:
 
 
 def write_status(status: StreamsStatus, path: Path) -> None:
-    """Replace a status file in one step, so that a reader never sees half of it."""
+    """Replace a status file atomically, so that a reader never sees half of it."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.write_text(json.dumps(status.to_dict()))
     temporary.replace(path)
@@ -185,7 +185,7 @@ def write_status(status: StreamsStatus, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class InstanceInfo:
-    """What does not change while an instance lives."""
+    """What does not change during the life of an instance."""
 
     application_id: str
     process_id: str = ""
@@ -202,15 +202,15 @@ def take_status(
     error: BaseException | None = None,
     credentials_stale: bool = False,
 ) -> StreamsStatus:
-    """Look at an instance's threads.
+    """Collect the status of an instance.
 
     Args:
-        instance: which.
+        instance: which one.
         state: its state.
         threads: its stream threads.
         activity: its totals and rates.
-        error: what ended it, if something did.
-        credentials_stale: whether it takes a restart to use changed credentials.
+        error: what ended it, if it failed.
+        credentials_stale: whether a restart is required to use changed credentials.
     """
     thread_status: list[ThreadStatus] = []
     tasks: list[TaskStatus] = []
@@ -283,7 +283,7 @@ def _thread_status(
 def _group_state(threads: Collection[ThreadStatus]) -> str:
     states = {thread.member_state for thread in threads}
     if len(states) > 1:
-        states.discard(MemberState.CLOSED.name)  # of threads that have ended
+        states.discard(MemberState.CLOSED.name)  # the state of threads that have ended
     if len(states) == 1 and not states & {MemberState.JOINING.name, MemberState.SYNCING.name}:
         return states.pop()
     return "REBALANCING" if states else MemberState.UNJOINED.name
@@ -326,7 +326,7 @@ def _lag(manager: TaskManager, resources: ThreadResources) -> dict[str, int]:
 def _buffered(manager: TaskManager, partition: TopicPartition) -> int:
     try:
         return manager.buffered(partition)
-    except (StreamsError, LookupError):  # its task was closed just now
+    except (StreamsError, LookupError):  # its task has just been closed
         return 0
 
 

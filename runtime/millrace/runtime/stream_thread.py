@@ -1,22 +1,22 @@
 """A stream thread: polls, processes, punctuates and commits for its tasks, in one loop.
 
-A round is: group events → restored tasks → poll → process → punctuate → commit if due. Nothing in it spins: with nothing to
-process it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
+A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
+it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
 
-*How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams
-adapts a record count for the same end), and a round processes for at most 100 ms before it polls again, so that slow user
-code delays heartbeats, commits and other tasks by one turn only.
+*How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams adapts
+a record count for the same purpose), and a round processes for at most 100 ms before it polls again, so that slow user code
+delays heartbeats, commits and other tasks by one turn only.
 
-*What bounds the memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A
-task that waits for one of its partitions has nothing to process, so the thread goes on polling, and the other partitions of
-that task grow: the queue is one for all partitions, and what the task waits for is behind them. They are paused when they
-are far ahead (`buffered.records.per.partition` and `_AHEAD_BYTES`) and resumed at half of that. It has to be a lot, because a
-pause throws away what the client has fetched, a mebibyte at a time.
+*What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
+that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
+partitions grow: all partitions share one queue, and what the task waits for is behind them. Partitions that are far ahead
+(`buffered.records.per.partition` and `_AHEAD_BYTES`) are paused, and resumed at half of that. The limit has to be high, because a
+pause discards what the client has fetched, a mebibyte at a time.
 
-*What goes wrong* is sorted by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction
-aborted → begin again from the last commit; everything else ends the thread, and the uncaught exception handler decides.
+*Failures* are handled by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction aborted →
+start again from the last commit; anything else ends the thread, and the uncaught exception handler decides.
 
-*Closing* commits, and so waits for brokers, for a limited time in all: after that tasks are closed dirty, which loses nothing.
+*Closing* commits, and so waits for brokers, for a limited time in all; after that tasks are closed dirty, which loses nothing.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _MAX_TURN_RECORDS: Final = 1_000
 _RESTORING_POLL_S: Final = 0.02
 _REFRESH_ENDS_S: Final = 1.0
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
-"""What the tasks of a thread that wait may hold together, in partitions with more than `buffered.records.per.partition`."""
+"""How much a thread's waiting tasks may hold in all, in partitions with more than `buffered.records.per.partition` records."""
 _RECORD_OVERHEAD_BYTES: Final = 256
 CLOSE_WAIT_S: Final = 20.0
-"""How long a thread that ends waits for brokers in all, unless it is told otherwise."""
+"""How long a thread that is ending waits for brokers in all, by default."""
 
 
 class StreamThread:
@@ -69,7 +69,7 @@ class StreamThread:
         number: counted from 1; part of its name and of its transactional id.
         context: what it shares with the client's other threads.
         on_state: called with (thread, new state, old state), in this thread.
-        on_death: called with (thread, exception) when the loop has failed; in this thread, before anything is closed.
+        on_death: called with (thread, exception) when the loop has failed, in this thread and before anything is closed.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class StreamThread:
         self.state = ThreadState.CREATED
         self.error: Exception | None = None
         self.leave_group: bool | None = None
-        """Whether to leave the group on shutdown; None = dynamic members do, static ones stay."""
+        """Whether to leave the group on shutdown; None = dynamic members leave, static ones stay."""
         self.rounds_total = 0
         self.progress = LoopProgress()
         self.joined = False
-        """Whether it was given an assignment once, if only an empty one."""
+        """Whether it has ever been given an assignment, if only an empty one."""
         self._context = context
         self._on_state = on_state
         self._on_death = on_death
@@ -112,8 +112,9 @@ class StreamThread:
         """Ask the thread to commit, close its tasks and end; returns at once.
 
         Args:
-            leave_group: whether to leave the group; None = as asked before, or else dynamic members do and static ones stay.
-            broker_wait_s: how long it may wait for brokers in all, before it gives up what is not committed.
+            leave_group: whether to leave the group; None = as asked before, by default dynamic members leave and static ones
+                stay.
+            broker_wait_s: how long it may wait for brokers in all before it gives up what is not committed.
         """
         if leave_group is not None:
             self.leave_group = leave_group
@@ -127,7 +128,7 @@ class StreamThread:
             cache.max_bytes = max_bytes
 
     def request_shutdown_of_all(self) -> None:
-        """Tell all members of the application to stop; to be called in this thread, when its loop has ended."""
+        """Tell all members of the application to stop; call it in this thread, after its loop has ended."""
         if self._loop is not None:
             try:
                 self._loop.resources.member.request_shutdown_of_all()
@@ -142,7 +143,7 @@ class StreamThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs in it, or in its state updater, for which it waits when it ends."""
+        """Whether the caller runs in this thread, or in its state updater, which it waits for when it ends."""
         updater = None if self._loop is None else self._loop.resources.updater
         return self._thread is threading.current_thread() or (updater is not None and updater.is_current)
 
@@ -153,12 +154,12 @@ class StreamThread:
 
     @property
     def tasks(self) -> TaskManager | None:
-        """The thread's tasks, None before it has started. To look at, not to use: it belongs to the thread."""
+        """The thread's tasks, for inspection only, as they belong to the thread; None before it has started."""
         return None if self._loop is None else self._loop.tasks
 
     @property
     def resources(self) -> ThreadResources | None:
-        """The thread's clients, None before it has started. To look at."""
+        """The thread's clients, for inspection only; None before it has started."""
         return None if self._loop is None else self._loop.resources
 
     @property
@@ -182,7 +183,7 @@ class StreamThread:
             self._loop.run()
         except (
             BaseException
-        ) as raised:  # whatever it is, the uncaught exception handler decides, and everything is closed
+        ) as raised:  # whatever it is: the uncaught exception handler decides, and everything is closed
             clean = False
             error = of_thread(raised)
             if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
@@ -199,7 +200,7 @@ class StreamThread:
             self.set_state(ThreadState.DEAD)
 
     def set_state(self, new: ThreadState) -> None:
-        """Move to another state, if that may follow the present one; for the thread itself."""
+        """Move to another state if the transition is allowed; for the thread itself."""
         with self._state_lock:
             old = self.state
             if old is new and new is not ThreadState.PARTITIONS_ASSIGNED:
@@ -323,7 +324,7 @@ class ThreadLoop:
             self._thread.set_state(ThreadState.RUNNING)
 
     def _rest(self) -> None:
-        """Let a moment of the pause pass. Nothing is polled, so what is in the consumer's queue stays there."""
+        """Wait for a moment of the pause. Nothing is polled, so what is in the consumer's queue stays there."""
         self._settle_state()
         self._busy = False
         began = time.monotonic()
@@ -335,7 +336,7 @@ class ThreadLoop:
         resources, tasks = self.resources, self.tasks
         consumer = resources.consumer
         now_ms = self._context.clock()
-        # What waits for another partition does not count: that partition comes only by polling.
+        # Records that wait for another partition do not count: only polling brings that partition.
         to_process = sum(task.buffered() for task in tasks.running.values() if task.ready(now_ms))
         if self._busy and to_process >= self._max_poll_records:
             return
@@ -365,7 +366,7 @@ class ThreadLoop:
     def _hold_back(
         self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]]
     ) -> None:
-        """Pause the partitions that are far ahead of what their task waits for."""
+        """Pause partitions that are far ahead of the one their task waits for."""
         now_ms = self._context.clock()
         waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
         for task in waiting:
@@ -435,8 +436,8 @@ class ThreadLoop:
         """Return when it is time for the next commit (monotonic seconds)."""
         if not self.resources.member.rebalancing:
             return self._last_commit + self._commit_every_s
-        # The group may be between generations for as long as a dead member's session lasts, and nothing has been taken from this
-        # one yet. Rarely, though: a commit that meets the very moment of the next generation is refused.
+        # The group may be between generations for as long as a dead member's session lasts, while this member still has all its
+        # tasks. Commit rarely, though: a commit at the very moment of the next generation is refused.
         return self._last_commit + max(self._commit_every_s, self._commit_rebalancing_every_s)
 
     def _commit(self) -> None:
@@ -454,11 +455,11 @@ class ThreadLoop:
             clean: whether to commit first.
         """
         resources, tasks = self.resources, self.tasks
-        if math.isinf(self._progress.gives_up_s):  # it ends by itself
+        if math.isinf(self._progress.gives_up_s):  # nobody asked it to end
             self._progress.give_up_in(CLOSE_WAIT_S)
         try:
             tasks.close(clean=clean)
-        except Exception as error:  # the thread ends in any case; what is not committed is done again by its successor
+        except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
             _log.warning(
                 "%s could not commit while closing (%s): the records since the last commit are processed again",
                 self._name,
@@ -474,7 +475,7 @@ class ThreadLoop:
         for what, step in steps:
             try:
                 step()
-            except Exception:  # what follows must be closed all the same
+            except Exception:  # the others must still be closed
                 _log.warning("%s could not close its %s", self._name, what, exc_info=True)
         self._context.directory.disown_all(self._name)
 

@@ -1,21 +1,21 @@
-"""The tasks of one stream thread: which it has, and what state they are in.
+"""The tasks of one stream thread: which ones it has, what state they are in, and how they are closed when they are revoked.
 
-The group's events only change the *target*: the tasks that are to be here, with their input partitions. `reconcile`, called every
-round, brings what is here closer to it. So an event is never half done: when a commit fails in the middle, the next round goes
-on from what is really here.
+The group's events only change the *target*: the tasks that this thread should have, with their input partitions. `reconcile`,
+called every round, brings the actual tasks closer to it. So no event is ever half done: when a commit fails in the middle, the
+next round continues from what is really there.
 
-A task moves through three places: *pending* (its directory is still owned by another thread of this process, or its committed
-offsets are not known yet), *restoring* (owned by the state updater, until it gives the task back) and *running*. Input partitions
-are read only while their task runs. Closing is *clean* after a commit, or *dirty*, which loses nothing: what was not committed is
-not on disk, and is processed again by whoever has the task next. A task that is not in the target any more is closed in the same
+A task moves through three stages: *pending* (its directory is still owned by another thread of this process, or its committed
+offsets are not known yet), *restoring* (owned by the state updater until it gives the task back) and *running*. Input partitions
+are read only while their task is running. Closing is *clean* after a commit, or else *dirty*, which loses nothing: what was not
+committed is not on disk, and is processed again by the task's next owner. A task that has left the target is closed in the same
 round, before the group is told that others may have it; if it cannot be committed then, it never will be.
 
-Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends are taken, so
-that state and offsets are of the same point or state is ahead by aborted records only.
+Order matters under EOS: committed offsets are read (waiting for pending transactions) before changelog ends, so that state and
+offsets match, or state is ahead by aborted records only.
 
-Nothing here waits long for a broker except a commit, because the transaction of the tasks that run would time out meanwhile.
+Nothing here waits long for a broker except a commit, because the transaction of the running tasks would time out meanwhile.
 
-How tasks commit is `committer`.
+How tasks commit is described in `committer`.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class TaskManager:
         self.pending: dict[TaskId, frozenset[TopicPartition]] = {}
         self._target: dict[TaskId, frozenset[TopicPartition]] = {}
         self._asked: dict[TaskId, CommittedOffsets] = {}
-        """Pending tasks whose committed offsets were asked for."""
+        """Pending tasks whose committed offsets have been requested."""
         self._restored: set[TaskId] = set()
         """Tasks among `restoring` that the state updater has given back."""
         self._starts: BackgroundQueries[TopicPartition, Mapping[TopicPartition, int]] = BackgroundQueries(
             resources.starting_offsets.resolve, resources.context.config.task_timeout_ms / 1000
         )
-        """Asks where to begin input partitions that have no committed offset."""
+        """Asks where to start reading input partitions that have no committed offset."""
         self._by_partition: dict[TopicPartition, StreamTask] = {}
         self.records_total = 0
 
     @property
     def all_running(self) -> bool:
-        """Whether every task runs that is to be here."""
+        """Whether every task in the target is running."""
         return self.running.keys() == self._target.keys()
 
     @property
     def task_ids(self) -> frozenset[TaskId]:
-        """Every task this thread has, in whatever state."""
+        """Every task this thread has, whatever its state."""
         return frozenset((*self.running, *self.restoring, *self.pending))
 
     @property
@@ -79,7 +79,7 @@ class TaskManager:
     # What the group says
 
     def offset_sums(self) -> dict[TaskId, int]:
-        """Return what state is here for the assignor: of running tasks, and of those that only have a directory."""
+        """Return, for the assignor, what state is here: of running tasks, and of those that only have a directory."""
         directory = self._resources.context.directory
         sums = dict.fromkeys(directory.unowned_tasks_on_disk(self._thread), UNKNOWN_OFFSET_SUM)
         sums.update(dict.fromkeys(self.restoring, UNKNOWN_OFFSET_SUM))
@@ -87,52 +87,52 @@ class TaskManager:
         return sums
 
     def assign(self, wanted: Mapping[TaskId, frozenset[TopicPartition]]) -> None:
-        """Note which tasks are to be here from now on, with their input partitions; `reconcile` does it."""
+        """Set which tasks this thread should have, with their input partitions; `reconcile` opens and closes them."""
         self._target = dict(wanted)
 
     def revoke(self, partitions: Collection[TopicPartition]) -> None:
-        """Note that partitions go to another member: `reconcile`, in the same round, commits and closes their tasks."""
+        """Note that partitions go to another member; `reconcile` commits and closes their tasks in the same round."""
         self._target = {task_id: inputs for task_id, inputs in self._target.items() if inputs.isdisjoint(partitions)}
 
     def lose(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Drop tasks without committing, because others may have them already: those of these partitions, or all.
+        """Drop the tasks of these partitions, or all, without committing, because others may already have them.
 
         Raises:
-            StreamsTimeoutError: the transaction that they took part in cannot be aborted.
+            StreamsTimeoutError: their transaction cannot be aborted.
         """
         if partitions is None:
             self._target = {}
         else:
             self.revoke(partitions)
         lost = self.task_ids - self._target.keys()
-        # If the commit of the last task has failed, it is closed already, and its transaction is open.
+        # If the commit of the last task has failed, the task is already closed and its transaction is still open.
         if lost or not self.running:
             self._abort_and_close(lost)
 
     def _abort_and_close(self, task_ids: Collection[TaskId]) -> None:
-        """Close tasks dirty, and under exactly-once all that run: their records were in the same transaction."""
+        """Close tasks dirty; under exactly-once also all running ones, whose records were in the same transaction."""
         gone = {*task_ids, *(self.running if self._resources.context.config.exactly_once else ())}
         try:
             self._close(gone, dirty=True)
         finally:
-            if not self.running:  # else the failure of another task's record must not be forgotten
+            if not self.running:  # otherwise the failure of another task's record must not be forgotten
                 self._committer.abort()  # after closing, because a processor may still send something in its `close`
 
     def _inputs(self) -> dict[TaskId, frozenset[TopicPartition]]:
-        """Return the input partitions of every task here."""
+        """Return the input partitions of every task of this thread."""
         tasks = {**self.restoring, **self.running}
         return self.pending | {task_id: task.input_partitions for task_id, task in tasks.items()}
 
-    # From what is here to what is to be here
+    # From the tasks that are there to the target
 
     def reconcile(self) -> None:
-        """Bring the tasks here closer to those that the group wants here; call every round, after the group's events.
+        """Bring this thread's tasks closer to the target; call it every round, after the group's events.
 
         Raises:
             TaskMigratedError: the commit of tasks that leave was refused.
             TransactionAbortedError: their transaction failed. They are closed; revive the others.
             StreamsTimeoutError: a task's committed offsets or changelogs could not be read within `task.timeout.ms`.
-            Exception: what a task failed to restore or to start with, unless wiping its state may help.
+            Exception: a task could not be restored or started, and wiping its state would not help.
         """
         here = self._inputs()
         if here == self._target and not (self.pending or self.restoring):
@@ -146,7 +146,7 @@ class TaskManager:
         self._start_restored()
 
     def _close_unwanted(self, gone: Collection[TaskId]) -> None:
-        """Commit, because the output of tasks that leave must not be committed later without their offsets; close them."""
+        """Commit, as the output of tasks that leave must not be committed later without their offsets; then close them."""
         if not gone:
             return
         clean = False
@@ -159,10 +159,10 @@ class TaskManager:
         finally:
             self._close(gone, dirty=not clean)
         if clean:
-            self._committer.abort()  # nothing would end a transaction that a processor has begun in its `close`
+            self._committer.abort()  # nothing else ends a transaction that a processor has begun in its `close`
 
     def _open_pending(self) -> None:
-        """Open the tasks whose directories are free and whose committed offsets are known; hand them to the updater."""
+        """Open the tasks whose directories are free and whose committed offsets are known, and hand them to the updater."""
         directory = self._resources.context.directory
         free = {
             task_id: inputs
@@ -247,7 +247,7 @@ class TaskManager:
                 self._restored.add(task.task_id)
         for failed in updater.drain_failed():
             if self.restoring.get(failed.task.task_id) is failed.task:
-                self._restored.add(failed.task.task_id)  # it is ours again
+                self._restored.add(failed.task.task_id)  # it belongs to this thread again
                 if not isinstance(failed.error, TaskCorruptedError):
                     raise failed.error
                 _log.warning("%s", failed.error)
@@ -266,7 +266,7 @@ class TaskManager:
                 try:
                     self._start(task)
                 except BaseException:
-                    self._close([task_id], dirty=True)  # half started; the others follow in the next round
+                    self._close([task_id], dirty=True)  # it is half started; the others are started in the next round
                     raise
         unasked = [partition for partition in undecided if partition not in self._starts]
         if unasked:
@@ -314,10 +314,10 @@ class TaskManager:
     # The end of tasks
 
     def abort_and_revive(self, wipe: Collection[TaskId] = ()) -> None:
-        """Give up what was processed since the last commit; `reconcile` begins again from there.
+        """Give up what was processed since the last commit; `reconcile` starts again from there.
 
         Args:
-            wipe: tasks whose state is deleted besides, so that it is restored from the beginning.
+            wipe: tasks whose state is also deleted, so that it is restored from the beginning.
         """
         self._abort_and_close(wipe or list(self.running))
         self._wipe(wipe)
@@ -331,20 +331,20 @@ class TaskManager:
                 try:
                     directory.wipe_task(task_id)
                 finally:
-                    directory.disown_task(task_id, self._thread)  # the task may go to another thread now
+                    directory.disown_task(task_id, self._thread)  # the task may now go to another thread
 
     def close(self, *, clean: bool) -> None:
         """Close every task.
 
         Args:
-            clean: commit before; when that fails, tasks are closed dirty and the failure is raised at the end.
+            clean: whether to commit first; if that fails, tasks are closed dirty and the failure is raised at the end.
         """
         failure: Exception | None = None
         if clean:
             try:
                 self.commit()
                 self._commit_clean_metadata(self.task_ids)
-            except Exception as error:  # whatever it is, every store must still be closed
+            except Exception as error:  # whatever it is: every store must still be closed
                 failure = error
                 clean = False
         try:
@@ -352,17 +352,17 @@ class TaskManager:
         except Exception as error:
             failure = failure or error
         try:
-            self._committer.abort()  # after a commit, too: a processor may have sent something in its `close`
-        except StreamsError as error:  # brokers that do not answer; they abort the transaction by themselves, later
+            self._committer.abort()  # even after a commit: a processor may have sent something in its `close`
+        except StreamsError as error:  # the brokers do not answer; they will time the transaction out by themselves
             _log.info("%s could not abort its transaction while closing: %s", self._thread, error)
         if failure is not None:
             raise failure
 
     def _close(self, task_ids: Collection[TaskId], *, dirty: bool) -> None:
-        """Close tasks, all of them whatever one of them fails with, and give their directories free.
+        """Close all of the tasks, even if some fail to close, and release their directories.
 
         Raises:
-            Exception: of a store's or a processor's close, the first.
+            Exception: the first failure of a store's or a processor's `close`.
         """
         failure: Exception | None = None
         task_ids = sorted(task_ids)

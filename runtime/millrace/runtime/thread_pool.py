@@ -1,9 +1,9 @@
-"""The stream threads of one client: which there are, and how they come and go.
+"""The stream threads of one client: starting, adding, removing and replacing them.
 
-A thread is numbered from 1, by which its clients, its static membership and its transactional id are named; a new thread takes
-the lowest number that is free. `statestore.cache.max.bytes` is shared equally among the threads there are.
+Threads are numbered from 1, and the number is part of the names of a thread's clients, static membership and transactional id; a
+new thread takes the lowest free number. `statestore.cache.max.bytes` is divided equally among the threads.
 
-The pool shares the client's lock; readers of `threads` need none, so that nobody who only looks has to wait.
+The pool shares the client's lock; readers of `threads` need none, so that they never have to wait.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class ThreadPool:
     """The threads of one client.
 
     Args:
-        lock: the client's, which is held whenever a thread tells its state.
+        lock: the client's, which is held whenever a thread reports its state.
         cache_max_bytes: what the threads share.
-        new_thread: makes a thread, given its number.
+        new_thread: creates a thread, given its number.
         on_gone: given the counters of a thread that has ended and left the pool.
     """
 
@@ -49,16 +49,16 @@ class ThreadPool:
 
     @property
     def threads(self) -> list[StreamThread]:
-        """The threads, ended ones included until they are replaced or removed."""
+        """The threads, including ended ones until they are replaced or removed."""
         return list(self._threads.copy().values())
 
     @property
     def all_running(self) -> bool:
-        """Whether every thread runs that is to stay."""
+        """Whether every thread that is not being removed is running."""
         return all(thread.state is ThreadState.RUNNING for thread in self.threads if thread not in self._to_remove)
 
     def cache_share(self) -> int:
-        """Return how many bytes of the record cache a thread may use at present."""
+        """Return how many bytes of the record cache each thread may use at present."""
         return self._cache_max_bytes // max(1, len(self._threads))
 
     def start(self, count: int) -> None:
@@ -82,10 +82,10 @@ class ThreadPool:
         return thread
 
     def remove(self, timeout_s: float | None) -> StreamThread | None:
-        """End a thread for good and wait for its end, unless called in a stream thread; None if there is none.
+        """End a thread for good and wait for its end, unless called in a stream thread; None if there is no thread.
 
         Raises:
-            StreamsTimeoutError: it has not ended yet; it will.
+            StreamsTimeoutError: it has not ended in time; it will.
         """
         with self._lock:
             left = [one for one in self.threads if one not in self._to_remove and one.state not in _ENDING]
@@ -101,16 +101,16 @@ class ThreadPool:
         return thread
 
     def replace(self, thread: StreamThread) -> None:
-        """Have a thread of the same number started when this one, which has failed, is dead."""
+        """Start a thread with the same number once this one, which has failed, is dead."""
         with self._lock:
             self._to_replace.add(thread)
 
     def ended(self, thread: StreamThread, *, replace: bool) -> None:
-        """Note that a thread is dead: remove or replace it if that was wanted.
+        """Remove or replace a thread that is dead, if that was asked for.
 
         Args:
-            thread: which.
-            replace: whether the client still runs.
+            thread: which one.
+            replace: whether the client is still running.
         """
         with self._lock:
             if thread in self._to_remove:

@@ -17,37 +17,12 @@ from millrace.errors import SerializationError
 from millrace.records import NO_HEADERS, Change, Headers
 from millrace.serdes.base import Serde
 from millrace.serdes.primitives import reject_bytes, reject_data
+from millrace.serdes.varint import decode_varint, encode_varint
 
 T = TypeVar("T")
 
 _OLD, _NEW, _BOTH = 0, 1, 2
 _WITH_LATEST = 3
-_MAX_VARINT_BYTES = 5
-
-
-def encode_varint(number: int) -> bytes:
-    """Return Kafka's zig-zag varint of a 32-bit number: 0 → `00`, -1 → `01`, 64 → `8001`."""
-    rest = ((number << 1) ^ (number >> 31)) & 0xFFFFFFFF
-    encoded = bytearray()
-    while rest > 0x7F:
-        encoded.append(rest & 0x7F | 0x80)
-        rest >>= 7
-    encoded.append(rest)
-    return bytes(encoded)
-
-
-def decode_varint(data: bytes, position: int = 0) -> tuple[int, int]:
-    """Return the number at a position and the position after it.
-
-    Raises:
-        ValueError: the bytes end within it, or it is longer than five bytes.
-    """
-    result = 0
-    for index, byte in enumerate(data[position : position + _MAX_VARINT_BYTES]):
-        result |= (byte & 0x7F) << (7 * index)
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), position + index + 1
-    raise ValueError(f"no varint at position {position}")
 
 
 class ChangeSerde(Serde[Change[T]], Generic[T]):

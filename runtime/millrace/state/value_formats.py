@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from millrace.errors import ProcessorStateError
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers
+from millrace.serdes.varint import decode_varint, encode_varint
 
 _LONG = Struct(">q")
 pack_long = _LONG.pack
@@ -30,33 +31,6 @@ def unpack_long(data: bytes, offset: int = 0) -> int:
     """Return the big-endian signed 8-byte integer at `offset`."""
     value: int = unpack_long_from(data, offset)[0]
     return value
-
-
-def encode_varint(number: int) -> bytes:
-    """Return a zig-zag varint of 32 bits.
-
-    >>> encode_varint(300).hex(), encode_varint(-1).hex()
-    ('d804', '01')
-    """
-    left = ((number << 1) ^ (number >> 31)) & 0xFFFFFFFF
-    out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
-    return bytes(out)
-
-
-def decode_varint(data: bytes, offset: int = 0) -> tuple[int, int]:
-    """Return the zig-zag varint at `offset` and the offset behind it."""
-    shift = result = 0
-    while True:
-        byte = data[offset]
-        offset += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), offset
-        shift += 7
 
 
 def encode_headers(headers: Headers) -> bytes:

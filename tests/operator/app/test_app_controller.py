@@ -1,13 +1,13 @@
 """Passes over applications, against an API server over HTTP: what a decision comes to, and what failures do."""
 
 import threading
-import time
 from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
 from tests.operator.app.support import PassWorld
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, StreamsTimeoutError
 from millrace.kafka.admin_requests import pause
 from millrace.manifest import StreamsAppStatus
@@ -264,7 +264,7 @@ def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
     """It asks brokers again and again; once another operator may have begun it asks no more. The next action may."""
 
     def delete(desired, action):
-        pause(time.monotonic() + 3600, "delete t", "the brokers still have it")
+        pause(Deadline(3600), "delete t", "the brokers still have it")
         world.kafka.done.append(action)
 
     def outlast(desired, action):

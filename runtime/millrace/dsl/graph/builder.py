@@ -7,7 +7,8 @@ of nodes in a task and the numbers of sub-topologies.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
@@ -20,7 +21,9 @@ from millrace.topology.builder import TopologyBuilder
 class GraphBuilder:
     """The logical graph while operators are being called."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_stream: Callable[..., Any]) -> None:
+        self.new_stream = new_stream
+        """The class `KStream`: a table is turned into a stream, but `KTable` cannot import `KStream`, which imports it."""
         self.root = Root()
         self.names = Names()
         self.topology = TopologyBuilder()

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from millrace.dsl.graph.nodes import GraphNode
+from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.stores import TableStoreSpec
 from millrace.errors import TopologyError
 from millrace.processor.api import TimestampExtractor
-from millrace.processor.node import NodeFactory
 from millrace.serdes.base import Serde
 from millrace.topology.builder import TopologyBuilder
-from millrace.topology.model import DeclaredStore, SourceNode
+from millrace.topology.model import SourceNode
 
 
 class StreamSource(GraphNode):
@@ -70,13 +71,13 @@ class StreamSource(GraphNode):
 class TableStep(GraphNode):
     """A table made from a stream: the processor that keeps the latest value of each key, and its store if anything needs it."""
 
-    factory: NodeFactory
-
-    def __init__(self, name: str, store: DeclaredStore, *, versioned: bool) -> None:
+    def __init__(self, name: str, store: TableStoreSpec) -> None:
         super().__init__(name)
         self.store = store
-        self.materialized = False
-        self._versioned = versioned
+        self.materialized = not store.generated_name
+        self.processor = TableSourceProcessor(
+            store.name, materialized=self.materialized, on_materialize=self.materialize
+        )
 
     def materialize(self) -> None:
         """Keep the table in its store."""
@@ -85,41 +86,32 @@ class TableStep(GraphNode):
     @property
     def output_versioned(self) -> bool | None:
         """Whether the table is kept in a versioned store."""
-        return self.materialized and self._versioned
+        return self.materialized and self.store.versioned
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add the processor, and the store if anything needs it."""
-        topology.add_processor(self.name, self.factory, self.parent_names)
+        topology.add_processor(self.name, self.processor, self.parent_names)
         if self.materialized:
             topology.add_state_store(self.store, (self.name,))
 
 
-class TableSource(GraphNode):
+class TableSource(TableStep):
     """A table read from a topic: a source and the processor that keeps the latest value of each key."""
 
-    factory: NodeFactory
-
-    def __init__(self, name: str, source: SourceNode, store: DeclaredStore, *, versioned: bool) -> None:
-        super().__init__(name)
+    def __init__(self, name: str, source: SourceNode, store: TableStoreSpec) -> None:
+        super().__init__(name, store)
         self.source = source
-        self.store = store
-        self.materialized = False
-        self.versioned = versioned
         self.reuse_source_topic = False
-
-    def materialize(self) -> None:
-        """Keep the table in its store."""
-        self.materialized = True
 
     @property
     def output_versioned(self) -> bool | None:
-        """Whether the table is kept in a versioned store."""
-        return self.versioned
+        """Whether the table would be kept in a versioned store."""
+        return self.store.versioned
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add source and processor, and the store if anything needs it."""
         topology.add_source(self.source)
-        topology.add_processor(self.name, self.factory, (self.source.name,))
+        topology.add_processor(self.name, self.processor, (self.source.name,))
         if self.materialized:
             topology.add_state_store(self.store, (self.name,))
             if self.reuse_source_topic:

@@ -7,6 +7,7 @@ from typing import Any
 
 from millrace.dsl.processors.tables import (
     NOT_PUT,
+    TableProcessor,
     TableStore,
     ValueGetter,
     View,
@@ -14,6 +15,7 @@ from millrace.dsl.processors.tables import (
     mapped_view,
     store_view,
 )
+from millrace.processor.adapter import NodeProcessorContext
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
 
@@ -86,31 +88,13 @@ class TableSourceProcessor:
         return process
 
 
-class TableFilter:
-    """Keeps the entries of a table for which a predicate is true; others are deleted downstream.
+class _ComputedTable:
+    """A table whose values are computed from another table's, and kept in a store if the user named one."""
 
-    Old values are used wherever the parent can send them without a new store, so that an entry which was never there is not
-    deleted again and again.
-    """
-
-    def __init__(
-        self,
-        parent: Any,
-        predicate: Callable[[Any, Any], Any],
-        *,
-        negate: bool,
-        queryable_name: str | None,
-    ) -> None:
+    def __init__(self, parent: TableProcessor, queryable_name: str | None) -> None:
         self._parent = parent
-        self._predicate = predicate
-        self._negate = negate
         self._store_name = queryable_name
-        self._versioned = False
-        self._sends_old_values: bool = parent.send_old_values(force=False)
-
-    def use_versioned_semantics(self) -> None:
-        """Send deletions on even if nothing was there: out-of-order updates need them."""
-        self._versioned = True
+        self._sends_old_values = False
 
     def send_old_values(self, *, force: bool) -> bool:
         """Send old values from the own store, or computed from the parent's."""
@@ -119,12 +103,40 @@ class TableFilter:
         return self._sends_old_values
 
     def view(self) -> View:
-        """Look into the own store, or filter the parent's values."""
-        return (
-            store_view(self._store_name)
-            if self._store_name is not None
-            else mapped_view(self._parent.view(), self._compute)
-        )
+        """Look into the own store, or compute from the parent's values."""
+        if self._store_name is not None:
+            return store_view(self._store_name)
+        return mapped_view(self._parent.view(), self._compute)
+
+    def _compute(self, key: Any, value: Any) -> Any:
+        """Return the value that key and value of the parent give, which may be None."""
+        raise NotImplementedError
+
+
+class TableFilter(_ComputedTable):
+    """Keeps the entries of a table for which a predicate is true; others are deleted downstream.
+
+    Old values are used wherever the parent can send them without a new store, so that an entry which was never there is not
+    deleted again and again.
+    """
+
+    def __init__(
+        self,
+        parent: TableProcessor,
+        predicate: Callable[[Any, Any], Any],
+        *,
+        negate: bool,
+        queryable_name: str | None,
+    ) -> None:
+        super().__init__(parent, queryable_name)
+        self._predicate = predicate
+        self._negate = negate
+        self._versioned = False
+        self._sends_old_values = parent.send_old_values(force=False)
+
+    def use_versioned_semantics(self) -> None:
+        """Send deletions on even if nothing was there: out-of-order updates need them."""
+        self._versioned = True
 
     def _compute(self, key: Any, value: Any) -> Any:
         return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
@@ -173,28 +185,14 @@ class TableFilter:
         return process_stored
 
 
-class TableMapValues:
+class TableMapValues(_ComputedTable):
     """Replaces the values of a table."""
 
-    def __init__(self, parent: Any, mapper: Callable[[Any, Any], Any], *, queryable_name: str | None) -> None:
-        self._parent = parent
+    def __init__(
+        self, parent: TableProcessor, mapper: Callable[[Any, Any], Any], *, queryable_name: str | None
+    ) -> None:
+        super().__init__(parent, queryable_name)
         self._mapper = mapper
-        self._store_name = queryable_name
-        self._sends_old_values = False
-
-    def send_old_values(self, *, force: bool) -> bool:
-        """Send old values from the own store, or computed from the parent's."""
-        if self._store_name is not None or self._parent.send_old_values(force=force):
-            self._sends_old_values = True
-        return self._sends_old_values
-
-    def view(self) -> View:
-        """Look into the own store, or map the parent's values."""
-        return (
-            store_view(self._store_name)
-            if self._store_name is not None
-            else mapped_view(self._parent.view(), self._compute)
-        )
 
     def _compute(self, key: Any, value: Any) -> Any:
         return None if value is None else self._mapper(key, value)
@@ -251,27 +249,16 @@ def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
     return factory
 
 
-class TableTransformValues:
+class TableTransformValues(_ComputedTable):
     """Replaces the values of a table by what a stateful transformer makes of them.
 
     Without a store of its own, its results cannot be told from the parent's values, so looking one up transforms the parent's
     current value again.
     """
 
-    def __init__(self, parent: Any, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:
-        self._parent = parent
+    def __init__(self, parent: TableProcessor, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:
+        super().__init__(parent, queryable_name)
         self._supplier = supplier
-        self._store_name = queryable_name
-        self._sends_old_values = False
-
-    def send_old_values(self, *, force: bool) -> bool:
-        """Send old values from the own store, or by transforming the parent's."""
-        if self._store_name is not None:
-            self._sends_old_values = True
-            return True
-        if self._parent.send_old_values(force=force):
-            self._sends_old_values = True
-        return self._sends_old_values
 
     def view(self) -> View:
         """Look into the own store, or transform the parent's values."""
@@ -334,14 +321,7 @@ class TableTransformValues:
 
 def _started(transformer: Any, node: NodeContext) -> Callable[[Any, Any], Any]:
     """Initialise a transformer with the node's task, and return its function."""
-    node.on_init(lambda: transformer.init(transformer_context(node)))
+    node.on_init(lambda: transformer.init(NodeProcessorContext(node)))
     node.on_close(transformer.close)
     transform: Callable[[Any, Any], Any] = transformer.transform
     return transform
-
-
-def transformer_context(node: NodeContext) -> Any:
-    """Return the processing context of a node, without forwarding."""
-    from millrace.processor.adapter import NodeProcessorContext  # noqa: PLC0415
-
-    return NodeProcessorContext(node)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers, ValueAndTimestamp, Windowed
-from millrace.state.api import DirectAccess
+from millrace.state.api import CachedStateStore, DirectAccess
 
 NOT_PUT = -(2**63)
 """What a versioned store returns for an update that is too old for it; nothing is sent on."""
@@ -124,8 +124,7 @@ def forward_flushed(
         send_old_values: send the value before the update too.
         timestamp_of: key and timestamp of the update → the timestamp to send it with (ms).
     """
-    set_listener = getattr(store, "set_flush_listener", None)
-    if set_listener is None:
+    if not isinstance(store, CachedStateStore):
         return False
     forward = node.forward
 
@@ -134,8 +133,7 @@ def forward_flushed(
         forward(key, change, timestamp_of(key, timestamp), headers)
 
     listener = forward if timestamp_of is None else forward_at_its_time
-    cached: bool = set_listener(listener, send_old_values=send_old_values)
-    return cached
+    return store.set_flush_listener(listener, send_old_values=send_old_values)
 
 
 ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
@@ -170,7 +168,7 @@ def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: boo
     def listen() -> None:
         forward_flushed(node, store, send_old_values=send_old_values)
 
-    cached: bool = getattr(store, "cached", False)
+    cached = isinstance(store, CachedStateStore) and store.cached
     if cached:
         node.on_init(listen)
     return cached

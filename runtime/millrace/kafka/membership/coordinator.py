@@ -1,7 +1,7 @@
-"""Requests to the broker that coordinates the group, and finding that broker.
+"""Finds the broker that coordinates the group, and sends requests to it.
 
-Two connections to it: JoinGroup and SyncGroup are answered only when the whole group has sent theirs, and a broker answers the
-requests of one connection in turn; so heartbeats, commits and offset fetches go over another one.
+There are two connections: JoinGroup and SyncGroup are answered only after the whole group has sent theirs, and a broker answers
+the requests of one connection in order, so heartbeats, commits and offset fetches need another one.
 
 All coroutines run on the member's IO thread.
 """
@@ -17,6 +17,7 @@ import kafka.errors as kafka_errors
 from kafka.protocol.consumer import JoinGroupRequest, SyncGroupRequest
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest, MetadataRequest
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
@@ -25,58 +26,58 @@ log = logging.getLogger("millrace.kafka.membership")
 
 _REBOOTSTRAP_AFTER_S = 20.0
 NOT_HERE = (14, 15, 16)
-"""Error codes COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: ask again, maybe elsewhere."""
+"""Error codes COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR: retry, maybe with another broker."""
 
 
 class Coordinator:
-    """The group's coordinator as one member sees it."""
+    """The group's coordinator, as seen by one member."""
 
     def __init__(self, connection: Connection, settings: MembershipSettings, closed: Callable[[], bool]) -> None:
-        """Describe the coordinator; `find` looks for it."""
+        """Start without knowing the coordinator; `find` looks for it."""
         self._connection = connection
         self._settings = settings
         self._closed = closed
         self._node: int | None = None
-        self._parking_node: str | None = None
+        self._blocking_node: str | None = None
 
     @property
     def known(self) -> bool:
-        """Whether the coordinator was found and has not failed since."""
+        """Whether the coordinator has been found and has not failed since."""
         return self._node is not None
 
     def forget(self, reason: object) -> None:
         """Look for the coordinator again before the next request."""
         if self._node is not None:
             log.info("Group %s looks for its coordinator again: %s", self._settings.group_id, reason)
-        self._node = self._parking_node = None
+        self._node = self._blocking_node = None
 
-    async def send(self, request: Any, timeout_ms: int | None = None, deadline: float | None = None) -> Any:
-        """Send a request to the coordinator, finding it first where needed; returns its answer.
+    async def send(self, request: Any, timeout_ms: int | None = None, deadline: Deadline | None = None) -> Any:
+        """Send a request to the coordinator, after finding it if necessary, and return the answer.
 
         Args:
             request: Any group request.
             timeout_ms: How long the answer may take.
-            deadline: Until when (monotonic seconds) to look for the coordinator; None = until it is found.
+            deadline: How long to look for the coordinator; None = until it is found.
 
         Raises:
-            kafka.errors.KafkaError: It cannot be reached or did not answer; it will be looked for again.
+            kafka.errors.KafkaError: It cannot be reached or did not answer; the next request looks for it again.
         """
         if self._node is None:
             await self.find(deadline)
-        parks = isinstance(request, JoinGroupRequest | SyncGroupRequest)
-        node = self._parking_node if parks else self._node
+        blocks = isinstance(request, JoinGroupRequest | SyncGroupRequest)
+        node = self._blocking_node if blocks else self._node
         if node is None:
             raise kafka_errors.CoordinatorNotAvailableError
         try:
             return await self._connection.send(request, node, timeout_ms)
         except (kafka_errors.KafkaError, KeyError) as error:
-            if node in {self._node, self._parking_node}:
+            if node in {self._node, self._blocking_node}:
                 self.forget(error)
             if isinstance(error, KeyError):
                 raise kafka_errors.NodeNotReadyError(str(error)) from error
             raise
 
-    async def find(self, deadline: float | None = None) -> None:
+    async def find(self, deadline: Deadline | None = None) -> None:
         """Find the coordinator; retries with back-off until it is found, the deadline has passed or the member closes.
 
         Raises:
@@ -94,11 +95,11 @@ class Coordinator:
                 ) from None
             except (kafka_errors.KafkaError, OSError) as error:
                 log.debug("Coordinator of group %s not found yet: %s", self._settings.group_id, error)
-                if deadline is not None and time.monotonic() >= deadline:
+                if deadline is not None and deadline.passed:
                     raise kafka_errors.CoordinatorNotAvailableError(str(error)) from error
                 if time.monotonic() - began > _REBOOTSTRAP_AFTER_S:
                     began = time.monotonic()
-                    log.warning("Group %s has no coordinator: %s; looking on", self._settings.group_id, error)
+                    log.warning("Group %s still has no coordinator: %s; retrying", self._settings.group_id, error)
                     await self._bootstrap_again()
                 await self._connection.sleep(backoff_ms / 1000)
                 backoff_ms = min(backoff_ms * 2, self._settings.retry_backoff_max_ms)
@@ -119,7 +120,7 @@ class Coordinator:
             raise error
         if manager.cluster.broker_metadata(found.node_id) is None:
             await manager.cluster.refresh_metadata()
-        self._parking_node = manager.cluster.add_coordinator(found, CoordinatorType.GROUP, group)
+        self._blocking_node = manager.cluster.add_coordinator(found, CoordinatorType.GROUP, group)
         self._node = found.node_id
         log.debug("Group %s is coordinated by broker %s at %s:%s", group, found.node_id, found.host, found.port)
 
@@ -130,10 +131,10 @@ class Coordinator:
             log.warning("No broker of bootstrap.servers answers: %s", error)
 
     async def partition_counts(self, topics: Collection[str] | None) -> dict[str, int]:
-        """Return how many partitions topics have; those that do not exist are left out.
+        """Return the partition counts of topics; those that do not exist are left out.
 
         Args:
-            topics: Names, or None for all topics that are not internal to Kafka.
+            topics: Their names, or None for all topics except Kafka's internal ones.
 
         Raises:
             kafka.errors.KafkaError: No broker answered.

@@ -1,7 +1,7 @@
-"""Heartbeats: what keeps a member in its group while its stream thread processes records.
+"""Heartbeats keep a member in its group while its stream thread processes records.
 
-They run on the member's IO thread, so a long batch does not cost the membership; but a thread that has not polled for
-`max.poll.interval.ms` is taken for stuck, and the member leaves so that others can have its tasks.
+They run on the member's IO thread, so a long batch does not end the membership. But a thread that has not polled for
+`max.poll.interval.ms` is considered stuck, and the member leaves so that others get its tasks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import HeartbeatRequest
 
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, FencedInstanceIdError
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
@@ -33,14 +34,14 @@ class Heartbeats:
         member: SharedState,
         leave_stuck: Callable[[], Awaitable[None]],
     ) -> None:
-        """Describe the loop; `run` is the coroutine to start on the IO thread.
+        """Prepare the loop; `run` is the coroutine to start on the IO thread.
 
         Args:
-            connection: The member's.
-            coordinator: The member's.
-            settings: The member's.
-            member: Whose heartbeats these are.
-            leave_stuck: Leaves the group, as the stream thread does not poll.
+            connection: The member's connection.
+            coordinator: The group's coordinator.
+            settings: The member's settings.
+            member: The member's state.
+            leave_stuck: Leaves the group because the stream thread does not poll.
         """
         self._connection = connection
         self._coordinator = coordinator
@@ -52,7 +53,7 @@ class Heartbeats:
         self.last_poll_s = time.monotonic()
 
     def polled(self) -> None:
-        """Note that the stream thread is alive."""
+        """Record that the stream thread has polled."""
         self.last_poll_s = time.monotonic()
 
     async def run(self) -> None:
@@ -60,7 +61,7 @@ class Heartbeats:
         next_s = 0.0
         while not self._member.closed:
             await self._connection.sleep(self._tick_s)
-            identity = self._member.beating_as()
+            identity = self._member.heartbeat_identity()
             now = time.monotonic()
             if identity is None:
                 next_s = now + self._interval_s
@@ -93,8 +94,7 @@ class Heartbeats:
         )
         timeout_ms = min(self._settings.request_timeout_ms, self._settings.session_timeout_ms)
         try:
-            deadline = time.monotonic() + self._interval_s
-            code = (await self._coordinator.send(request, timeout_ms, deadline)).error_code
+            code = (await self._coordinator.send(request, timeout_ms, Deadline(self._interval_s))).error_code
         except AuthorizationError as error:
             self._member.fail(error)
             return False
@@ -102,8 +102,8 @@ class Heartbeats:
             log.debug("Heartbeat of group %s failed: %s", self._settings.group_id, error)
             return False
         with self._member.lock:
-            if self._member.beating_as() != (generation, member_id):
-                return True  # the answer is about a membership that is over
+            if self._member.heartbeat_identity() != (generation, member_id):
+                return True  # the answer is about a former membership
             self._act(code)
         return code not in NOT_HERE
 
@@ -112,7 +112,7 @@ class Heartbeats:
         if code == 27:  # REBALANCE_IN_PROGRESS
             self._member.request_rejoin("the group is rebalancing")
         elif code == 22:  # ILLEGAL_GENERATION
-            self._member.reset("the group has gone on to another generation", keep_member_id=True)
+            self._member.reset("the group has moved on to another generation", keep_member_id=True)
         elif code == 25:  # UNKNOWN_MEMBER_ID
             self._member.reset("the group has removed this member", keep_member_id=False)
         elif code == 82:  # FENCED_INSTANCE_ID
@@ -122,12 +122,12 @@ class Heartbeats:
         elif code in NOT_HERE:
             self._coordinator.forget(f"error {code}")
         elif code:
-            log.warning("Heartbeat of group %s was answered with error %d; it will be repeated", group, code)
+            log.warning("Heartbeat of group %s was answered with error %d; it will be sent again", group, code)
 
 
 def fenced(settings: MembershipSettings) -> FencedInstanceIdError:
-    """Return the error of a static member that was replaced."""
+    """Return the error for a static member that another has replaced."""
     return FencedInstanceIdError(
         f"Another member of group {settings.group_id} has joined with group.instance.id={settings.instance_id}: give each "
-        "process an id of its own, and make sure the former process has ended"
+        "process its own id, and make sure that the former process has ended"
     )

@@ -8,7 +8,7 @@ STABLE         heartbeats                 rejoin requested → JOINING; removed 
 CLOSED         nothing                    —
 
 `advance` runs on the stream thread, as do the callbacks, and never waits for the network. The requests (protocol type `consumer`,
-protocol name `stream`) are coroutines of the member's IO thread; they change nothing of the member.
+protocol name `stream`) are coroutines of the member's IO thread; they do not change the member's state.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from millrace.assignment.protocol import (
     Revoked,
     UserDataProvider,
 )
+from millrace.deadline import Deadline
 from millrace.errors import AuthorizationError, ConfigError, InconsistentGroupError, StreamsError
 from millrace.kafka.client_settings import MembershipSettings
 from millrace.kafka.connection import Connection
@@ -55,7 +56,7 @@ _REASON_LENGTH: Final = 255
 
 
 class Joining:
-    """The transitions of one member that are made on its stream thread."""
+    """The transitions of one member that its stream thread makes."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Joining:
         user_data: UserDataProvider,
         assign: LeaderAssignor,
     ) -> None:
-        """Describe a member that is to join at the first `advance`."""
+        """Prepare a member that joins at the first `advance`."""
         self._shared = shared
         self._connection = connection
         self._coordinator = coordinator
@@ -86,13 +87,13 @@ class Joining:
         return self._requests
 
     def wait_s(self, now_s: float) -> float | None:
-        """Return how long to wait (from monotonic seconds) until joining is tried again; None if an answer comes first."""
+        """Return the seconds from `now_s` (monotonic) until the next attempt to join; None if no attempt is due."""
         if self._shared.step is None and self._shared.state is MemberState.UNJOINED:
             return max(0.001, self._retry_at_s - now_s)
         return None
 
     def advance(self) -> list[GroupEvent]:
-        """Take the next step if its time has come; return what changed for the stream thread.
+        """Take the next step if it is due; return the events for the stream thread.
 
         Raises:
             StreamsError: See `GroupMember.poll`.
@@ -129,9 +130,9 @@ class Joining:
 
     def _join(self) -> None:
         shared, user_data = self._shared, self._user_data()
-        with shared.lock:  # the answer to a heartbeat comes before, as a reason to join, or is passed over
+        with shared.lock:  # a heartbeat's answer either came before, as the reason to join, or is ignored
             if shared.lost or shared.failure is not None:
-                return  # of which `advance` tells first
+                return  # `advance` reports that first
             reason, shared.rejoin_reason = shared.rejoin_reason, None
             subscription = MemberSubscription(
                 topics=tuple(sorted(self._watch.topics)),
@@ -150,12 +151,12 @@ class Joining:
         with shared.lock:
             shared.generation, shared.member_id = response.generation_id, response.member_id
             shared.leader_id = response.leader
-            shared.state = MemberState.SYNCING  # heartbeats keep the member while the leader thinks
+            shared.state = MemberState.SYNCING  # heartbeats keep the membership while the leader assigns
         assignments: dict[str, bytes] = {}
         if shared.is_leader and not response.skip_assignment:
             assignments = self._assign_to(response)
         with shared.lock:
-            if shared.state is MemberState.SYNCING:  # else removed from the group while assigning
+            if shared.state is MemberState.SYNCING:  # else the broker removed it while it was assigning
                 identity = shared.generation, shared.member_id
                 self._start_step(MemberState.SYNCING, self._requests.sync, *identity, assignments)
         return []
@@ -169,7 +170,7 @@ class Joining:
         log.info("Assigning generation %d of group %s to %d members", response.generation_id, group, len(members))
         try:
             given = self._assign(members)
-        except BaseException:  # the next `poll`, if there is one, joins again
+        except BaseException:  # the next `poll`, if there is one, rejoins
             with self._shared.lock:
                 self._shared.state = MemberState.UNJOINED
             raise
@@ -195,16 +196,16 @@ class Joining:
         events: list[GroupEvent] = []
         if revoked:
             events.append(Revoked(revoked))
-            shared.request_rejoin(f"{len(revoked)} partitions were revoked and can go to other members now")
+            shared.request_rejoin(f"{len(revoked)} partitions were revoked and can now go to other members")
         events.append(Assigned(assignment.partitions, added, assignment.user_data, generation))
         return events
 
     def _refused(self, code: int, member_id: str) -> None:
-        """Act on an error answer to JoinGroup or SyncGroup: go on, or raise."""
+        """Handle an error answer to JoinGroup or SyncGroup: retry or raise."""
         shared = self._shared
         with shared.lock:
             shared.state = MemberState.UNJOINED
-            if code == 79:  # MEMBER_ID_REQUIRED: the broker gave an id to join with
+            if code == 79:  # MEMBER_ID_REQUIRED: the broker assigned an id to join with
                 shared.member_id = member_id
                 return
         final = refusal(code, self._settings)
@@ -217,7 +218,7 @@ class Joining:
             raise fenced(self._settings)
         elif code in NOT_HERE:
             self._retry_after(f"error {code}")
-        elif code != 27:  # REBALANCE_IN_PROGRESS: join again at once
+        elif code != 27:  # REBALANCE_IN_PROGRESS: rejoin at once
             self._retry_after(kafka_errors.for_code(code).__name__)
 
     def _retry_after(self, problem: object) -> None:
@@ -225,7 +226,7 @@ class Joining:
             raise problem
         if isinstance(problem, BaseException) and not isinstance(problem, kafka_errors.KafkaError | OSError):
             raise StreamsError(f"Joining group {self._settings.group_id} failed: {problem}") from problem
-        log.info("Joining group %s is repeated: %s", self._settings.group_id, problem)
+        log.info("Joining group %s again: %s", self._settings.group_id, problem)
         self._coordinator.forget(problem)
         with self._shared.lock:
             self._shared.state = MemberState.UNJOINED
@@ -241,15 +242,15 @@ class GroupRequests:
         self._coordinator = coordinator
         self._watch = watch
         self._settings = settings
-        # The broker answers when all members have joined or synced, for which they have the rebalance time-out.
+        # The broker answers after all members have joined or synced, for which they have the rebalance timeout.
         self._timeout_ms = max(settings.request_timeout_ms, settings.max_poll_interval_ms + 5_000)
 
     async def join(self, member_id: str, subscription: MemberSubscription, reason: str) -> Any:
-        """Send JoinGroup and return its answer; a leader's topics are watched from then on.
+        """Send JoinGroup and return its answer; if this member leads, the group's topics are watched from then on.
 
         Args:
-            member_id: Empty for a member that is new.
-            subscription: Its topics are replaced if others match the patterns by now.
+            member_id: Empty for a new member.
+            subscription: Its topics are replaced if the patterns match other ones by now.
             reason: For the broker's log.
 
         Raises:
@@ -281,7 +282,7 @@ class GroupRequests:
         return response
 
     async def sync(self, generation: int, member_id: str, assignments: Mapping[str, bytes]) -> Any:
-        """Send SyncGroup and return its answer; `assignments` by member id are the leader's, else empty.
+        """Send SyncGroup and return its answer; `assignments` (by member id) is empty unless this member leads.
 
         Raises:
             AuthorizationError: The principal may not use the group.
@@ -301,10 +302,10 @@ class GroupRequests:
         return await self._coordinator.send(request, self._timeout_ms)
 
     async def leave(self, member_id: str, reason: str, timeout_ms: int) -> None:
-        """Send LeaveGroup; a failure is only logged, as the session time-out does the same later.
+        """Send LeaveGroup; a failure is only logged, as the session timeout has the same effect later.
 
         Args:
-            member_id: Empty for a static member that was not told its id.
+            member_id: Empty for a static member that has not learned its id.
             reason: For the broker's log.
             timeout_ms: How long it may take.
         """
@@ -320,28 +321,28 @@ class GroupRequests:
             ],
         )
         try:
-            await self._coordinator.send(request, timeout_ms, time.monotonic() + timeout_ms / 1000)
+            await self._coordinator.send(request, timeout_ms, Deadline(timeout_ms / 1000))
         except kafka_errors.KafkaError as error:
             log.info("Leaving group %s failed: %s", self._settings.group_id, error)
 
 
 def refusal(code: int, settings: MembershipSettings) -> StreamsError | None:
-    """Return what the application is told about an error answer to JoinGroup or SyncGroup; None if joining again may help."""
+    """Return the error to raise for an error code of JoinGroup or SyncGroup; None if rejoining may help."""
     group = settings.group_id
     if code == 23:
         return InconsistentGroupError(
             f"Group {group} has members that are not Kafka Streams applications, or uses another group.protocol: "
-            "use another application.id, or end those members"
+            "use another application.id, or stop those members"
         )
     if code == 26:
         return ConfigError(
-            f"session.timeout.ms={settings.session_timeout_ms} is outside of what the broker allows "
+            f"session.timeout.ms={settings.session_timeout_ms} is outside the range that the broker allows "
             "(group.min.session.timeout.ms to group.max.session.timeout.ms)"
         )
     if code == 30:
         return AuthorizationError(f"The principal may not read group {group}: allow READ on that group")
     if code in {24, 81}:
         return ConfigError(
-            f"The broker does not let this member into group {group}: {kafka_errors.for_code(code).message}"
+            f"The broker does not admit this member to group {group}: {kafka_errors.for_code(code).message}"
         )
     return None

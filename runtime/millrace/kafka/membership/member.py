@@ -1,10 +1,10 @@
-"""`GroupMember`: a member of a consumer group by the classic protocol, as Kafka Streams is one.
+"""`GroupMember`: a member of a consumer group with the classic protocol, as in Kafka Streams.
 
-Cooperative (KIP-429): a member keeps what it owns while the group rebalances; what is to move is first revoked from its owner,
-which then rejoins, and only the next generation gives it to another. The leader's assignor must hold to that
-(`millrace.assignment` does).
+Rebalancing is cooperative (KIP-429): a member keeps what it owns while the group rebalances. Partitions that move are first
+revoked from their owner, which then rejoins, and only the next generation gives them to another member. The leader's assignor
+must comply with that, as `millrace.assignment` does.
 
-This module is what a stream thread uses; `joining` has the protocol, `state` what is shared with the IO thread.
+Stream threads use this module only; `joining` has the protocol, `state` what is shared with the IO thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from millrace.kafka.membership.joining import Joining
 from millrace.kafka.membership.offsets import CommittedOffsets, GroupOffsets, MigratedCommitError
 from millrace.kafka.membership.state import MemberState, SharedState
 from millrace.kafka.membership.topic_watch import TopicWatch
-from millrace.kafka.membership.wire import check_layout, encode_group_metadata
+from millrace.kafka.membership.wire import check_group_metadata, encode_group_metadata
 from millrace.records import OffsetAndMetadata, TopicPartition
 
 __all__ = ["GroupMember"]
@@ -36,7 +36,7 @@ log = logging.getLogger("millrace.kafka.membership")
 
 
 class GroupMember:
-    """One stream thread's membership in its application's group.
+    """The membership of one stream thread in its application's group.
 
     Example::
 
@@ -55,14 +55,14 @@ class GroupMember:
         user_data: UserDataProvider,
         assign: LeaderAssignor,
     ) -> None:
-        """Describe a member; `start` connects it.
+        """Prepare a member; `start` connects it.
 
         Args:
             clients: The process's client settings.
             thread: The stream thread's number, from 1.
-            subscription: What the topology reads.
-            user_data: Gives the member's SubscriptionInfo each time it joins.
-            assign: Assigns all members' tasks when this member leads.
+            subscription: The topics that the topology reads.
+            user_data: Returns the member's SubscriptionInfo each time it joins.
+            assign: Assigns the tasks of all members when this member leads.
         """
         self._clients = clients
         self._thread = thread
@@ -80,10 +80,10 @@ class GroupMember:
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
-            AuthenticationError: The credentials were refused, or the security protocol is not the listener's.
+            AuthenticationError: The credentials were refused, or the listener has another security protocol.
             UnsupportedFeatureError: This confluent-kafka cannot commit this member's offsets in transactions.
         """
-        check_layout()
+        check_group_metadata()
         check_connection(self._clients, timeout_s)
         self._connection = Connection(self._clients.kafka_python(self._thread))
         try:
@@ -92,7 +92,7 @@ class GroupMember:
             self._connection.close()
             servers = ",".join(self._clients.config.bootstrap_servers)
             raise BrokerUnreachableError(
-                f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they run"
+                f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they are running"
             ) from error
         shared, settings = self._shared, self._settings
         self._coordinator = Coordinator(self._connection, settings, lambda: shared.closed)
@@ -112,12 +112,12 @@ class GroupMember:
         self._connection.start(self._watch.run, settings.metadata_max_age_ms)
 
     def close(self, *, leave_group: bool | None = None, timeout_s: float = 5.0) -> None:
-        """End the membership; may be called more than once.
+        """End the membership; idempotent.
 
         Args:
-            leave_group: Whether to give the tasks up at once. None: dynamic members do, static members do not, so that
-                they get their tasks back if they return within the session time-out.
-            timeout_s: How long leaving may take; it is given up silently, as the session time-out does the same.
+            leave_group: Whether to give up the tasks at once. None: dynamic members do; static members do not, and get
+                their tasks back if they return within the session timeout.
+            timeout_s: How long leaving may take. If that is not enough, the session timeout ends the membership.
         """
         if self.closed:
             return
@@ -131,10 +131,10 @@ class GroupMember:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Whether `close` has been called."""
         return self._shared.closed
 
-    # What the member is
+    # State
 
     @property
     def state(self) -> MemberState:
@@ -143,22 +143,22 @@ class GroupMember:
 
     @property
     def rebalancing(self) -> bool:
-        """Whether the group is between generations for this member: do not commit in a transaction now."""
+        """Whether this member is between generations, when it must not commit in a transaction."""
         return self._shared.state is not MemberState.STABLE
 
     @property
     def generation(self) -> int:
-        """The group's generation, -1 when not a member."""
+        """The group's generation; -1 if not a member."""
         return self._shared.generation
 
     @property
     def member_id(self) -> str:
-        """The id the broker gave this member, empty before it did."""
+        """The id that the broker assigned to this member; empty before that."""
         return self._shared.member_id
 
     @property
     def instance_id(self) -> str | None:
-        """The static member's id (`group.instance.id`-<thread>), None for dynamic members."""
+        """The static member's id (`group.instance.id`-<thread>); None for dynamic members."""
         return self._settings.instance_id
 
     @property
@@ -173,32 +173,32 @@ class GroupMember:
 
     @property
     def subscribed_topics(self) -> frozenset[str]:
-        """The topics read now, those that match the patterns included."""
+        """The topics read now, including those that match patterns."""
         return self._watch.topics
 
     def group_metadata(self) -> bytes:
         """Return this member's identity for `Producer.send_offsets_to_transaction`.
 
         Raises:
-            TaskMigratedError: The member is in no generation, and the broker would take anything from nobody.
+            TaskMigratedError: The member is not in a generation; the broker would accept a commit without one from anybody.
         """
         generation, member_id = self._shared.identity()
         return encode_group_metadata(self._settings.group_id, generation, member_id, self._settings.instance_id)
 
-    # The stream thread's side
+    # Called by the stream thread
 
     def poll(self, timeout_s: float = 0.0) -> list[GroupEvent]:
-        """Take part in the group, and return what changed; call it at least every `max.poll.interval.ms`.
+        """Take part in the group and return what has changed; call this at least every `max.poll.interval.ms`.
 
         Args:
-            timeout_s: How long to wait for an event; 0 never waits for the network.
+            timeout_s: How long to wait for an event; with 0 it never waits for the network.
 
         Raises:
-            FencedInstanceIdError: Another member has taken this static member's place.
+            FencedInstanceIdError: Another member has replaced this static member.
             AuthorizationError: The group may not be read.
-            InconsistentGroupError: The group is not one of Streams applications by the classic protocol.
-            ConfigError: The broker does not take the session time-out, or the group is full.
-            StreamsError: What the assignor raised, or an error that does not pass.
+            InconsistentGroupError: The group has members other than Streams applications with the classic protocol.
+            ConfigError: The broker does not accept the session timeout, or the group is full.
+            StreamsError: Raised by the assignor, or a permanent error.
         """
         deadline = time.monotonic() + timeout_s
         changed = self._shared.changed
@@ -217,17 +217,17 @@ class GroupMember:
         self._shared.request_rejoin(reason)
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
-        """Forget the generation and rejoin, because the thread has dropped its tasks; what was owned is `Lost`."""
+        """Forget the generation and rejoin because the thread has dropped its tasks; the owned partitions are `Lost`."""
         self._shared.reset(reason, keep_member_id=keep_member_id)
 
     def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], timeout_s: float = 60.0) -> None:
         """Commit offsets as this member of this generation (at-least-once).
 
         Raises:
-            TaskMigratedError: The group has gone on without this member.
-            RebalanceInProgressError: The group is assigning; commit again when `rebalancing` is over.
+            TaskMigratedError: The group has moved on without this member.
+            RebalanceInProgressError: The group is assigning; commit again once `rebalancing` is false.
             AuthorizationError: A topic or the group may not be read.
-            StreamsTimeoutError: The coordinator did not take the commit in time.
+            StreamsTimeoutError: The coordinator did not accept the commit in time.
         """
         if not offsets:
             return
@@ -238,7 +238,7 @@ class GroupMember:
             shared = self._shared
             if error.code == 22 and shared.state is MemberState.JOINING:
                 raise RebalanceInProgressError(
-                    f"Group {self._settings.group_id} has begun its next generation: offsets are committed in it"
+                    f"Group {self._settings.group_id} has started its next generation: offsets are committed in that one"
                 ) from error
             if error.code == 82:
                 shared.fail(fenced(self._settings))
@@ -247,9 +247,9 @@ class GroupMember:
             raise
 
     def ask_committed(self, partitions: Collection[TopicPartition], timeout_s: float = 60.0) -> CommittedOffsets:
-        """Ask for the group's committed offsets with their metadata, without waiting.
+        """Request the group's committed offsets with their metadata, without waiting for them.
 
-        Each is known once no transaction (a predecessor's) is open on it, so that what is read is what will stay.
+        Each becomes known once no transaction of a predecessor is open on it, so that it can no longer change.
         """
         committed = CommittedOffsets(partitions)
         self._connection.start(self._offsets.fetch, committed, timeout_s).add_errback(committed.fail)
@@ -259,7 +259,7 @@ class GroupMember:
 
     def _leave(self, reason: str, timeout_s: float) -> None:
         shared = self._shared
-        member_id = shared.leaving_as()
+        member_id = shared.leaving_member_id()
         if member_id is not None:
             try:
                 leave, timeout_ms = self._joining.requests.leave, int(timeout_s * 1000)
@@ -269,7 +269,7 @@ class GroupMember:
         shared.left()
 
     async def _leave_stuck(self) -> None:
-        """Leave because the stream thread does not poll; a static member only falls silent, until its session ends."""
+        """Leave because the stream thread does not poll; a static member only stops its heartbeats until its session expires."""
         reason = "max.poll.interval.ms was exceeded"
         if self._settings.instance_id is None:
             timeout_ms = self._settings.request_timeout_ms

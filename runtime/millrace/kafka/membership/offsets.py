@@ -1,4 +1,4 @@
-"""Committing and reading a group's offsets with the member's own generation, so that a stale member is refused."""
+"""Commits and reads a group's offsets with the member's own generation, so that brokers refuse a stale member."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Final
 import kafka.errors as kafka_errors
 from kafka.protocol.consumer import OffsetCommitRequest, OffsetFetchRequest
 
+from millrace.deadline import Deadline
 from millrace.errors import (
     AuthorizationError,
     RebalanceInProgressError,
@@ -31,18 +32,18 @@ MIGRATED: Final = {
     82: "FENCED_INSTANCE_ID",
     113: "STALE_MEMBER_EPOCH",
 }
-"""Error codes that say: the group gave this member's tasks to another."""
+"""Error codes for a member whose tasks the group has given to others."""
 
 _REBALANCE_IN_PROGRESS = 27
 _FORBIDDEN = {29: "READ on the topic", 30: "READ on the group"}
 _RETRIABLE = {*NOT_HERE, 3, 7, 88}  # and UNKNOWN_TOPIC_OR_PARTITION, REQUEST_TIMED_OUT, UNSTABLE_OFFSET_COMMIT
 _COMMIT_VERSION = 9  # version 10 names topics by id
 _FETCH_VERSION = 9
-_COMPLAIN_EVERY_S: Final = 5.0
+_WARN_EVERY_S: Final = 5.0
 
 
 class MigratedCommitError(TaskMigratedError):
-    """A commit was refused because the group has gone on without this member; carries the broker's error code."""
+    """A commit was refused because the group has moved on without this member; has the broker's error code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -50,7 +51,7 @@ class MigratedCommitError(TaskMigratedError):
 
 
 class CommittedOffsets:
-    """The group's committed offsets of some partitions, which come in by and by; for one reader beside the IO thread."""
+    """The group's committed offsets of some partitions. The IO thread fills them in as they arrive; one other thread reads."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         self._partitions = frozenset(partitions)
@@ -58,12 +59,12 @@ class CommittedOffsets:
         self._failure: BaseException | None = None
 
     def of(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata] | None:
-        """Return the committed offsets of some of the partitions, without those that have none; None = not known yet.
+        """Return the committed offsets of some partitions, except those that have none; None = not yet known.
 
         Raises:
             AuthorizationError: A topic or the group may not be read.
             StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
-            StreamsError: The broker refused for good.
+            StreamsError: The broker refused permanently.
         """
         known = self._known.copy()
         if known.keys() >= set(partitions):
@@ -73,15 +74,15 @@ class CommittedOffsets:
         return None
 
     def missing(self) -> frozenset[TopicPartition]:
-        """Return the partitions of which nothing is known yet."""
+        """Return the partitions whose offsets are not yet known."""
         return self._partitions - self._known.keys()
 
     def fill(self, known: Mapping[TopicPartition, OffsetAndMetadata | None]) -> None:
-        """Add what has become known."""
+        """Add offsets that have arrived."""
         self._known.update(known)
 
     def fail(self, error: BaseException) -> None:
-        """Note that what is missing will not come."""
+        """Record that the missing offsets will not arrive."""
         self._failure = error
 
 
@@ -93,7 +94,7 @@ class GroupOffsets:
         self._connection = connection
         self._coordinator = coordinator
         self._settings = settings
-        self._complain_at_s = 0.0
+        self._warn_at_s = 0.0
 
     async def commit(
         self,
@@ -102,14 +103,14 @@ class GroupOffsets:
         member_id: str,
         timeout_s: float,
     ) -> None:
-        """Commit offsets; retries what may pass until the time-out.
+        """Commit offsets; retries after transient errors until the timeout.
 
         Raises:
-            MigratedCommitError: The generation or member is no longer the group's.
+            MigratedCommitError: The group no longer has this generation or member.
             RebalanceInProgressError: The group is assigning right now.
             AuthorizationError: A topic or the group may not be read.
-            StreamsTimeoutError: The coordinator did not take the commit in time.
-            StreamsError: The broker refused it for good.
+            StreamsTimeoutError: The coordinator did not accept the commit in time.
+            StreamsError: The broker refused it permanently.
         """
         topics: defaultdict[str, list[Any]] = defaultdict(list)
         for (topic, partition), (offset, metadata) in offsets.items():
@@ -122,7 +123,7 @@ class GroupOffsets:
                 )
             )
         item = OffsetCommitRequest.OffsetCommitRequestTopic
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         what = f"Offsets of {len(offsets)} partitions could not be committed"
         while True:
             request = OffsetCommitRequest(
@@ -154,16 +155,16 @@ class GroupOffsets:
             await self._pause(deadline, what, problem)
 
     async def fetch(self, committed: CommittedOffsets, timeout_s: float) -> None:
-        """Fill in the committed offsets as they become stable: once no transaction is pending on them.
+        """Fill in the committed offsets as they become stable, that is once no transaction is pending on them.
 
         Raises:
             AuthorizationError: A topic or the group may not be read.
             StreamsTimeoutError: The coordinator did not answer in time, or a transaction stayed open.
-            StreamsError: The broker refused for good.
+            StreamsError: The broker refused permanently.
         """
         group = OffsetFetchRequest.OffsetFetchRequestGroup
         item = group.OffsetFetchRequestTopics
-        deadline = time.monotonic() + timeout_s
+        deadline = Deadline(timeout_s)
         while missing := committed.missing():
             wanted: defaultdict[str, list[int]] = defaultdict(list)
             for topic, partition in sorted(missing):
@@ -210,15 +211,15 @@ class GroupOffsets:
             what = f"Committed offsets of {len(missing)} partitions could not be read"
             await self._pause(deadline, what, problem)
 
-    async def _pause(self, deadline: float, what: str, problem: object) -> None:
-        if time.monotonic() >= deadline:
+    async def _pause(self, deadline: Deadline, what: str, problem: object) -> None:
+        if deadline.passed:
             raise StreamsTimeoutError(
                 f"{what} in group {self._settings.group_id} in time; the last problem was: {problem}"
             )
         now = time.monotonic()
-        if now >= self._complain_at_s:  # this may go on for minutes, in which nothing else is said
-            self._complain_at_s = now + _COMPLAIN_EVERY_S
-            log.warning("%s in group %s yet; trying again: %s", what, self._settings.group_id, problem)
+        if now >= self._warn_at_s:  # nothing else is logged while this lasts, maybe for minutes
+            self._warn_at_s = now + _WARN_EVERY_S
+            log.warning("%s in group %s yet; retrying: %s", what, self._settings.group_id, problem)
         await self._connection.sleep(self._settings.retry_backoff_ms / 1000)
 
     def _raise_final(self, errors: Mapping[TopicPartition, int], what: str) -> None:
@@ -226,10 +227,11 @@ class GroupOffsets:
         group = self._settings.group_id
         for code in codes & MIGRATED.keys():
             raise MigratedCommitError(
-                code, f"Group {group} went on without this member ({MIGRATED[code]}): its tasks belong to others now"
+                code,
+                f"Group {group} has moved on without this member ({MIGRATED[code]}): its tasks belong to others now",
             )
         if _REBALANCE_IN_PROGRESS in codes:
-            raise RebalanceInProgressError(f"Group {group} is rebalancing: offsets are committed when it is over")
+            raise RebalanceInProgressError(f"Group {group} is rebalancing: offsets are committed afterwards")
         for partition, code in errors.items():
             if code in _FORBIDDEN:
                 raise AuthorizationError(
@@ -240,8 +242,8 @@ class GroupOffsets:
 
 
 def _name(code: int) -> str:
-    error = kafka_errors.for_code(code)
-    return f"{getattr(error, 'message', error.__name__)} ({code})"
+    error: type[kafka_errors.BrokerResponseError] = kafka_errors.for_code(code)
+    return f"{error.message} ({code})"
 
 
 def _describe(errors: Mapping[TopicPartition, int]) -> str:

@@ -1,8 +1,8 @@
-"""What one member is in its group at the moment: its state, generation and id, and what it owns.
+"""The state that a member's two threads share: where it is in its life, its generation and id, and the partitions it owns.
 
-Shared by the two threads that change it, under its lock. The stream thread makes all transitions but three, in `poll`; the IO
-thread, which sends requests and heartbeats, may only `request_rejoin`, `reset` the membership (the broker removed us) or `fail`.
-Whatever changes sets `changed`, for which a `poll` may wait.
+Both threads change it under its lock. The stream thread makes all transitions but three, in `poll`; the IO thread, which sends
+requests and heartbeats, may only `request_rejoin`, `reset` the membership (the broker has removed the member) or `fail`. Every
+change sets `changed`, which `poll` may wait for.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class MemberState(Enum):
 
 
 class SharedState:
-    """The shared state of one member."""
+    """The state of one member, shared by its stream thread and its IO thread."""
 
     def __init__(self, settings: MembershipSettings) -> None:
-        """Describe a member that has not joined yet."""
+        """Start as a member that has not joined yet."""
         self._settings = settings
         self.lock = threading.RLock()
         self.changed = threading.Event()
@@ -49,16 +49,16 @@ class SharedState:
         self.leader_id = ""
         self.owned: frozenset[TopicPartition] = frozenset()
         self.lost = False
-        """Whether what is `owned` may be another's already, of which the stream thread is yet to be told."""
+        """Whether the partitions `owned` may belong to others, which the stream thread does not know yet."""
         self.failure: StreamsError | None = None
-        """What ended the membership."""
+        """The error that ended the membership."""
         self.rejoin_reason: str | None = "the member starts"
         self.step: Future | None = None
-        """The JoinGroup or SyncGroup in flight; None once nobody waits for its answer."""
+        """The JoinGroup or SyncGroup in flight; None if its answer no longer matters."""
 
     @property
     def closed(self) -> bool:
-        """Whether the member was closed."""
+        """Whether the member is closed."""
         return self.state is MemberState.CLOSED
 
     @property
@@ -70,28 +70,28 @@ class SharedState:
         """Return generation and member id.
 
         Raises:
-            TaskMigratedError: The member is in no generation.
+            TaskMigratedError: The member is not in a generation.
         """
         with self.lock:
             if self.generation == NO_GENERATION or self.lost:
                 raise TaskMigratedError(
-                    f"This thread is not a member of group {self._settings.group_id} at the moment: its tasks may be "
-                    "others' now"
+                    f"This thread is currently not a member of group {self._settings.group_id}: its tasks may have gone to "
+                    "other members"
                 )
             return self.generation, self.member_id
 
-    def beating_as(self) -> tuple[int, str] | None:
-        """Return generation and member id while heartbeats are due, None when not joined, or joining."""
+    def heartbeat_identity(self) -> tuple[int, str] | None:
+        """Return generation and member id if heartbeats are due, None when the member is joining or has not joined."""
         with self.lock:
             if self.state in {MemberState.STABLE, MemberState.SYNCING} and self.generation != NO_GENERATION:
                 return self.generation, self.member_id
             return None
 
-    def leaving_as(self) -> str | None:
-        """Return the member id to leave with, None when the group has no such member.
+    def leaving_member_id(self) -> str | None:
+        """Return the member id to leave with, or None if the group does not have this member.
 
-        A broker adds a static member before it tells its id, if only in the answer to a JoinGroup that others hold up: until
-        then the member leaves by its instance id alone, with an empty member id.
+        A broker adds a static member before the member learns its id from the answer to JoinGroup, which may be delayed by
+        others. Until then the member leaves by its instance id alone, with an empty member id.
         """
         with self.lock:
             if self.failure is not None:
@@ -104,7 +104,7 @@ class SharedState:
             return None if self._settings.instance_id is None else ""
 
     def request_rejoin(self, reason: str) -> None:
-        """Join again at the next `poll`."""
+        """Rejoin at the next `poll`."""
         with self.lock:
             if self.rejoin_reason is None:
                 log.info("Member %s of group %s will rejoin: %s", self.member_id, self._settings.group_id, reason)
@@ -112,7 +112,7 @@ class SharedState:
         self.changed.set()
 
     def reset(self, reason: str, *, keep_member_id: bool) -> None:
-        """Forget the generation: the group has gone on, and what was owned may be another's."""
+        """Forget the generation: the group has moved on, and others may own what this member owned."""
         with self.lock:
             log.warning(
                 "Member %s is no longer in generation %d of group %s: %s",
@@ -124,7 +124,7 @@ class SharedState:
                 self.member_id = ""
             self.lost = self.lost or bool(self.owned)
             if self.state is MemberState.JOINING:
-                return  # what is in flight joins anew; forgetting it would leave a member behind that nobody is
+                return  # the request in flight rejoins; dropping it would leave an orphaned member in the group
             self.rejoin_reason = self.rejoin_reason or reason
             if self.state is not MemberState.CLOSED:
                 self.state = MemberState.UNJOINED
@@ -132,7 +132,7 @@ class SharedState:
         self.changed.set()
 
     def fail(self, error: StreamsError) -> None:
-        """End the membership with an error, which every `poll` raises from now on."""
+        """End the membership with an error that every `poll` raises from now on."""
         with self.lock:
             self.failure = error
             self.generation = NO_GENERATION
@@ -141,7 +141,7 @@ class SharedState:
         self.changed.set()
 
     def left(self) -> None:
-        """Note that the member is out of the group, owning nothing."""
+        """Record that the member has left the group and owns nothing."""
         with self.lock:
             self.generation, self.member_id, self.leader_id = NO_GENERATION, "", ""
             self.owned, self.lost = frozenset(), False

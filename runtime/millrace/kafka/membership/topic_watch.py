@@ -1,4 +1,4 @@
-"""Watches the topics a group reads: for new partitions (the leader assigns again) and for new names that match a pattern."""
+"""Watches the topics that a group reads, for new partitions (the leader reassigns) and for new matches of a pattern."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ log = logging.getLogger("millrace.kafka.membership")
 
 
 class TopicWatch:
-    """The topics of one member's group, refreshed every `metadata.max.age.ms`; coroutines of its IO thread."""
+    """The topics of one member's group, refreshed every `metadata.max.age.ms` on its IO thread."""
 
     def __init__(
         self, connection: Connection, coordinator: Coordinator, member: SharedState, subscription: TopicSubscription
     ) -> None:
-        """Describe what to watch.
+        """Compile the patterns; watches nothing yet.
 
         Raises:
             ConfigError: A pattern is not a regular expression.
@@ -41,7 +41,7 @@ class TopicWatch:
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics read now: those named and those that match."""
+        """The topics read now: those subscribed by name and those that match a pattern."""
         return self._names | self._matched
 
     async def refresh(self) -> None:
@@ -55,15 +55,15 @@ class TopicWatch:
             self._matched = frozenset(name for name in counts if any(p.fullmatch(name) for p in self._patterns))
 
     async def assigned(self, topics: frozenset[str]) -> None:
-        """Remember the partition counts for which this member, as the leader, assigns."""
-        self._assigned = {}  # which differs from whatever is found later, should it not be found now
+        """Remember the partition counts on which this member, as the leader, bases its assignment."""
+        self._assigned = {}  # if the counts cannot be read now, any found later will differ from this
         try:
             self._assigned = await self._coordinator.partition_counts(topics)
         except kafka_errors.KafkaError as error:
             log.debug("Partition counts could not be read: %s", error)
 
     def follow(self) -> None:
-        """Leave the watch for new partitions to the group's leader, which is another member."""
+        """Stop watching for new partitions: another member leads the group and does so."""
         self._assigned = None
 
     async def run(self, max_age_ms: int) -> None:

@@ -1,11 +1,11 @@
-"""The bytes of a member: the frames around our user data in JoinGroup and SyncGroup, and its identity in a transaction.
+"""Wire formats of a member: the envelope of our user data in JoinGroup and SyncGroup, and consumer group metadata.
 
-The frames are ConsumerProtocol's Subscription and Assignment in version 3, as Java's consumer writes them: owned partitions,
-the generation they are from, and the rack.
+The envelope is ConsumerProtocol's Subscription and Assignment in version 3, as Java's consumer writes them: with the owned
+partitions, their generation, and the rack.
 
-Consumer group metadata is what librdkafka's producer takes for `send_offsets_to_transaction`. confluent-kafka hands it around
-as opaque bytes, made by its own consumer. Our members are not such consumers, so the bytes are written here, and their layout is
-compared with librdkafka's own once per process before anything depends on it.
+librdkafka's producer takes consumer group metadata in `send_offsets_to_transaction`, as opaque bytes from confluent-kafka's own
+consumer. Our members are not such consumers, so the bytes are written here. Once per process, before anything depends on it, the
+layout is compared with librdkafka's own.
 
 Layout (CGMDv2): `CGMDv2:` ‖ generation int32, native endian ‖ group id ‖ 00 ‖ member id ‖ 00 ‖ (01 | 00 ‖ instance id ‖ 00).
 """
@@ -29,7 +29,7 @@ _METADATA_MAGIC = b"CGMDv2:"
 
 
 def encode_subscription(subscription: MemberSubscription) -> bytes:
-    """Return a subscription's bytes."""
+    """Encode a subscription."""
     item = ConsumerProtocolSubscription.TopicPartition
     message = ConsumerProtocolSubscription(
         topics=sorted(subscription.topics),
@@ -42,7 +42,7 @@ def encode_subscription(subscription: MemberSubscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> MemberSubscription:
-    """Read a subscription of any version (0 to 3; later ones add fields at the end)."""
+    """Decode a subscription of any version (0 to 3; later versions append fields)."""
     message = ConsumerProtocolSubscription.decode(bytes(data))
     return MemberSubscription(
         topics=tuple(message.topics),
@@ -57,7 +57,7 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> MemberSu
 
 
 def encode_assignment(assignment: MemberAssignment) -> bytes:
-    """Return an assignment's bytes."""
+    """Encode an assignment."""
     item = ConsumerProtocolAssignment.TopicPartition
     message = ConsumerProtocolAssignment(
         assigned_partitions=[item(topic=t, partitions=p) for t, p in _by_topic(assignment.partitions)],
@@ -67,7 +67,7 @@ def encode_assignment(assignment: MemberAssignment) -> bytes:
 
 
 def decode_assignment(data: bytes) -> MemberAssignment:
-    """Read an assignment; an empty one is what a member gets that nothing was assigned to."""
+    """Decode an assignment; empty bytes mean that nothing was assigned to the member."""
     if not data:
         return MemberAssignment(())
     message = ConsumerProtocolAssignment.decode(bytes(data))
@@ -83,7 +83,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]
 
 
 def encode_group_metadata(group_id: str, generation: int, member_id: str, instance_id: str | None = None) -> bytes:
-    r"""Return group metadata for `Producer.send_offsets_to_transaction`.
+    r"""Encode group metadata for `Producer.send_offsets_to_transaction`.
 
     >>> encode_group_metadata("g", 7, "m")[-6:]
     b'\x00g\x00m\x00\x01'
@@ -101,11 +101,11 @@ def encode_group_metadata(group_id: str, generation: int, member_id: str, instan
 
 
 @functools.cache
-def check_layout() -> None:
-    """Compare the layout with what this process's librdkafka writes.
+def check_group_metadata() -> None:
+    """Compare our layout of group metadata with that of this process's librdkafka.
 
     Raises:
-        UnsupportedFeatureError: They differ: transactions could commit offsets for nobody, or for another member.
+        UnsupportedFeatureError: They differ, so transactions could commit offsets for no member or for the wrong one.
     """
     for instance in (None, "instance"):
         settings = {"group.id": "millrace-layout", "bootstrap.servers": "127.0.0.1:9", "log_level": 0}

@@ -1,23 +1,24 @@
-"""Joins of two tables by a foreign key, as `KTable.join` and `left_join` define them (KIP-213).
+"""Joins of two tables, by key or by a foreign key: what `KTable.join`, `left_join` and `outer_join` call.
 
-The left table's task sends subscriptions through the registration topic to the task that owns the right entry, and gets
-responses back through the response topic. So the two tables need not be partitioned alike, and any number of left entries can
-refer to one right entry.
+With a foreign key (KIP-213), the left table's task sends subscriptions through the registration topic to the task that owns the
+right entry, and gets responses through the response topic. So the two tables need not be partitioned alike, and any number of
+left entries can refer to one right entry.
 """
+
 # ruff: noqa: SLF001 (tables and their joins are one facade)
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from millrace.config import StreamsConfig
+from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.builder import GraphBuilder
+from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.kstream import require_same_builder
-from millrace.dsl.ktable import KTable
 from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
@@ -31,15 +32,80 @@ from millrace.dsl.processors.foreign_key_join import (
     SubscriptionReceive,
     SubscriptionSend,
 )
-from millrace.dsl.processors.table_operators import TableSourceProcessor
+from millrace.dsl.processors.table_join import JoinSide, TableJoinMerge, TableJoinSide
 from millrace.dsl.store_suppliers import DslKeyValueParams, dsl_suppliers
-from millrace.dsl.table_stores import table_options
+from millrace.dsl.stores import table_options
 from millrace.errors import TopologyError
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes import Serdes
 from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
 from millrace.topology.model import DeferredSerde, RepartitionTopic
+
+T = TypeVar("T", bound=AbstractKTable[Any, Any])
+
+JoinKind = Literal["inner", "left", "outer"]
+
+JOIN_THIS = "KTABLE-JOINTHIS-"
+JOIN_OTHER = "KTABLE-JOINOTHER-"
+MERGE = "KTABLE-MERGE-"
+
+_SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
+    "inner": (JoinSide(needs_own=True, needs_other=True), JoinSide(needs_own=True, needs_other=True)),
+    "left": (JoinSide(needs_own=True, needs_other=False), JoinSide(needs_own=False, needs_other=True)),
+    "outer": (JoinSide(needs_own=False, needs_other=False), JoinSide(needs_own=False, needs_other=False)),
+}
+"""Which values a result needs: for updates of the left table, and for updates of the right one."""
+
+
+def primary_key_join(
+    left: T,
+    right: AbstractKTable[Any, Any],
+    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
+    materialized: Materialized[Any, Any] | str | None,
+    named: Named | str | None,
+    kind: JoinKind,
+) -> T:
+    """Join two tables by their key."""
+    left._require_same_builder(right)
+    graph, given = left._graph, name_of(named)
+    options = table_options(materialized).with_defaults(left._key_serde)
+    name = graph.names.processor(MERGE, given)
+    sources = left._copartition_with(right)
+    if kind in ("left", "outer"):
+        left._processor.send_old_values(force=True)
+    if kind == "outer":
+        right._processor.send_old_values(force=True)
+    join = joiner.joiner if isinstance(joiner, ValueJoinerWithKey) else _without_key(joiner)
+    left_side, right_side = _SIDES[kind]
+    this = TableJoinSide(this=left._processor, other=right._processor, joiner=join, side=left_side)
+    other = TableJoinSide(
+        this=right._processor,
+        other=left._processor,
+        joiner=lambda key, right_value, left_value: join(key, left_value, right_value),
+        side=right_side,
+    )
+    merge = TableJoinMerge(this, other, options.queryable_name)
+    store = options.store() if options.queryable else None
+    node = TableTableJoin(
+        name,
+        this_parent=left._node.name,
+        other_parent=right._node.name,
+        this_name=graph.names.processor(JOIN_THIS, given, "-join-this"),
+        other_name=graph.names.processor(JOIN_OTHER, given, "-join-other"),
+        this=this,
+        other=other,
+        merge=merge,
+        store=store,
+        versioned_output=None if store is None else store.versioned,
+    )
+    graph.add((left._node, right._node), node)
+    return type(left)._of(graph, node, merge, options, sources=sources)
+
+
+def _without_key(joiner: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
+    return lambda _key, left_value, right_value: joiner(left_value, right_value)
+
 
 _PREFIX = "KTABLE-FK-JOIN-"
 REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"
@@ -74,7 +140,7 @@ class SubscriptionStoreSpec:
 
 @dataclass(frozen=True, slots=True)
 class _JoinNames:
-    """Every name of a join, in the order in which indexes are taken."""
+    """The names of a join, in the order in which they use up indexes."""
 
     registration_topic: str
     send: str
@@ -117,8 +183,8 @@ class _JoinNames:
 
 
 def foreign_key_join(
-    left: Any,
-    right: Any,
+    left: T,
+    right: AbstractKTable[Any, Any],
     joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
     foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any],
     *,
@@ -126,13 +192,13 @@ def foreign_key_join(
     table_joined: TableJoined[Any, Any] | None,
     named: Named | str | None,
     materialized: Materialized[Any, Any] | str | None,
-) -> KTable[Any, Any]:
-    """Join each entry of the left table with the entry of the right one that its foreign key names.
+) -> T:
+    """Join each entry of the left table with the entry of the right table that its foreign key refers to.
 
     Raises:
-        TopologyError: the tables come from different builders, or the join is given two names.
+        TopologyError: the tables come from different builders, or the join has been given two names.
     """
-    require_same_builder(left, right)
+    left._require_same_builder(right)
     graph: GraphBuilder = left._graph
     options = table_joined or TableJoined()
     left._processor.send_old_values(force=True)
@@ -158,15 +224,15 @@ def foreign_key_join(
 
 def _add_exchange(
     graph: GraphBuilder,
-    left: Any,
-    right: Any,
+    left: T,
+    right: AbstractKTable[Any, Any],
     names: _JoinNames,
     serdes: ForeignKeySerdes,
     options: TableJoined[Any, Any],
     extractor: ForeignKeyExtractor,
     left_join: bool,  # noqa: FBT001
 ) -> StreamSource:
-    """Add everything between the left table and the responses that come back to it; return their source."""
+    """Add everything between the left table and the responses to it; return the source of the responses."""
     subscriptions, responses = DeferredSerde(serdes.subscriptions), DeferredSerde(serdes.responses)
     send = ProcessorStep(names.send, SubscriptionSend(extractor, serdes, left_join=left_join))
     graph.add(left._node, send)
@@ -219,32 +285,17 @@ def _through_topic(
 
 
 def _result_table(
-    left: Any,
+    left: T,
     graph: GraphBuilder,
     resolver: ProcessorStep,
     names: _JoinNames,
     materialized: Materialized[Any, Any] | str | None,
     sources: frozenset[str],
-) -> KTable[Any, Any]:
+) -> T:
     options = table_options(materialized, graph.names, OUTPUT).with_defaults(left._key_serde)
-    store = options.store()
-    node = TableStep(names.result, store, versioned=store.versioned)
-    node.factory = processor = TableSourceProcessor(
-        options.store_name, materialized=options.queryable, on_materialize=node.materialize
-    )
-    if options.queryable:
-        node.materialize()
+    node = TableStep(names.result, options.store())
     graph.add(resolver, node)
-    return KTable(
-        graph,
-        names.result,
-        node,
-        processor,
-        sources=sources,
-        key_serde=options.option.key_serde,
-        value_serde=options.option.value_serde,
-        queryable_store_name=options.queryable_name,
-    )
+    return type(left)._of(graph, node, node.processor, options, sources=sources)
 
 
 def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> str | None:
@@ -269,7 +320,7 @@ def _joiner_of(joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, An
 
 
 def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitioner | None:
-    """Let a table's partitioner decide by the key alone: subscriptions and responses are not the table's values."""
+    """Have a table's partitioner decide by the key alone, since subscriptions and responses are not the table's values."""
     if partitioner is None:
         return None
 
@@ -288,6 +339,6 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
 
 
 def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:
-    """Send a response where its subscription came from, which need not be where the default partitioner puts the key."""
+    """Send a response to the partition its subscription came from, which may not be the default partitioner's choice."""
     partition: int | None = response.primary_partition
     return partition

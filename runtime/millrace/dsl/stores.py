@@ -1,8 +1,7 @@
-"""From `Materialized` to the store of a table: names, implementations and defaults.
+"""The stores of tables and of stream-stream joins, as the graph declares them: names, implementations and defaults.
 
-A `TableStoreSpec` is what the graph carries. It knows its name at once, and becomes the builder of a real store only for a
-given configuration, which may choose the implementation (`dsl.store.suppliers.class`, `default.dsl.store`) and the value
-format (`dsl.store.format`).
+A spec knows its name at once, and becomes the builder of a real store only for a given configuration, which may choose the
+implementation (`dsl.store.suppliers.class`, `default.dsl.store`) and the value format (`dsl.store.format`).
 """
 
 from __future__ import annotations
@@ -13,24 +12,29 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
+from millrace.dsl.options.joined import StreamJoined
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
     DslWindowParams,
+    InMemoryDslStoreSuppliers,
     StoreType,
     dsl_suppliers,
 )
+from millrace.dsl.windows import JoinWindows
+from millrace.errors import TopologyError
 from millrace.serdes.base import Serde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
+from millrace.state.outer_join_store import OuterJoinStoreBuilder
 from millrace.state.stores import Stores
 from millrace.state.suppliers import VersionedBytesStoreSupplier
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """What a window store is asked for."""
+    """The properties that a window store must have."""
 
     retention_ms: int
     size_ms: int
@@ -41,7 +45,7 @@ class WindowSpec:
 
 @dataclass(frozen=True, slots=True)
 class SessionSpec:
-    """What a session store is asked for."""
+    """The properties that a session store must have."""
 
     retention_ms: int
     emits_on_close: bool = False
@@ -188,3 +192,83 @@ def table_options(
     if option.store_name is not None:
         return TableOptions(option, option.store_name, queryable=True)
     return TableOptions(option, "" if names is None else names.store(prefix), queryable=False)
+
+
+def join_window_store(
+    name: str,
+    value_serde: Serde[Any] | None,
+    supplier: Any,
+    windows: JoinWindows,
+    joined: StreamJoined[Any, Any, Any],
+) -> TableStoreSpec:
+    """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies."""
+    retention = windows.size_ms + windows.grace_ms
+    if supplier is not None:
+        _check_join_supplier(supplier, windows, retention)
+        name = supplier.name
+    return TableStoreSpec(
+        name,
+        joined.key_serde,
+        value_serde,
+        supplier,
+        suppliers=joined.dsl_store_suppliers,
+        windows=WindowSpec(retention, windows.size_ms, retain_duplicates=True),
+        logging_enabled=joined.logging_enabled or supplier is not None,
+        caching_enabled=False,
+        log_config={**joined.log_config, "cleanup.policy": "delete"} if supplier is None else {},
+        generated_name=supplier is None and joined.store_name is None,
+    )
+
+
+def _check_join_supplier(supplier: Any, windows: JoinWindows, retention: int) -> None:
+    """Check that a store supplied by the user fits the join.
+
+    Raises:
+        TopologyError: it does not retain duplicates, or its windows differ from the join's.
+    """
+    if not supplier.retain_duplicates:
+        raise TopologyError(f"Store {supplier.name} of a stream-stream join must be made with retain_duplicates=True")
+    if supplier.window_size_ms != windows.size_ms or supplier.retention_ms != retention:
+        raise TopologyError(
+            f"Store {supplier.name} has windows of {supplier.window_size_ms} ms kept for {supplier.retention_ms} ms; the join "
+            f"needs its size, {windows.size_ms} ms, kept for size and grace, {retention} ms"
+        )
+
+
+def join_shared_store(name: str, joined: StreamJoined[Any, Any, Any]) -> JoinSharedStoreSpec:
+    """Return the store of a left or outer join in which records of both sides wait for a match."""
+    suppliers = joined.dsl_store_suppliers
+    if suppliers is None and joined.this_store_supplier is not None and not joined.this_store_supplier.persistent:
+        suppliers = InMemoryDslStoreSuppliers()
+    return JoinSharedStoreSpec(
+        name,
+        joined.key_serde,
+        joined.value_serde,
+        joined.other_value_serde,
+        suppliers,
+        joined.logging_enabled,
+        joined.log_config,
+        generated_name=joined.store_name is None and joined.this_store_supplier is None,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class JoinSharedStoreSpec:
+    """The store in which records of both sides wait for a match: a `DeferredStore`."""
+
+    name: str
+    key_serde: Serde[Any] | None
+    left_serde: Serde[Any] | None
+    right_serde: Serde[Any] | None
+    suppliers: Any
+    logging_enabled: bool
+    log_config: Mapping[str, str] = field(default_factory=dict)
+    generated_name: bool = False
+
+    def for_config(self, config: StreamsConfig) -> StoreBuilder:
+        """Return the builder of the real store."""
+        supplier = dsl_suppliers(self.suppliers, None, config).key_value_store(DslKeyValueParams(self.name, "plain"))
+        builder = OuterJoinStoreBuilder(supplier, self.key_serde, self.left_serde, self.right_serde)
+        return (
+            builder.with_logging_enabled(self.log_config) if self.logging_enabled else builder.with_logging_disabled()
+        )
