@@ -69,7 +69,7 @@ class OperatorSettings(BaseModel):
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
     """After how many seconds an application is looked at though nothing was reported."""
     relist_seconds: Annotated[float, Field(ge=10, le=86400)] = 600
-    """After how many seconds everything is listed anew, to find what a watch has missed."""
+    """After how many seconds everything is listed again, to find what a watch has missed."""
     stuck_seconds: Annotated[float, Field(ge=10, le=86400)] = 300
     """How long one pass may take before the liveness probe fails."""
     template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
