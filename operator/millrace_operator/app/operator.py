@@ -3,7 +3,7 @@
     lists (caches are full) ─► watches ─► the Lease ─► workers
     SIGTERM ─► watches end ─► passes end ─► the Lease is released
 
-A replica without the Lease watches all the same, so that it can begin at once. One that loses it to another ends the process:
+A replica without the Lease watches as well, so that it can take over at once. One that loses it to another ends the process:
 nothing that a thread may still hold from before is worth keeping. One that merely could not reach the API server for a long time
 lists everything again, and continues.
 """
@@ -54,8 +54,8 @@ _LAST_PASSES_SECONDS: Final = 20.0
 _LIST_ATTEMPTS: Final = 30
 _LIST_PAUSE_SECONDS: Final = 2.0
 _SOONEST_RELIST_SECONDS: Final = 5.0
-"""How soon all is listed again once watches begin, which is then done ever more seldom: no watch tells of what was deleted
-between the first list and its own beginning."""
+"""How soon everything is listed again once watches have started, and then less and less often: no watch reports what was
+deleted between the first list and its own start."""
 
 
 class Operator:

@@ -35,7 +35,7 @@ from millrace_operator.reconcile.status import transitions
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
-"""Kinds of children without which pods run all the same."""
+"""Kinds of children that pods can run without."""
 _GARBAGE: Final = frozenset({"ConfigMap", "Job"})
 """Kinds that only take up room where they are no longer wanted."""
 

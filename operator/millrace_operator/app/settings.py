@@ -22,11 +22,11 @@ PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _SERVERS: Final = re.compile(r"[A-Za-z0-9.*-]*[A-Za-z0-9][A-Za-z0-9.*-]*:[0-9]+")
-"""Some of the host must be said: `*:9098` would be every broker of anybody's."""
+"""Part of the host must be given: `*:9098` would match anybody's brokers."""
 
 
 class SettingsError(Exception):
-    """The environment says something that the operator cannot follow."""
+    """The environment contains invalid settings."""
 
 
 def _names(value: Any) -> Any:
@@ -136,7 +136,7 @@ class _Json(logging.Formatter):
 
 
 def configure_logs(settings: OperatorSettings) -> None:
-    """Log as the settings say; libraries only from warnings up."""
+    """Configure logging; libraries log only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         _Json()
