@@ -1,7 +1,4 @@
-"""What the operator is told by its environment: variables `MILLRACE_OPERATOR_…`.
-
-How the operator logs: to standard error, as text or as one JSON object per line.
-"""
+"""The operator's settings, read from environment variables `MILLRACE_OPERATOR_…`, and its logging, which they configure."""
 
 from __future__ import annotations
 
