@@ -64,7 +64,7 @@ def test_every_field_has_a_description(version):
 def test_schema_carries_the_rules(spec):
     """Bounds, patterns, enums, defaults, formats and nullability of the models arrive in the schema."""
     assert spec["replicas"] == {
-        "default": 1, "description": "How many instances run. More than there are tasks are idle.", "format": "int32",
+        "default": 1, "description": "How many instances run. Instances beyond the number of tasks are idle.", "format": "int32",
         "maximum": 10_000, "minimum": 0, "type": "integer",
     }  # fmt: skip
     assert spec["processing"]["properties"]["guarantee"]["enum"] == ["at_least_once", "exactly_once_v2"]

@@ -131,7 +131,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/applicationId", 12, "spec.applicationId: must be a string (got 12)"),
     ("spec/application_id", "a", "spec.application_id: unknown field; did you mean `applicationId`?"),
     ("spec/image", _ABSENT, "spec.image: is required: the container image"),
-    ("spec/image", "my image", "spec.image: must be the name of a container image, without blanks (got 'my image')"),
+    ("spec/image", "my image", "spec.image: must be the name of a container image, without spaces (got 'my image')"),
     (
         "spec/imagePullPolicy",
         "always",
@@ -194,7 +194,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/processing/commitInterval", 30, "spec.processing.commitInterval: must be a string (got 30)"),
     ("spec/processing/garantee", "x", "spec.processing.garantee: unknown field; did you mean `guarantee`?"),
     ("spec/storage/size", "10 GB", "spec.storage.size: must be a quantity, for example 500m, 2 or 10Gi (got '10 GB')"),
-    ("spec/storage/size", "0", "spec.storage.size: must be more than nothing"),
+    ("spec/storage/size", "0", "spec.storage.size: must be more than zero"),
     ("spec/storage/size", [], "spec.storage.size: must be a quantity, for example 10Gi (got [])"),
     ("spec/storage/storageClassName", "", "spec.storage.storageClassName: must not be empty"),
     (
@@ -248,7 +248,7 @@ def test_keys_that_yaml_reads_as_booleans_are_refused(key):
         ("a: &a\n  b: *a\n", "an alias contains itself"),
         ("a:\n  - !!python/object:os.system {}\n", "line 2: the tag !!python/object:os.system is not allowed"),
         ("a: !secret x\n", "line 1: the tag !secret is not allowed"),
-        ("a: [1, -.inf]\n", "line 1: -.inf is no number that Kubernetes can keep"),
+        ("a: [1, -.inf]\n", "line 1: -.inf is not a number that Kubernetes can store"),
         ("a: \x01\n", "not YAML: special characters are not allowed"),
         ("[" * 70 + "]" * 70 + "\n", "nested more than 64 levels deep"),
         ("- a\n- b\n", "a manifest must be a mapping with apiVersion, kind, metadata and spec (got ['a', 'b'])"),
@@ -310,7 +310,7 @@ def test_file_problems_name_the_file(tmp_path):
         load(missing)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(ManifestError, match=r"binary\.yaml is not a text in UTF-8"):
+    with pytest.raises(ManifestError, match=r"binary\.yaml is not UTF-8 text"):
         load(str(binary))
     binary.write_text(GOOD.replace("replicas: 2", "replicas: x"))
     with pytest.raises(ManifestError, match=r"binary\.yaml has a problem:\n  line 14: spec\.replicas"):

@@ -1,7 +1,7 @@
 """What is wrong with a manifest, worded for the person who wrote it.
 
-Pydantic says which rule of which field is broken; here that becomes a sentence that also says what to write instead: the
-nearest known field or value, or what a missing field means.
+Pydantic says which rule of which field is broken. Here that becomes a sentence that also says what to write instead: the
+nearest known field or value, or what a missing field is for.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class Problem:
     path: Path
     """The steps to the field, for example `("spec", "kafka", "bootstrapServers", 0)`; empty for the whole manifest."""
     rule: str
-    """What is demanded of it, or what is wrong."""
+    """What it must be, or what is wrong with it."""
     value: str | None = None
-    """What stands there, shortened; none where nothing does."""
+    """The value there, shortened; None if there is none."""
     line: int | None = None
-    """The line in the text, from 1; none where there is no text."""
+    """The line in the text, from 1; None if there is no text."""
 
     @property
     def field(self) -> str:
@@ -65,7 +65,7 @@ class Problem:
 
 
 def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
-    """Return the problem that one of pydantic's errors about a model stands for."""
+    """Return one of pydantic's errors about a model as a problem."""
     path = _field_path(item["loc"])
     text = _rule(item, path, root)
     if item["type"] in {"missing", "extra_forbidden"} or _may_hold_secrets(item):
@@ -74,7 +74,7 @@ def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
 
 
 def _may_hold_secrets(item: ErrorDetails) -> bool:
-    """Return whether the value is to be kept out of messages, which end up in logs and conditions."""
+    """Return whether to keep the value out of messages, which end up in logs and conditions."""
     value = item["input"]
     return isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
 
