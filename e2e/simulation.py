@@ -34,10 +34,10 @@ from millrace_operator.model import (
     ConsumerGroupMember,
     Decision,
     DesiredApp,
-    InstanceStatus,
     KafkaState,
     Key,
     ObservedApp,
+    ReportedStatus,
     Topic,
 )
 from millrace_operator.reconcile.reconciler import reconcile
@@ -117,9 +117,9 @@ class SimulatedInstances(InstanceStatusClient):
     def ask(self, pods):
         """Return for each running pod that it runs all its tasks, or that it has left."""
         return {
-            pod["metadata"]["name"]: InstanceStatus("DRAINED")
+            pod["metadata"]["name"]: ReportedStatus("DRAINED")
             if _is_drained(pod)
-            else InstanceStatus("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
+            else ReportedStatus("RUNNING", ready=True, active=1, lag=0, topology_hash="0" * 64)
             for pod in pods
             if pod["metadata"]["labels"].get("app.kubernetes.io/component") == "runtime"
             and pod.get("status", {}).get("phase") == "Running"

@@ -30,7 +30,7 @@ OURS = {"app.kubernetes.io/managed-by": "millrace-operator"}
 Right = tuple[str, str, str]
 GET_CHILDREN: set[Right] = {("get", kind.group, kind.plural) for kind in {*CHILDREN, POD_MONITORS} - {PODS, CLAIMS}}
 
-NOT_PRETENDED: set[Right] = {
+NOT_SIMULATED: set[Right] = {
     ("get", "", "pods/log"),  # of plan Jobs
     ("get", "", "secrets"),  # with credentials
     ("get", "storage.k8s.io", "storageclasses"),  # before a volume grows
@@ -167,8 +167,8 @@ def test_the_operator_has_the_rights_that_it_uses_and_no_others(
         assert event.get("responseStatus", {}).get("code", 200) not in {401, 403, 422}, event
     asked, allowed = rights_used(events), rights_of_the_chart()
     assert asked - allowed == set()
-    assert allowed >= NOT_PRETENDED
-    assert allowed - asked - NOT_PRETENDED == set()
+    assert allowed >= NOT_SIMULATED
+    assert allowed - asked - NOT_SIMULATED == set()
 
 
 def own_kubeconfig(cluster: Cluster, folder: Path) -> Path:

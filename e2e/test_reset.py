@@ -35,6 +35,7 @@ from millrace_operator.model import AppRevision, ProvisionTopics
 from millrace_operator.reconcile.revisions import revision_of
 
 CRDS = Path(__file__).parents[1] / "crds"
+_ROOT = Path(__file__).parents[1]
 NAMESPACE = f"reset-{secrets.token_hex(3)}"
 API_VERSION = "streams.millrace.dev/v1alpha1"
 
@@ -74,7 +75,7 @@ def running_operator(cluster: Cluster, log: Path, *, crashing: bool = False) -> 
     }
     module = "e2e.crashing_operator" if crashing else "millrace_operator"
     with log.open("ab") as output:
-        process = subprocess.Popen([sys.executable, "-m", module], env=environment, stderr=output)
+        process = subprocess.Popen([sys.executable, "-m", module], cwd=_ROOT, env=environment, stderr=output)
         try:
             yield process
         finally:

@@ -23,6 +23,8 @@ from millrace.records import TopicPartition
 
 Object = Mapping[str, Any]
 """A Kubernetes object, or what is to become one."""
+Json = dict[str, Any]
+"""An object, or a part of one, that is being built."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -120,7 +122,7 @@ class KafkaState:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceStatus:
+class ReportedStatus:
     """What a pod's `/status` says; see docs/operations.md."""
 
     state: str
@@ -190,7 +192,7 @@ class ObservedApp:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The app's children: all objects with its label in its namespace."""
     kafka: KafkaState = KafkaState(error="not asked yet", reason="Unknown")
-    instances: Mapping[str, InstanceStatus] = field(default_factory=dict)
+    instances: Mapping[str, ReportedStatus] = field(default_factory=dict)
     """By pod name; pods that did not answer are left out."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """By Job name: what the finished plan Job printed (its plan as JSON), or why it failed."""

@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from millrace.kafka.admin_requests import give_up_when
 from millrace_operator.app.backoff import (
@@ -48,6 +48,8 @@ from millrace_operator.model import (
     DeleteTopics,
     DesiredApp,
     Event,
+    Json,
+    KafkaAction,
     Key,
     Object,
     ObservedApp,
@@ -225,7 +227,7 @@ class AppController:
         """Return the resource as it is now; a pass that has looked at an older one ends."""
         metadata = app["metadata"]
         try:
-            now: dict[str, Any] = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
+            now: Json = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
         except ApiError as error:
             if error.not_found:
                 self.context.resources.remove(APPS, app)
@@ -373,7 +375,9 @@ class AppController:
         self.context.kafka.forget(ref)
 
 
-def act_on_kafka(context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: Any) -> None:
+def act_on_kafka(
+    context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: KafkaAction
+) -> None:
     """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
 
     It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.
@@ -431,12 +435,12 @@ def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
     return Refusal(action, failure.reason, f"{description_of(action)}: {failure}")
 
 
-def _basis(app: Object) -> tuple[Any, ...]:
+def _basis(app: Object) -> tuple[object, ...]:
     """Return what a status is derived from: the spec, by its generation, and the status before."""
     return app["metadata"].get("generation"), app.get("status") or {}
 
 
-def _identity(app: Object) -> tuple[Any, ...]:
+def _identity(app: Object) -> tuple[object, ...]:
     metadata = app["metadata"]
     return (
         metadata["uid"],

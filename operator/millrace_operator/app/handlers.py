@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 import kopf
@@ -76,8 +76,13 @@ class Handlers:
             return
         self._queue.add(ResourceRef(APPS.kind, *app_of(obj)), _TOGETHER_SECONDS)
 
-    def _watch(self, registry: kopf.OperatorRegistry, kind: ResourceKind, take: Any) -> None:
-        async def handle(event: Mapping[str, Any], **_: Any) -> None:
+    def _watch(
+        self,
+        registry: kopf.OperatorRegistry,
+        kind: ResourceKind,
+        take: Callable[[ResourceKind, str | None, Object], None],
+    ) -> None:
+        async def handle(event: Object, **_: Any) -> None:
             self._metrics.event(kind.plural)
             try:
                 take(kind, event["type"], event["object"])
@@ -88,7 +93,7 @@ class Handlers:
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"on-{kind.plural}")(handle)
 
 
-def _asked(obj: Object) -> tuple[Any, ...]:
+def _asked(obj: Object) -> tuple[object, ...]:
     """Return what of a resource its user decides."""
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}

@@ -34,7 +34,7 @@ class _Server(ThreadingHTTPServer):
         super().server_bind()
 
 
-class ProbeServer:
+class OperatorHealthServer:
     """Answers /healthz, /readyz and /metrics until it is closed.
 
     Args:

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
-from millrace_operator.cluster.kinds import LEASES
+from millrace_operator.cluster.kinds import LEASES, ResourceKind
 from millrace_operator.cluster.requests import ApiError
-from millrace_operator.model import Object
+from millrace_operator.model import Json, Object
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +32,13 @@ _RENEW: Final = 1 / 5
 class LeaseApi(Protocol):
     """The requests that a lease takes; `cluster.requests.Requests` is one."""
 
-    def get(self, kind: Any, namespace: str | None, name: str) -> Any:
+    def get(self, kind: ResourceKind, namespace: str | None, name: str) -> Object:
         """Return the Lease."""
 
-    def create(self, kind: Any, namespace: str | None, body: Object) -> Object:
+    def create(self, kind: ResourceKind, namespace: str | None, body: Object) -> Object:
         """Create it."""
 
-    def update(self, kind: Any, namespace: str | None, name: str, body: Object) -> Object:
+    def update(self, kind: ResourceKind, namespace: str | None, name: str, body: Object) -> Object:
         """Replace the version that was read."""
 
 
@@ -170,7 +170,7 @@ class Leader:
         self._seen_at = self._clock()
         return True
 
-    def _lease(self, known: Object) -> dict[str, Any]:
+    def _lease(self, known: Object) -> Json:
         spec = known.get("spec") or {}
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         renewed = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -179,8 +179,8 @@ def _state(app: Object) -> str:
     return str((app.get("status") or {}).get("lifecycleState", "Unknown"))
 
 
-def _at(app: Object, path: Iterable[str]) -> Any:
-    value: Any = app
+def _at(app: Object, path: Iterable[str]) -> object:
+    value: object = app
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
     return value

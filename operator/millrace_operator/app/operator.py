@@ -23,7 +23,7 @@ from kubernetes import config as kubernetes_config
 
 from millrace_operator.app.app_controller import AppController, ControllerContext
 from millrace_operator.app.handlers import SELECTOR, Handlers, configure
-from millrace_operator.app.health import ProbeServer
+from millrace_operator.app.health import OperatorHealthServer
 from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.app.leader import Leader
 from millrace_operator.app.metrics import OperatorMetrics
@@ -116,7 +116,7 @@ class Operator:
 
     def run(self) -> int:
         """Run until SIGTERM or SIGINT, or until the Lease is lost, and return the process's exit status."""
-        health = ProbeServer(
+        health = OperatorHealthServer(
             self._settings.metrics_port, live=self._not_live, ready=self._not_ready, registry=self._metrics.registry
         )
         log.info("listening on port %d", health.port)

@@ -135,8 +135,8 @@ def condition_of(status: StreamsAppStatus, kind: ConditionType) -> Condition | N
 def description_of(action: Action) -> str:
     """Return an action in a few words, without what it writes."""
     match action:
-        case _ if hasattr(action, "object"):
-            return f"Apply {action.object['kind']} {action.object['metadata']['name']}"
+        case Apply(obj):
+            return f"Apply {obj['kind']} {obj['metadata']['name']}"
         case Delete(key) | Release(key):
             return f"{type(action).__name__} {key.kind} {key.name}"
         case DrainPod(name):

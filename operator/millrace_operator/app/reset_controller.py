@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, replace
-from typing import Any
 
 from millrace.errors import StreamsError
 from millrace.manifest import StreamsResetStatus
@@ -17,7 +16,7 @@ from millrace_operator.cluster.kinds import APPS, RESETS, ResourceKind
 from millrace_operator.cluster.observe import desired_from, desired_reset_from, neighbours_of
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 from millrace_operator.kafka.state_cache import KafkaStateCache
-from millrace_operator.model import Apply, Delete, Object, ResourceRef, SetFinalizer
+from millrace_operator.model import Apply, Delete, Json, Object, ResourceRef, SetFinalizer
 from millrace_operator.resets.reconciler import (
     DesiredReset,
     ObservedReset,
@@ -132,7 +131,7 @@ class ResetController:
         for kind, known in ((RESETS, resource), (APPS, app)):
             metadata = known["metadata"]
             try:
-                now: dict[str, Any] = self.context.requests.get(kind, metadata["namespace"], metadata["name"])
+                now: Json = self.context.requests.get(kind, metadata["namespace"], metadata["name"])
             except ApiError as error:
                 if error.not_found:
                     self.context.resources.remove(kind, known)
@@ -182,7 +181,7 @@ def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
     return decision.status is not None and decision.status.phase == "Running" and before != "Running"
 
 
-def _identity(kind: ResourceKind, resource: Object) -> tuple[Any, ...]:
+def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:
     """Return what must be as it was seen: of the reset all of it, as another operator may have done it already."""
     metadata = resource["metadata"]
     version = metadata.get("resourceVersion") if kind is RESETS else None

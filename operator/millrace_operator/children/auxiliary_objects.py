@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from millrace_operator.children import naming
 from millrace_operator.children.naming import HTTP_PORT, HTTP_PORT_NAME, labels, selector
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json
 
 
-def headless_service(app: AppRevision) -> dict[str, Any]:
+def headless_service(app: AppRevision) -> Json:
     """Return the headless Service, which gives every pod a DNS name of its own.
 
     Addresses are published before a pod is ready: a pod that is restoring is asked for its status, and by other replicas for the
@@ -28,7 +26,7 @@ def headless_service(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def service_account(app: AppRevision) -> dict[str, Any] | None:
+def service_account(app: AppRevision) -> Json | None:
     """Return the ServiceAccount; None if the spec names one of the user's.
 
     It is separate so that what a cluster grants to `default` does not apply to the pods. Nothing is granted to it, and neither it
@@ -44,7 +42,7 @@ def service_account(app: AppRevision) -> dict[str, Any] | None:
     }
 
 
-def disruption_budget(app: AppRevision) -> dict[str, Any] | None:
+def disruption_budget(app: AppRevision) -> Json | None:
     """Return the PodDisruptionBudget, which says how many pods draining nodes may take at a time; None if none is wanted.
 
     It limits what may be away rather than what must be there, so that an application with one replica does not block a drain
@@ -71,7 +69,7 @@ def disruption_budget(app: AppRevision) -> dict[str, Any] | None:
     }
 
 
-def pod_monitor(app: AppRevision) -> dict[str, Any] | None:
+def pod_monitor(app: AppRevision) -> Json | None:
     """Return the PodMonitor; None if the spec does not want one. Only clusters with Prometheus' operator know the kind."""
     wanted = app.spec.observability.metrics.pod_monitor
     if not wanted.enabled:

@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from millrace_operator.model import Json
+
 _MAPS: Final = frozenset({"annotations", "labels", "matchLabels", "nodeSelector", "options", "volumeAttributes"})
 """Fields whose keys are the user's own; empty means absent."""
 _MAPS_OF_QUANTITIES: Final = frozenset({"limits", "requests"})
@@ -27,14 +29,14 @@ _ABSENT_WHEN_ZERO: Final = frozenset(
 _KEPT_WHEN_BLANK: Final = frozenset({"storageClassName"})
 
 
-def canonical(value: BaseModel) -> dict[str, Any]:
+def canonical(value: BaseModel) -> Json:
     """Return a part of a manifest as the API server would store it."""
     kept = _kept(value.model_dump(mode="json", by_alias=True, exclude_none=True))
     assert isinstance(kept, dict)
     return kept
 
 
-def canonical_list(values: Iterable[BaseModel]) -> list[dict[str, Any]]:
+def canonical_list(values: Iterable[BaseModel]) -> list[Json]:
     """Return a list of parts of a manifest as the API server would store it."""
     return [canonical(value) for value in values]
 

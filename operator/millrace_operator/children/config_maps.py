@@ -8,20 +8,19 @@ template: that is what makes pods roll.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace.manifest import API_VERSION
 from millrace_operator.children import naming
 from millrace_operator.children.naming import RETAINED_LABEL, Component, labels
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json, Object
 
 MANIFEST_KEY: Final = "streamsapp.yaml"
 PLAN_KEY: Final = "plan.json"
 RETAINED_KEY: Final = "retained.json"
 
 
-def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, Any]:
+def revision_config_map(app: AppRevision, spec: Object) -> Json:
     """Return the ConfigMap with a revision's manifest, as JSON, which is YAML too.
 
     Args:
@@ -39,7 +38,7 @@ def revision_config_map(app: AppRevision, spec: Mapping[str, Any]) -> dict[str, 
     return _config_map(app, naming.revision_config_map(app.name, app.revision), MANIFEST_KEY, text + "\n")
 
 
-def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
+def plan_config_map(app: AppRevision, plan: str) -> Json:
     """Return the ConfigMap with a revision's topology plan.
 
     Args:
@@ -49,7 +48,7 @@ def plan_config_map(app: AppRevision, plan: str) -> dict[str, Any]:
     return _config_map(app, naming.plan_config_map(app.name, app.revision), PLAN_KEY, plan, component="plan")
 
 
-def retained_config_map(namespace: str, app: str, text: str) -> dict[str, Any]:
+def retained_config_map(namespace: str, app: str, text: str) -> Json:
     """Return the ConfigMap with what the next application of this name has to know of this one besides its plans.
 
     Args:
@@ -69,7 +68,7 @@ def retained_config_map(namespace: str, app: str, text: str) -> dict[str, Any]:
     }
 
 
-def _config_map(app: AppRevision, name: str, key: str, text: str, component: Component = "runtime") -> dict[str, Any]:
+def _config_map(app: AppRevision, name: str, key: str, text: str, component: Component = "runtime") -> Json:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

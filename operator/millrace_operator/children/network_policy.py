@@ -9,12 +9,12 @@ pods may connect everywhere unless the spec lists where to. The plan Job may con
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical_list
 from millrace_operator.children.naming import HTTP_PORT_NAME, MANAGER, Component, labels, selector
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json
 
 OPERATOR_LABELS: Final = {"app.kubernetes.io/name": MANAGER}
 """The labels of the operator's pods."""
@@ -23,7 +23,7 @@ _NAMESPACE_NAME: Final = "kubernetes.io/metadata.name"
 _DNS_PORT: Final = 53
 
 
-def network_policy(app: AppRevision, operator_namespace: str) -> dict[str, Any] | None:
+def network_policy(app: AppRevision, operator_namespace: str) -> Json | None:
     """Return the NetworkPolicy of the application's pods; None if the spec does not want one.
 
     Args:
@@ -45,7 +45,7 @@ def network_policy(app: AppRevision, operator_namespace: str) -> dict[str, Any] 
         {**readers, "ports": [{"port": HTTP_PORT_NAME, "protocol": "TCP"}]},
         *canonical_list(wanted.ingress),
     ]
-    rules: dict[str, Any] = {"ingress": ingress, "policyTypes": ["Ingress"]}
+    rules: Json = {"ingress": ingress, "policyTypes": ["Ingress"]}
     if wanted.egress is not None:
         dns = {"ports": [{"port": _DNS_PORT, "protocol": protocol} for protocol in ("UDP", "TCP")]}
         rules = {
@@ -56,14 +56,14 @@ def network_policy(app: AppRevision, operator_namespace: str) -> dict[str, Any] 
     return _policy(app, naming.network_policy(app.name), "runtime", rules)
 
 
-def plan_network_policy(app: AppRevision) -> dict[str, Any] | None:
+def plan_network_policy(app: AppRevision) -> Json | None:
     """Return the NetworkPolicy that cuts plan Jobs off the network; None if the spec does not want policies."""
     if not app.spec.network_policy.enabled:
         return None
     return _policy(app, naming.plan_network_policy(app.name), "plan", {"policyTypes": ["Ingress", "Egress"]})
 
 
-def _policy(app: AppRevision, name: str, component: Component, rules: dict[str, Any]) -> dict[str, Any]:
+def _policy(app: AppRevision, name: str, component: Component, rules: Json) -> Json:
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",

@@ -11,7 +11,7 @@ nothing to finish.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from millrace.manifest.fields import quantity_value
 from millrace.manifest.pods import APP_CONTAINER
@@ -32,7 +32,7 @@ from millrace_operator.children.pod import (
     program_resources,
     temporary_mount,
 )
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json
 
 DEADLINE_SECONDS: Final = 600
 """How long a plan may take, including pulling the image."""
@@ -55,7 +55,7 @@ _WITHOUT_SECRETS: Final = ("configMap", "downwardAPI", "emptyDir")
 """Kinds of volumes that can carry no secret and belong to one pod only."""
 
 
-def plan_job(app: AppRevision) -> dict[str, Any]:
+def plan_job(app: AppRevision) -> Json:
     """Return the Job that prints a revision's plan as JSON."""
     of_plan = labels(app.name, "plan", app.revision)
     return {
@@ -88,7 +88,7 @@ def plan_job(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def _program(app: AppRevision) -> dict[str, Any]:
+def _program(app: AppRevision) -> Json:
     variables, sources = _environment(app), _environment_sources(app)
     return {
         **common_container_fields(app),
@@ -106,7 +106,7 @@ def _environment(app: AppRevision) -> list[Variable]:
     return [variable for variable in variables if "secretKeyRef" not in variable.get("valueFrom", {})]
 
 
-def _environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+def _environment_sources(app: AppRevision) -> list[Json]:
     """Return the ConfigMaps whose keys are variables of the plan Job's container."""
     return [source for source in environment_sources(app) if "secretRef" not in source]
 
@@ -128,7 +128,7 @@ def _harmless(app: AppRevision) -> list[Volume]:
     return [volume for volume in volumes if any(kind in volume for kind in _WITHOUT_SECRETS)]
 
 
-def _resources(app: AppRevision) -> dict[str, Any]:
+def _resources(app: AppRevision) -> Json:
     """Return the resources of the plan Job's container: little is set aside for it, as it holds no state and no records.
 
     It may still grow to the program's memory, which imports may need, and use one CPU.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from millrace.manifest.pods import APP_CONTAINER
 from millrace.manifest.secrets import NamedSecret, named_secrets
@@ -27,7 +27,7 @@ from millrace_operator.children.naming import (
     labels,
     selector,
 )
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json, Object
 
 USER: Final = 65532
 """User and group of processes in Millrace's images, and the group of volumes."""
@@ -42,17 +42,17 @@ _DEFAULT_CONTAINER: Final = "kubectl.kubernetes.io/default-container"
 _ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
 _DRAIN_VOLUME: Final = "millrace-drain"
 
-Variable = dict[str, Any]
-Volume = dict[str, Any]
-Mount = dict[str, Any]
+Variable = Json
+Volume = Json
+Mount = Json
 
 
-def pod_template(app: AppRevision) -> dict[str, Any]:
+def pod_template(app: AppRevision) -> Json:
     """Return the template of an application's pods."""
     template = app.spec.pod_template
     initial = [secured(container) for container in canonical_list(template.init_containers)]
     sidecars = [secured(container) for container in canonical_list(template.sidecars)]
-    item: dict[str, Any] = {
+    item: Json = {
         "metadata": {
             "annotations": {_DEFAULT_CONTAINER: APP_CONTAINER, **template.metadata.annotations},
             "labels": {**template.metadata.labels, **labels(app.name, revision=app.revision)},
@@ -72,7 +72,7 @@ def pod_template(app: AppRevision) -> dict[str, Any]:
     return item
 
 
-def common_pod_fields(app: AppRevision) -> dict[str, Any]:
+def common_pod_fields(app: AppRevision) -> Json:
     """Return the fields that the spec of every pod of an application has."""
     pull_secrets = [{"name": secret.name} for secret in app.spec.image_pull_secrets]
     return {
@@ -85,7 +85,7 @@ def common_pod_fields(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def common_container_fields(app: AppRevision) -> dict[str, Any]:
+def common_container_fields(app: AppRevision) -> Json:
     """Return the fields that every container with the user's program has."""
     policy = app.spec.image_pull_policy
     return {
@@ -98,7 +98,7 @@ def common_container_fields(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def _program(app: AppRevision) -> dict[str, Any]:
+def _program(app: AppRevision) -> Json:
     sources = environment_sources(app)
     return {
         **common_container_fields(app),
@@ -150,7 +150,7 @@ def environment(app: AppRevision) -> list[Variable]:
     return list({variable["name"]: variable for variable in variables}.values())
 
 
-def environment_sources(app: AppRevision) -> list[dict[str, Any]]:
+def environment_sources(app: AppRevision) -> list[Json]:
     """Return the ConfigMaps and Secrets whose keys are variables of the program's container."""
     return canonical_list(app.spec.pod_template.env_from)
 
@@ -255,7 +255,7 @@ def temporary_mount(users: list[Mount]) -> list[Mount]:
     return [{"name": "tmp", "mountPath": naming.TEMPORARY_DIR}]
 
 
-def secret_sources(app: AppRevision) -> list[dict[str, Any]]:
+def secret_sources(app: AppRevision) -> list[Json]:
     """Return the sources of the projected volume of an application's secrets, one folder per purpose; empty if it has none.
 
     Secrets are files because files follow a Secret when it changes, which environment variables do not. Only the keys that have a
@@ -266,7 +266,7 @@ def secret_sources(app: AppRevision) -> list[dict[str, Any]]:
     return [source for secret in named_secrets(app.spec) for source in _sources(secret)]
 
 
-def _sources(secret: NamedSecret) -> Iterator[dict[str, Any]]:
+def _sources(secret: NamedSecret) -> Iterator[Json]:
     required = secret.required
     rest = tuple(key for key in secret.keys if key not in required)
     for keys, optional in ((required, False), (rest, True)):
@@ -275,10 +275,10 @@ def _sources(secret: NamedSecret) -> Iterator[dict[str, Any]]:
             yield {"secret": {"name": secret.reference.name, "items": items, "optional": optional}}
 
 
-def placement(app: AppRevision) -> dict[str, Any]:
+def placement(app: AppRevision) -> Json:
     """Return the fields of a pod's spec that say where it may run, without what spreads replicas."""
     template = app.spec.pod_template
-    fields: dict[str, Any] = {
+    fields: Json = {
         "nodeSelector": dict(template.node_selector),
         "tolerations": canonical_list(template.tolerations),
         "priorityClassName": template.priority_class_name,
@@ -288,7 +288,7 @@ def placement(app: AppRevision) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def spread(app: AppRevision) -> dict[str, Any]:
+def spread(app: AppRevision) -> Json:
     """Return the fields of a pod's spec that keep replicas apart, over nodes and zones, as far as possible.
 
     A node that is lost then takes only one replica with it. It is a preference, because two replicas on one node are better than
@@ -305,10 +305,10 @@ def spread(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def dns_fields(app: AppRevision) -> dict[str, Any]:
+def dns_fields(app: AppRevision) -> Json:
     """Return the fields of a pod's spec that say how names are looked up; the plan Job talks to nobody."""
     template = app.spec.pod_template
-    fields: dict[str, Any] = {
+    fields: Json = {
         "dnsConfig": None if template.dns_config is None else canonical(template.dns_config),
         "dnsPolicy": template.dns_policy,
         "hostAliases": canonical_list(template.host_aliases),
@@ -316,17 +316,17 @@ def dns_fields(app: AppRevision) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _selector(app: AppRevision) -> dict[str, Any]:
+def _selector(app: AppRevision) -> Json:
     return {"matchLabels": selector(app.name)}
 
 
-def _apart(app: AppRevision) -> dict[str, Any]:
+def _apart(app: AppRevision) -> Json:
     term = {"labelSelector": _selector(app), "topologyKey": "kubernetes.io/hostname"}
     preferred = {"podAffinityTerm": term, "weight": 100}
     return {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [preferred]}}
 
 
-def _over_zones(app: AppRevision) -> dict[str, Any]:
+def _over_zones(app: AppRevision) -> Json:
     return {
         "labelSelector": _selector(app),
         "maxSkew": 1,
@@ -335,7 +335,7 @@ def _over_zones(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def pod_security_context(app: AppRevision) -> dict[str, Any]:
+def pod_security_context(app: AppRevision) -> Json:
     """Return the securityContext of a pod: everything the Restricted profile asks for.
 
     The user, group and volume group are those of Millrace's image unless the user names others; root is never among them. A
@@ -353,7 +353,7 @@ def pod_security_context(app: AppRevision) -> dict[str, Any]:
     }
 
 
-def container_security_context() -> dict[str, Any]:
+def container_security_context() -> Json:
     """Return the securityContext of the program's container, whose root filesystem cannot be written."""
     return {
         "allowPrivilegeEscalation": False,
@@ -363,7 +363,7 @@ def container_security_context() -> dict[str, Any]:
     }
 
 
-def secured(container: Mapping[str, Any]) -> dict[str, Any]:
+def secured(container: Object) -> Json:
     """Return a user's container, with whatever its securityContext leaves open set as Restricted demands.
 
     What it does specify stays: whether a namespace admits it is the cluster's decision. Its root filesystem is its own affair.
@@ -374,7 +374,7 @@ def secured(container: Mapping[str, Any]) -> dict[str, Any]:
     return {**container, "securityContext": {**restricted, **container.get("securityContext", {})}}
 
 
-def program_resources(app: AppRevision) -> dict[str, Any]:
+def program_resources(app: AppRevision) -> Json:
     """Return the resources of the program's container: the user's, completed.
 
     There is always a memory limit, because RocksDB's share of the memory is a fraction of it, and the request is as large,
@@ -391,7 +391,7 @@ def program_resources(app: AppRevision) -> dict[str, Any]:
     return {"limits": limits, "requests": requests}
 
 
-def probes() -> dict[str, Any]:
+def probes() -> Json:
     """Return the three probes of the container, by name; they use what `millrace run --http` serves (docs/operations.md).
 
     An instance that waits for a broker, restores or rebalances is live, so only what a restart can fix leads to one. The
@@ -406,7 +406,7 @@ def probes() -> dict[str, Any]:
     }
 
 
-def _probe(path: str, *, period_seconds: int, failure_threshold: int) -> dict[str, Any]:
+def _probe(path: str, *, period_seconds: int, failure_threshold: int) -> Json:
     return {
         "httpGet": {"path": path, "port": HTTP_PORT_NAME, "scheme": "HTTP"},
         "periodSeconds": period_seconds,

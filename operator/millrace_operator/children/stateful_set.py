@@ -10,19 +10,19 @@ process id, but a claim template cannot be added later, and the next revision of
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from millrace_operator.children import naming
 from millrace_operator.children.canonical_form import canonical_quantity
 from millrace_operator.children.naming import labels, selector
 from millrace_operator.children.pod import pod_template
-from millrace_operator.model import AppRevision
+from millrace_operator.model import AppRevision, Json
 
 IMMUTABLE_FIELDS: Final = ("serviceName", "podManagementPolicy", "selector", "volumeClaimTemplates")
 """Fields of the spec that the API server lets nobody change: a StatefulSet that differs in one has to be recreated."""
 
 
-def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
+def stateful_set(app: AppRevision, replicas: int) -> Json:
     """Return the StatefulSet that runs a revision.
 
     Args:
@@ -47,9 +47,9 @@ def stateful_set(app: AppRevision, replicas: int) -> dict[str, Any]:
     }
 
 
-def _claim_template(app: AppRevision) -> dict[str, Any]:
+def _claim_template(app: AppRevision) -> Json:
     storage = app.spec.storage
-    spec: dict[str, Any] = {
+    spec: Json = {
         "accessModes": ["ReadWriteOnce"],
         "resources": {"requests": {"storage": canonical_quantity(storage.size)}},
     }

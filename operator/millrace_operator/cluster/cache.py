@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from millrace_operator.cluster.kinds import APPS, CHILDREN, POD_MONITORS, RESETS, ResourceKind
 from millrace_operator.cluster.requests import ApiError, Requests
@@ -130,7 +130,7 @@ class Cache:
 
 def app_of(obj: Object) -> tuple[str, str]:
     """Return namespace and name of the app that an object belongs to; it is itself one if it carries no label."""
-    metadata: Mapping[str, Any] = obj["metadata"]
+    metadata: Object = obj["metadata"]
     labels = metadata.get("labels") or {}
     return str(metadata.get("namespace", "")), str(labels.get(APP_LABEL) or metadata["name"])
 

@@ -7,11 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from millrace_operator.cluster.kinds import EVENTS
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Event, Object
+from millrace_operator.model import Event, Json, Object
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class EventRecorder:
             self._counts.clear()
         self._counts[name] = count
 
-    def _object(self, resource: Object, event: Event, name: str, now: str) -> dict[str, Any]:
+    def _object(self, resource: Object, event: Event, name: str, now: str) -> Json:
         metadata = resource["metadata"]
         return {
             "apiVersion": "v1",

@@ -6,7 +6,6 @@ Writes the status of a resource, and only what differs.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -14,7 +13,18 @@ from millrace_operator.children.naming import APP_UID_LABEL, DRAIN_ANNOTATION, F
 from millrace_operator.cluster.cache import Cache
 from millrace_operator.cluster.kinds import APPS, CLAIMS, PODS, STATEFUL_SETS, ResourceKind, kind_of, kind_of_object
 from millrace_operator.cluster.requests import ApiError, Requests
-from millrace_operator.model import Action, Apply, Delete, DrainPod, Key, Object, Release, ResizeClaim, SetFinalizer
+from millrace_operator.model import (
+    Action,
+    Apply,
+    Delete,
+    DrainPod,
+    Json,
+    Key,
+    Object,
+    Release,
+    ResizeClaim,
+    SetFinalizer,
+)
 from millrace_operator.reconcile.ownership import conflict_message, controller_of, is_own
 from millrace_operator.resets.reconciler import PatchApp
 
@@ -236,13 +246,13 @@ class Executor:
             self._resources.put(kind, answer)
 
 
-def status_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def status_patch(old: Object, new: Object) -> Json:
     """Return the merge patch that makes one of the other; empty if they are alike.
 
     >>> status_patch({"replicas": 1, "lag": {"total": 5, "trend": "Steady"}}, {"replicas": 2, "lag": {"total": 5}})
     {'replicas': 2, 'lag': {'trend': None}}
     """
-    patch: dict[str, Any] = {}
+    patch: Json = {}
     for name, value in new.items():
         known = old.get(name)
         if isinstance(value, Mapping) and isinstance(known, Mapping):

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 
 from millrace_operator.children.naming import HTTP_PORT
-from millrace_operator.model import InstanceStatus, Object
+from millrace_operator.model import Object, ReportedStatus
 
 _CONNECT_SECONDS: Final = 1.0
 _DEADLINE_SECONDS: Final = 3.0
@@ -59,7 +59,7 @@ class InstanceStatusClient:
         self._thread = threading.Thread(target=self._loop.run_forever, name="instances", daemon=True)
         self._thread.start()
 
-    def ask(self, pods: Iterable[Object]) -> dict[str, InstanceStatus]:
+    def ask(self, pods: Iterable[Object]) -> dict[str, ReportedStatus]:
         """Return what the pods say of themselves, by name; those that do not answer are left out."""
         asked = {str(pod["metadata"]["name"]): pod for pod in pods if is_asked(pod) and self._is_due(pod)}
         if not asked:
@@ -145,7 +145,7 @@ def _uid(pod: Object) -> str:
     return str(pod["metadata"].get("uid", ""))
 
 
-def _told(pod: Object, data: bytes) -> InstanceStatus | None:
+def _told(pod: Object, data: bytes) -> ReportedStatus | None:
     """Return what a pod's answer says; None if it says nothing, or is another pod's."""
     try:
         status = json.loads(data)
@@ -156,7 +156,7 @@ def _told(pod: Object, data: bytes) -> InstanceStatus | None:
     return None if of_another else told
 
 
-def instance_status_from(status: Mapping[str, Any]) -> InstanceStatus:
+def instance_status_from(status: Object) -> ReportedStatus:
     """Return what a `/status` answer says, whatever version of the runtime it comes from.
 
     Raises:
@@ -170,7 +170,7 @@ def instance_status_from(status: Mapping[str, Any]) -> InstanceStatus:
     listed = status.get("tasks")
     states = [task.get("state") for task in listed if isinstance(task, Mapping)] if isinstance(listed, list) else []
     restoring = int(tasks.get("restoring") or 0)
-    return InstanceStatus(
+    return ReportedStatus(
         state=status["state"],
         error=None if status.get("error") is None else str(status["error"]),
         topology_hash=_optional(str, status.get("topology_hash") or None),
@@ -190,7 +190,7 @@ def instance_status_from(status: Mapping[str, Any]) -> InstanceStatus:
     )
 
 
-def _part(status: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _part(status: Object, name: str) -> Object:
     part = status.get(name)
     return part if isinstance(part, Mapping) else {}
 

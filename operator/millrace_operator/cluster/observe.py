@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 
@@ -40,7 +40,7 @@ _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 def desired_from(body: Object) -> DesiredApp:
     """Return a `StreamsApp` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
-    metadata: Mapping[str, Any] = body["metadata"]
+    metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
     app, problems = check(
         {
@@ -70,7 +70,7 @@ def desired_from(body: Object) -> DesiredApp:
 
 def desired_reset_from(body: Object) -> DesiredReset:
     """Return a `StreamsReset` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
-    metadata: Mapping[str, Any] = body["metadata"]
+    metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
     given = {"name": metadata["name"], "namespace": metadata["namespace"]}
     manifest = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": given, "spec": body.get("spec")}
@@ -270,15 +270,15 @@ def neighbours_of(
     return tuple(found)
 
 
-def _application_id(spec: Mapping[str, Any]) -> str | None:
+def _application_id(spec: Object) -> str | None:
     return spec.get("applicationId")
 
 
-def _servers(spec: Mapping[str, Any]) -> set[str]:
+def _servers(spec: Object) -> set[str]:
     return {str(server).lower() for server in (spec.get("kafka") or {}).get("bootstrapServers") or ()}
 
 
-def _predecessor(spec: Mapping[str, Any]) -> str | None:
+def _predecessor(spec: Object) -> str | None:
     name: str | None = ((spec.get("handover") or {}).get("from") or {}).get("name")
     return name
 

@@ -112,9 +112,9 @@ class Requests:
         """Return an object, or the text of a log."""
         return self._send("get", "GET", kind, namespace, name, subresource, query)
 
-    def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Mapping[str, Any]:
+    def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Object:
         """Return a list as the API gives it, its items without `kind` and `apiVersion`."""
-        found: Mapping[str, Any] = self._send("list", "GET", kind, namespace, None, None, query)
+        found: Object = self._send("list", "GET", kind, namespace, None, None, query)
         return found
 
     def apply(self, kind: ResourceKind, obj: Object, uid: str) -> Object:
@@ -229,7 +229,7 @@ class Requests:
         return _parsed(f"{verb} {path}", status, data)
 
 
-def _is_update(entry: Mapping[str, Any]) -> bool:
+def _is_update(entry: Object) -> bool:
     """Return whether an entry of managed fields is what the operator has created or patched."""
     by_operator = entry.get("manager") == FIELD_MANAGER and not entry.get("subresource")
     return by_operator and entry.get("operation") == "Update"
@@ -249,17 +249,22 @@ def _parsed(what: str, status: int, data: bytes) -> Any:
     raise ApiError(what, status, str(value.get("reason", "")), str(value.get("message", "")))
 
 
-_thread = threading.local()
+class _Fence(threading.local):
+    check: Callable[[], None] | None = None
+    """What this thread calls before it sends anything."""
+
+
+_fence = _Fence()
 
 
 @contextmanager
 def fenced(check: Callable[[], None]) -> Iterator[None]:
     """Have `check` called before anything is sent by this thread; it raises if nothing may be."""
-    _thread.check = check
+    _fence.check = check
     try:
         yield
     finally:
-        _thread.check = None
+        _fence.check = None
 
 
 def fence(api: client.ApiClient) -> None:
@@ -268,9 +273,8 @@ def fence(api: client.ApiClient) -> None:
 
 
 def _check_fence() -> None:
-    check = getattr(_thread, "check", None)
-    if check is not None:
-        check()
+    if _fence.check is not None:
+        _fence.check()
 
 
 class _Connection(HTTPConnection):

@@ -19,7 +19,7 @@ from typing import Final
 from millrace.manifest.fields import duration_ms
 from millrace.manifest.status import AutoscalingStatus
 from millrace.manifest.upgrade import Autoscaling
-from millrace_operator.model import InstanceStatus
+from millrace_operator.model import ReportedStatus
 from millrace_operator.reconcile.children_view import seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.status import timestamp, two_digits
@@ -98,7 +98,7 @@ def recommend(context: ReconcileContext, current: int) -> None:
         context.recheck_after(1)
 
 
-def load_of(instances: Iterable[InstanceStatus], lag: int | None) -> Load | None:
+def load_of(instances: Iterable[ReportedStatus], lag: int | None) -> Load | None:
     """Return the load; None if not all of it is known."""
     items = list(instances)
     if lag is None or not items:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
@@ -279,12 +279,12 @@ def trouble_of(pod: Object) -> Trouble | None:
     )
 
 
-def _ended(container: Mapping[str, Any]) -> float | None:
+def _ended(container: Object) -> float | None:
     finished = (container.get("lastState", {}).get("terminated") or {}).get("finishedAt")
     return None if finished is None else seconds(finished)
 
 
-def _last_words(container: Mapping[str, Any]) -> str:
+def _last_words(container: Object) -> str:
     ended = container.get("lastState", {}).get("terminated") or container.get("state", {}).get("terminated") or {}
     words = ended.get("message", "").strip()
     code = f"exit code {ended['exitCode']}" if "exitCode" in ended else ""

@@ -7,14 +7,13 @@ revision, topics. It never reads their actions, so an action added or left out c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from millrace.manifest import StreamsAppSpec, StreamsAppStatus
 from millrace.manifest.status import AutoscalingStatus, Condition, ConditionType
 from millrace.plan.model import TopologyPlan
-from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, ObservedApp, Renewal
+from millrace_operator.model import Action, Apply, Delete, DesiredApp, Event, Key, Object, ObservedApp, Renewal
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating, view_of
 from millrace_operator.reconcile.drift import needs_apply, stamped
 from millrace_operator.reconcile.ownership import key_of
@@ -115,7 +114,7 @@ class ReconcileContext:
         if self.observed.kafka.reason != NOT_ASKED or self.condition(REASONS[reason].condition) is None:
             self.set_condition("Unknown", reason, message)
 
-    def apply(self, wanted: Mapping[str, Any] | None) -> bool:
+    def apply(self, wanted: Object | None) -> bool:
         """Apply an object unless it is as wanted, and return whether it already is."""
         if wanted is None:
             return True

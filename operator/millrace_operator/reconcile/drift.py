@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from millrace.manifest.fields import quantity_value
 from millrace_operator.children.naming import APP_UID_LABEL, APPLIED_ANNOTATION
-from millrace_operator.model import Object
+from millrace_operator.model import Json, Object
 
 _QUANTITY_MAPS: Final = frozenset({"requests", "limits", "capacity"})
 _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
 
 
-def stamped(wanted: Object, app_uid: str | None) -> dict[str, Any]:
+def stamped(wanted: Object, app_uid: str | None) -> Json:
     """Return an object with the uid of its application as a label, and the hash of itself as an annotation.
 
     Args:
@@ -66,7 +66,7 @@ def _list_is_part_of(wanted: list[Any] | tuple[Any, ...], seen: Any, key: str) -
     return len(wanted) == len(seen) and all(is_part_of(a, b, key) for a, b in zip(wanted, seen, strict=True))
 
 
-def _by_name(items: list[Any] | tuple[Any, ...]) -> dict[str, Any] | None:
+def _by_name(items: list[Any] | tuple[Any, ...]) -> Json | None:
     """Return the entries of a list by their names; None if they do not all have one of their own."""
     named = {item["name"]: item for item in items if isinstance(item, Mapping) and isinstance(item.get("name"), str)}
     return named if len(named) == len(items) else None

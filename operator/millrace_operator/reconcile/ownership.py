@@ -9,7 +9,7 @@ tells of state that is still there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace_operator.children import naming
 from millrace_operator.children.naming import APP_LABEL, APP_UID_LABEL, MANAGER, REVISION_LABEL, STARTED_ANNOTATION
@@ -56,7 +56,7 @@ def conflict_message(item: Object, app: str) -> str:
     )
 
 
-def controller_of(item: Object) -> Mapping[str, Any] | None:
+def controller_of(item: Object) -> Object | None:
     """Return the owner reference to an object's controller; None if it has none."""
     references = item["metadata"].get("ownerReferences") or ()
     return next((reference for reference in references if reference.get("controller")), None)

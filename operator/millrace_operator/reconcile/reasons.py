@@ -137,7 +137,7 @@ class ReasonMeaning(NamedTuple):
     """What to do; empty if nothing need be done."""
 
 
-NO_ACTION_NEEDED: Final = "Nothing; it passes."
+NO_ACTION: Final = "Nothing; it passes."
 """The remedy of what belongs to the course of things."""
 _SEE_MESSAGE: Final = "Correct what the message names."
 
@@ -164,7 +164,7 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
         "The application is suspended: `True` once no pods are left, as the spec says.",
         "Set `state: running`.",
     ),
-    ConditionReason.DELETING: ReasonMeaning("Ready", "The application is being deleted.", NO_ACTION_NEEDED),
+    ConditionReason.DELETING: ReasonMeaning("Ready", "The application is being deleted.", NO_ACTION),
     ConditionReason.UP_TO_DATE: ReasonMeaning("Reconciling", "The cluster is as the spec wants it.", ""),
     ConditionReason.HELD_BACK: ReasonMeaning(
         "Reconciling",
@@ -172,20 +172,18 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
         "Look at Stalled and ReconciliationPaused.",
     ),
     ConditionReason.PLANNING: ReasonMeaning(
-        "Reconciling", "The image is being asked for its topology plan.", NO_ACTION_NEEDED
+        "Reconciling", "The image is being asked for its topology plan.", NO_ACTION
     ),
-    ConditionReason.PROVISIONING_TOPICS: ReasonMeaning(
-        "Reconciling", "Internal topics are being created.", NO_ACTION_NEEDED
-    ),
+    ConditionReason.PROVISIONING_TOPICS: ReasonMeaning("Reconciling", "Internal topics are being created.", NO_ACTION),
     ConditionReason.WAITING_FOR_BROKERS: ReasonMeaning(
         "Reconciling", "The brokers have to answer before anything is started.", "Look at BrokersReachable."
     ),
     ConditionReason.WAITING_FOR_TOPICS: ReasonMeaning(
         "Reconciling", "Topics have to exist and fit first.", "Look at TopicsReady."
     ),
-    ConditionReason.STARTING_PODS: ReasonMeaning("Reconciling", "Pods are starting.", NO_ACTION_NEEDED),
+    ConditionReason.STARTING_PODS: ReasonMeaning("Reconciling", "Pods are starting.", NO_ACTION),
     ConditionReason.REPLACING_PODS: ReasonMeaning(
-        "Reconciling", "Pods are being brought to another revision.", NO_ACTION_NEEDED
+        "Reconciling", "Pods are being brought to another revision.", NO_ACTION
     ),
     ConditionReason.WAITING_FOR_GATE: ReasonMeaning(
         "Reconciling",
@@ -205,27 +203,27 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
     ConditionReason.ROLLING_BACK: ReasonMeaning(
         "Reconciling", "Pods go back to the revision that ran before.", "Look at RolledBack."
     ),
-    ConditionReason.SCALING_OUT: ReasonMeaning("Reconciling", "Pods are being added.", NO_ACTION_NEEDED),
+    ConditionReason.SCALING_OUT: ReasonMeaning("Reconciling", "Pods are being added.", NO_ACTION),
     ConditionReason.DRAINING: ReasonMeaning(
-        "Reconciling", "A pod hands its tasks over before it is removed.", NO_ACTION_NEEDED
+        "Reconciling", "A pod hands its tasks over before it is removed.", NO_ACTION
     ),
-    ConditionReason.SUSPENDING: ReasonMeaning("Reconciling", "Pods commit and stop.", NO_ACTION_NEEDED),
-    ConditionReason.RESIZING_VOLUMES: ReasonMeaning("Reconciling", "Volumes are being made larger.", NO_ACTION_NEEDED),
+    ConditionReason.SUSPENDING: ReasonMeaning("Reconciling", "Pods commit and stop.", NO_ACTION),
+    ConditionReason.RESIZING_VOLUMES: ReasonMeaning("Reconciling", "Volumes are being made larger.", NO_ACTION),
     ConditionReason.RECREATING_STATEFUL_SET: ReasonMeaning(
         "Reconciling",
         "The StatefulSet is replaced under its running pods, as it cannot be changed in place.",
-        NO_ACTION_NEEDED,
+        NO_ACTION,
     ),
     ConditionReason.WAITING_FOR_HANDOVER: ReasonMeaning(
         "Reconciling", "The application begins when nobody else is left in its group.", "Look at ApplicationIdUnique."
     ),
     ConditionReason.DELETING_CHILDREN: ReasonMeaning(
-        "Reconciling", "What the deletion policy says is being deleted.", NO_ACTION_NEEDED
+        "Reconciling", "What the deletion policy says is being deleted.", NO_ACTION
     ),
     ConditionReason.DELETING_FROM_KAFKA: ReasonMeaning(
         "Reconciling",
         "The brokers are told to delete what the deletion policy says, and to let members go.",
-        NO_ACTION_NEEDED,
+        NO_ACTION,
     ),
     ConditionReason.NOT_STALLED: ReasonMeaning("Stalled", "Nothing keeps the operator from going on.", ""),
     ConditionReason.INVALID_SPEC: ReasonMeaning(
@@ -298,7 +296,7 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
         "BrokersReachable", "The brokers answer, with the application's credentials.", ""
     ),
     ConditionReason.BROKERS_NOT_ASKED: ReasonMeaning(
-        "BrokersReachable", "The brokers have not been asked yet.", NO_ACTION_NEEDED
+        "BrokersReachable", "The brokers have not been asked yet.", NO_ACTION
     ),
     ConditionReason.UNREACHABLE: ReasonMeaning(
         "BrokersReachable",
@@ -346,7 +344,7 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
         "Create it as the message says (`millrace plan` shows all).",
     ),
     ConditionReason.TOPICS_BEING_CREATED: ReasonMeaning(
-        "TopicsReady", "The operator is creating internal topics.", NO_ACTION_NEEDED
+        "TopicsReady", "The operator is creating internal topics.", NO_ACTION
     ),
     ConditionReason.TOO_FEW_BROKERS: ReasonMeaning(
         "TopicsReady",
@@ -397,18 +395,18 @@ REASONS: Final[Mapping[str, ReasonMeaning]] = {
     ),
     ConditionReason.RESTORED: ReasonMeaning("StateRestored", "No task restores state.", ""),
     ConditionReason.RESTORING: ReasonMeaning(
-        "StateRestored", "Tasks read their changelogs before they go on.", NO_ACTION_NEEDED
+        "StateRestored", "Tasks read their changelogs before they go on.", NO_ACTION
     ),
     ConditionReason.RESTORATION_UNKNOWN: ReasonMeaning(
         "StateRestored", "No pod has told of its tasks.", "Look at Ready."
     ),
     ConditionReason.SCALING_POSSIBLE: ReasonMeaning("ScalingAllowed", "The number of replicas may be changed.", ""),
     ConditionReason.NOT_RUNNING: ReasonMeaning("ScalingAllowed", "The application does not run.", "Look at Ready."),
-    ConditionReason.TASKS_MOVE: ReasonMeaning("ScalingAllowed", "The group rebalances.", NO_ACTION_NEEDED),
-    ConditionReason.STATE_IS_RESTORED: ReasonMeaning("ScalingAllowed", "State is being restored.", NO_ACTION_NEEDED),
-    ConditionReason.UPGRADE_IN_PROGRESS: ReasonMeaning("ScalingAllowed", "Pods are being replaced.", NO_ACTION_NEEDED),
+    ConditionReason.TASKS_MOVE: ReasonMeaning("ScalingAllowed", "The group rebalances.", NO_ACTION),
+    ConditionReason.STATE_IS_RESTORED: ReasonMeaning("ScalingAllowed", "State is being restored.", NO_ACTION),
+    ConditionReason.UPGRADE_IN_PROGRESS: ReasonMeaning("ScalingAllowed", "Pods are being replaced.", NO_ACTION),
     ConditionReason.SCALING_IN_PROGRESS: ReasonMeaning(
-        "ScalingAllowed", "The number of replicas is being changed already.", NO_ACTION_NEEDED
+        "ScalingAllowed", "The number of replicas is being changed already.", NO_ACTION
     ),
     ConditionReason.BROKERS_AWAY: ReasonMeaning(
         "ScalingAllowed", "The brokers cannot be asked.", "Look at BrokersReachable."

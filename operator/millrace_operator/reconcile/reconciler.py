@@ -7,8 +7,7 @@ and any pass may be lost, repeated or cut short.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace.manifest.status import LifecycleState
 from millrace_operator.children import naming
@@ -21,7 +20,7 @@ from millrace_operator.children.auxiliary_objects import (
 from millrace_operator.children.naming import FINALIZER, PAUSE_ANNOTATION, TEMPLATE_ANNOTATION, owner_reference
 from millrace_operator.children.network_policy import network_policy, plan_network_policy
 from millrace_operator.children.stateful_set import stateful_set
-from millrace_operator.model import AppRevision, Decision, DesiredApp, ObservedApp, SetFinalizer
+from millrace_operator.model import AppRevision, Decision, DesiredApp, Json, Object, ObservedApp, SetFinalizer
 from millrace_operator.reconcile import (
     autoscaling,
     conditions,
@@ -155,7 +154,7 @@ def _replace_pods(context: ReconcileContext, target: Target, template: str, repl
         rolling.renew_by_template(context, target.revision, template, replicas, may_start=target.may_start)
 
 
-def _stateful_set(context: ReconcileContext, target: Target, step: scaling.Scale) -> dict[str, Any]:
+def _stateful_set(context: ReconcileContext, target: Target, step: scaling.Scale) -> Json:
     app = AppRevision(
         context.desired.namespace,
         context.desired.name,
@@ -189,7 +188,7 @@ def _apply_auxiliary_objects(context: ReconcileContext) -> None:
         context.unavailable.append(_NO_POD_MONITORS)
 
 
-def _keep(context: ReconcileContext, kind: str, name: str, wanted: Mapping[str, Any] | None) -> None:
+def _keep(context: ReconcileContext, kind: str, name: str, wanted: Object | None) -> None:
     if wanted is None:
         context.delete(kind, name)
     else:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import RETAINED_KEY, retained_config_map
 from millrace_operator.children.naming import APP_UID_LABEL, RETAINED_LABEL, STARTED_ANNOTATION
-from millrace_operator.model import Apply, Delete, Key, Release
+from millrace_operator.model import Apply, Delete, Key, Object, Release
 from millrace_operator.reconcile.children_view import ChildrenView, is_terminating
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.drift import needs_apply, stamped
@@ -142,7 +142,7 @@ def _keep_record(context: ReconcileContext, ids: Mapping[str, str], uids: Sequen
     return key
 
 
-def _record(view: ChildrenView) -> Mapping[str, Any]:
+def _record(view: ChildrenView) -> Object:
     """Return what an earlier application has left; nothing if it cannot be read."""
     found = view.objects.get(_key(view))
     try:

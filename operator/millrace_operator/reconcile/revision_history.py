@@ -7,14 +7,13 @@ the stable revision says all that it says; a reset, which throws the state away,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from millrace.plan.diff import diff_plans
 from millrace.plan.model import TopologyPlan
 from millrace_operator.children import naming
 from millrace_operator.children.config_maps import plan_config_map
 from millrace_operator.children.naming import STARTED_ANNOTATION
-from millrace_operator.model import Apply, AppRevision, DesiredApp
+from millrace_operator.model import Apply, AppRevision, DesiredApp, Json
 from millrace_operator.reconcile import retained
 from millrace_operator.reconcile.children_view import ChildrenView
 from millrace_operator.reconcile.context import ReconcileContext
@@ -103,7 +102,7 @@ def _started(context: ReconcileContext) -> dict[str, float]:
     return dict.fromkeys(filter(None, present), 0.0) | started
 
 
-def _plan_config_map(app: DesiredApp, revision: str, text: str) -> dict[str, Any]:
+def _plan_config_map(app: DesiredApp, revision: str, text: str) -> Json:
     assert app.spec is not None
     return plan_config_map(AppRevision(app.namespace, app.name, revision, app.spec), text)
 

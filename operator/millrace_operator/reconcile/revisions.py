@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError
 
 from millrace.manifest import StreamsAppSpec
 from millrace_operator.children.config_maps import MANIFEST_KEY
-from millrace_operator.model import Object
+from millrace_operator.model import Json, Object
 
 _NOT_OF_PODS: Final = (
     ("replicas",),
@@ -36,7 +35,7 @@ _NOT_OF_PODS: Final = (
 )
 
 
-def pods_part(spec: StreamsAppSpec) -> dict[str, Any]:
+def pods_part(spec: StreamsAppSpec) -> Json:
     """Return what pods depend on, in the manifest's names, without defaults."""
     content = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for path in _NOT_OF_PODS:
@@ -44,7 +43,7 @@ def pods_part(spec: StreamsAppSpec) -> dict[str, Any]:
     return content
 
 
-def _remove(content: dict[str, Any], path: tuple[str, ...]) -> None:
+def _remove(content: Json, path: tuple[str, ...]) -> None:
     head, *rest = path
     if not rest:
         content.pop(head, None)
@@ -85,7 +84,7 @@ def as_of_revision(revision_spec: StreamsAppSpec, newest: StreamsAppSpec) -> Str
     return StreamsAppSpec.model_validate(content)
 
 
-def _copy(source: Mapping[str, Any], target: dict[str, Any], path: tuple[str, ...]) -> None:
+def _copy(source: Object, target: Json, path: tuple[str, ...]) -> None:
     head, *rest = path
     if head not in source:
         return

@@ -28,7 +28,7 @@ from typing import Final
 
 from millrace.manifest.fields import duration_ms
 from millrace.plan.model import TopologyPlan
-from millrace_operator.model import Delete, InstanceStatus, Key, Renewal
+from millrace_operator.model import Delete, Key, Renewal, ReportedStatus
 from millrace_operator.reconcile.children_view import Pod, seconds
 from millrace_operator.reconcile.context import ReconcileContext
 from millrace_operator.reconcile.reasons import ConditionReason
@@ -257,7 +257,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
     return False
 
 
-def _is_stale(instance: InstanceStatus | None) -> bool:
+def _is_stale(instance: ReportedStatus | None) -> bool:
     return instance is not None and instance.credentials_stale
 
 

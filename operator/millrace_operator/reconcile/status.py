@@ -29,9 +29,9 @@ from millrace.manifest.status import (
     TopologyStatus,
 )
 from millrace_operator.children.naming import selector
-from millrace_operator.model import Event, InstanceStatus
+from millrace_operator.model import Event, ReportedStatus
 from millrace_operator.reconcile.context import ReconcileContext
-from millrace_operator.reconcile.reasons import NO_ACTION_NEEDED, REASONS
+from millrace_operator.reconcile.reasons import NO_ACTION, REASONS
 from millrace_operator.reconcile.storage import max_used_percent
 
 _TYPES: Final[tuple[ConditionType, ...]] = get_args(ConditionType)
@@ -136,7 +136,7 @@ def _topology(context: ReconcileContext) -> TopologyStatus | None:
     )
 
 
-def _tasks(instances: Iterable[InstanceStatus]) -> TasksStatus:
+def _tasks(instances: Iterable[ReportedStatus]) -> TasksStatus:
     items = list(instances)
     return TasksStatus(
         active=sum(item.active for item in items),
@@ -146,7 +146,7 @@ def _tasks(instances: Iterable[InstanceStatus]) -> TasksStatus:
     )
 
 
-def _restoration(instances: Iterable[InstanceStatus]) -> RestorationStatus:
+def _restoration(instances: Iterable[ReportedStatus]) -> RestorationStatus:
     items = [item for item in instances if item.restoring]
     remaining = [item.remaining_records for item in items]
     etas = [item.eta_seconds for item in items if item.eta_seconds is not None]
@@ -214,7 +214,7 @@ def _condition_events(old: Condition | None, new: Condition) -> Iterator[Event]:
         return
     if is_bad:
         known = REASONS.get(new.reason)
-        passes = known is not None and known.remedy == NO_ACTION_NEEDED
+        passes = known is not None and known.remedy == NO_ACTION
         yield Event(new.reason, new.message[:_LONGEST_EVENT], "Normal" if new.type in _PLAIN or passes else "Warning")
     elif old is not None and old.status not in {new.status, "Unknown"}:
         yield Event(new.reason, f"{new.type}: {new.message}"[:_LONGEST_EVENT])

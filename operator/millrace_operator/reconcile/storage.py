@@ -7,8 +7,7 @@ StatefulSet is deleted under its running pods and made anew; the pods notice not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from millrace.manifest import StreamsAppSpec
 from millrace.manifest.fields import quantity_value
@@ -38,7 +37,7 @@ def _may_grow(context: ReconcileContext, size: str, wanted: str) -> bool:
     return quantity_value(wanted) > quantity_value(size) and context.observed.storage_class_expandable is not False
 
 
-def needs_recreation(context: ReconcileContext, wanted: Mapping[str, Any]) -> bool:
+def needs_recreation(context: ReconcileContext, wanted: Object) -> bool:
     """Return whether the StatefulSet differs from what is wanted in a field that cannot be changed."""
     seen = context.view.stateful_set
     return seen is not None and any(

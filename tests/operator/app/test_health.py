@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from millrace_operator.app.health import ProbeServer
+from millrace_operator.app.health import OperatorHealthServer
 from millrace_operator.app.metrics import OperatorMetrics
 
 
@@ -30,7 +30,7 @@ def metrics():
 @pytest.fixture
 def get(problems, metrics):
     """Asks the server."""
-    server = ProbeServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
+    server = OperatorHealthServer(0, live=lambda: problems, ready=list, registry=metrics.registry)
 
     def get(path, host="127.0.0.1"):
         try:
@@ -62,7 +62,7 @@ def test_either_kind_of_address_is_answered(get, host):
 def test_machine_without_ipv6_is_served(monkeypatch, metrics):
     """Where the kernel has IPv6 turned off, the server listens by IPv4."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-    server = ProbeServer(0, live=list, ready=list, registry=metrics.registry)
+    server = OperatorHealthServer(0, live=list, ready=list, registry=metrics.registry)
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60) as response:
         assert response.status == 200
     with pytest.raises(OSError, match="refused"):

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pytest
 import yaml
-from tests.operator.explain.test_explain import RECORDED
+from tests.operator.explain.test_explanation import RECORDED
 from typer.testing import CliRunner
 
 from millrace.cli.app import app

@@ -7,7 +7,7 @@ from tests.operator.reconcile.world import World
 
 from millrace.manifest.upgrade import Autoscaling
 from millrace_operator import model
-from millrace_operator.model import InstanceStatus
+from millrace_operator.model import ReportedStatus
 from millrace_operator.reconcile.autoscaling import Load, advise, load_of
 
 AUTO = {"mode": "Auto", "max": 8, "cooldown": {"rebalance": "1m", "scaleDown": "5m"}}
@@ -58,8 +58,8 @@ def test_advice_that_is_followed_stands(rate, busy, current):
 
 def test_a_load_that_is_not_wholly_known_is_none():
     """If one pod does not tell of its work, the work of all is not known."""
-    busy = InstanceStatus("RUNNING", records_per_second=10.0, busy_ratio=0.5)
-    assert load_of([busy, InstanceStatus("RUNNING")], 5) is None
+    busy = ReportedStatus("RUNNING", records_per_second=10.0, busy_ratio=0.5)
+    assert load_of([busy, ReportedStatus("RUNNING")], 5) is None
     assert load_of([busy], None) is None
     assert load_of([busy, busy], 5) == Load(5, 20.0, 1.0)
 

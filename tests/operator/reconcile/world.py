@@ -42,10 +42,10 @@ from millrace_operator.model import (
     ConsumerGroupMember,
     Decision,
     DesiredApp,
-    InstanceStatus,
     KafkaState,
     Key,
     ObservedApp,
+    ReportedStatus,
     Topic,
 )
 from millrace_operator.reconcile.children_view import seconds
@@ -306,11 +306,11 @@ class World:
         """Change what Secrets hold: who runs does not use it."""
         self.stale = {pod["metadata"]["uid"] for pod in self.pods()}
 
-    def _instance(self, pod: Mapping[str, Any]) -> InstanceStatus:
+    def _instance(self, pod: Mapping[str, Any]) -> ReportedStatus:
         drained = pod["metadata"]["uid"] in self.drained
         ready = is_ready(pod)
         restoring = self.restoring.get(pod["metadata"]["name"], 0)
-        return InstanceStatus(
+        return ReportedStatus(
             state="DRAINED" if drained else "RUNNING" if ready else "REBALANCING",
             ready=ready,
             active=0 if drained else 1,
