@@ -1,4 +1,4 @@
-"""Store builders: a physical store, serdes, and whether changes are cached and logged."""
+"""Store builders: a bytes store, serdes, and whether changes are cached and logged."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The lowest layer of every store: bytes to bytes, in memory or in RocksDB.
 
-A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
+A bytes store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
 readable at once, and that what it keeps after a crash is the state of some `commit`.
 
 A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedBytesStore`.
@@ -71,17 +71,17 @@ class KeyValueBytesStore(BytesStore, Protocol):
 
 
 class SharedBytesStore:
-    """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
+    """A bytes store of any kind that one thread writes while others read it: one lock is held in each of its methods.
 
     A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
     read under the lock, which is free between two rows.
 
     Args:
-        physical: the store, to be used only through this object from now on.
+        bytes_store: the store, to be used only through this object from now on.
     """
 
-    def __init__(self, physical: BytesStore) -> None:
-        self._shared = physical
+    def __init__(self, bytes_store: BytesStore) -> None:
+        self._shared = bytes_store
         self._lock = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The change-logging layer: what is written to the physical store is sent to the changelog topic, in the same order.
+"""The change-logging layer: what is written to the bytes store is sent to the changelog topic, in the same order.
 
 It is compiled to one function per store when the store is opened, because it lies on the path of every write.
 """
@@ -26,7 +26,7 @@ CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 _VERSION_HEADER = ("v", b"\0")
 
 Write = Callable[[Any, "bytes | None", "bytes | None", int, Headers], None]
-"""Writes one row below the cache: what the physical store knows it by, disk value and the serde's value bytes (None deletes),
+"""Writes one row below the cache: what the bytes store knows it by, disk value and the serde's value bytes (None deletes),
 timestamp ms, headers."""
 
 
@@ -46,9 +46,9 @@ def change_sender(context: StoreContext, store_name: str, position: Position, *,
     return send_with_position
 
 
-def compile_write(physical: KeyValueBytesStore, log: LogChange | None, context: StoreContext) -> Write:
-    """Return the write path below the record cache: physical store, position, changelog."""
-    put, position, record = physical.put, physical.position, context.record
+def compile_write(bytes_store: KeyValueBytesStore, log: LogChange | None, context: StoreContext) -> Write:
+    """Return the write path below the record cache: bytes store, position, changelog."""
+    put, position, record = bytes_store.put, bytes_store.position, context.record
 
     if log is None:
 
@@ -72,22 +72,22 @@ def compile_write(physical: KeyValueBytesStore, log: LogChange | None, context: 
     return write
 
 
-def note_position(physical: BytesStore, headers: Headers) -> None:
+def note_position(bytes_store: BytesStore, headers: Headers) -> None:
     """Take over the position that a changelog record carries, if it does (see `CONSISTENCY_FLAG`)."""
     if headers and _VERSION_HEADER in headers:
         vector = headers.last("c")
         if vector is not None:
-            merge_position(physical.position, decode_position(vector))
+            merge_position(bytes_store.position, decode_position(vector))
 
 
 def disk_rows(
-    records: Iterable[ChangelogRecord], value_format: ValueFormat, physical: BytesStore
+    records: Iterable[ChangelogRecord], value_format: ValueFormat, bytes_store: BytesStore
 ) -> Iterator[tuple[bytes, bytes | None]]:
     """Turn changelog records back into rows: the timestamp returns from the record into the value (formats §1)."""
     to_disk = value_format.to_disk
     for key, value, timestamp, _offset, headers in records:
         if headers:
-            note_position(physical, headers)
+            note_position(bytes_store, headers)
         yield key, (None if value is None else to_disk(value, timestamp, headers))
 
 

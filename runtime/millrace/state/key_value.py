@@ -5,7 +5,7 @@ Their layers, from the user down:
 1. `KeyValueStore`: serdes, objects in and out;
 2. `StoreCache`: holds writes back (only with caching enabled and a cache budget above 0);
 3. `change_log.compile_write`: disk value format, position, changelog record;
-4. a physical store: RocksDB or memory.
+4. a bytes store: RocksDB or memory.
 
 A cached value is the user's own object when its serde is `shareable`; of any other it is the serde's bytes, so that nobody
 can change what the cache holds.
@@ -37,14 +37,14 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._from_disk = self._disk_reader()
-        if isinstance(self._physical, LruKeyValueStore) and log is not None and self.logs_evictions:
-            self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
-        self._write: Write = compile_write(self._physical, log, context)
+        if isinstance(self._bytes_store, LruKeyValueStore) and log is not None and self.logs_evictions:
+            self._bytes_store.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
+        self._write: Write = compile_write(self._bytes_store, log, context)
 
     def _compile(self) -> None:
         self._write_through = self._writer(self._write)
         if self._cache is None:
-            self._get = self._get_for_update = self._reader(self._physical.get)
+            self._get = self._get_for_update = self._reader(self._bytes_store.get)
             self._put = self._write_through
         else:
             self._get = self._cache_reader(self._cache, is_use=True)
@@ -76,8 +76,8 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         if self._cache is not None and self._cache.entries:
             for record in records:
                 self._cache.forget(record.key)
-        rows = disk_rows(records, self._format, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, self._format, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     # Reading and writing.
 
@@ -138,7 +138,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def approximate_num_entries(self) -> int:
         """Return roughly how many keys there are (cached writes not counted, as in Java)."""
-        return self._physical.approximate_num_entries()
+        return self._bytes_store.approximate_num_entries()
 
     def _range(self, key_from: K | None, key_to: K | None, *, reverse: bool) -> Iterator[KeyValue[K, S]]:
         lower = None if key_from is None else self._key_bytes(self._topic, key_from)
@@ -150,7 +150,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
     def _scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool, upper_inclusive: bool = True
     ) -> Iterator[KeyValue[K, S]]:
-        rows = self._physical.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        rows = self._bytes_store.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
         if self._cache is not None:
             cached = self._cache.scan(lower, upper, reverse=reverse)
             if not upper_inclusive:
@@ -173,7 +173,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
     # The cache's side.
 
     def _load(self, cache: StoreCache, raw: bytes) -> Any:
-        data = self._physical.get(raw)
+        data = self._bytes_store.get(raw)
         if data is None:
             return None
         value = self._from_disk(data)
@@ -188,7 +188,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         listener = self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(raw)
+            old_data = self._bytes_store.get(raw)
             if old_data is None and cached is None:
                 return
         if cached is None or self._shareable:

@@ -401,7 +401,7 @@ def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows
 
 
 class RocksKeyValueStore(RocksDatabase):
-    """The physical layer of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
+    """The bytes store of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
 
     persistent = True
 

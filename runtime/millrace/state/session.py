@@ -1,4 +1,4 @@
-"""Session stores as processors use them: typed → record cache → change log → physical (segments or memory).
+"""Session stores as processors use them: typed → record cache → change log → bytes store (segments or memory).
 
 A session is a key with the times of its first and its last record (ms, both inclusive); it is written under `Windowed(key,
 Window(start, end))`. Merging sessions is the caller's work: find those that a record touches, remove them, put the merged one.
@@ -43,8 +43,8 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         if self._cache is not None and self._cache.entries:
             for record in records:
                 self._cache.forget(record.key)
-        rows = disk_rows(records, self._format, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, self._format, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, session: Windowed[K], aggregate: A | None) -> None:
         """Set a session's aggregate; None deletes it."""
@@ -78,18 +78,18 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             self._cache.put(cache_key, parts, len(parts[0]) + _CACHE_SEGMENT_BYTES)
 
     def _write(self, session: SessionKey, parts: Parts | None, *, removes: bool = False) -> None:
-        """Write one session below the cache: physical store, position, changelog."""
+        """Write one session below the cache: bytes store, position, changelog."""
         record = self._record
         if parts is None:
             data, disk, headers = None, None, self._tombstone_headers()
         else:
             data, timestamp, headers = parts
             disk = self._format.to_disk(data, timestamp, headers)
-        if not (self._physical.remove(session) if removes else self._physical.put(session, disk)):
+        if not (self._bytes_store.remove(session) if removes else self._bytes_store.put(session, disk)):
             if not removes:
                 self._drop_record()
         elif record.topic is not None:
-            self._physical.position[record.topic, record.partition] = record.offset
+            self._bytes_store.position[record.topic, record.partition] = record.offset
         if self._log is not None:
             self._log(encode_session_key(*session), data, record.timestamp, headers)
 
@@ -103,7 +103,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
                 self._cache.touch(cache_key)
                 value = entry.value
                 return cast("A | None", value if self._shareable or value is None else self._join(value))
-        data = self._physical.get(raw)
+        data = self._bytes_store.get(raw)
         return None if data is None else cast("A", self._from_disk(data))
 
     def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[KeyValue[Windowed[K], A]]:
@@ -132,7 +132,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int) -> Iterator[KeyValue[Windowed[K], A]]:
         """Iterate the sessions of all keys that end in [earliest_end, latest_end], by their end; for emit on close."""
-        rows = self._physical.find_ended(earliest_end, latest_end)
+        rows = self._bytes_store.find_ended(earliest_end, latest_end)
         if self._cache is None or not self._cache.entries:
             return self._typed(rows)
         return self._merged(
@@ -166,7 +166,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     ) -> Iterator[KeyValue[Windowed[K], A]]:
         if lower is not None and upper is not None and lower > upper:
             return iter(())
-        rows = self._physical.find(lower, upper, earliest_end, latest_start, reverse=reverse)
+        rows = self._bytes_store.find(lower, upper, earliest_end, latest_start, reverse=reverse)
         if self._cache is None or not self._cache.entries:
             return self._typed(rows)
         if lower is not None and lower == upper:
@@ -183,7 +183,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
                 and (lower is None or session.key >= lower)
                 and (upper is None or session.key <= upper)
             ),
-            self._physical.order,
+            self._bytes_store.order,
             reverse=reverse,
         )
 
@@ -220,7 +220,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         cached, listener = entry.value, self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(session)
+            old_data = self._bytes_store.get(session)
             if old_data is None and cached is None:
                 return
         self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)

@@ -1,4 +1,4 @@
-"""The physical layers of session stores: RocksDB segments in key order or in time order, and memory.
+"""The bytes stores of session stores: RocksDB segments in key order or in time order, and memory.
 
 | layout | rows of a scan come in the order of |
 |---|---|

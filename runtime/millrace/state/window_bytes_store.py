@@ -1,4 +1,4 @@
-"""The physical layers of window stores: RocksDB segments in key order or in time order, and memory.
+"""The bytes stores of window stores: RocksDB segments in key order or in time order, and memory.
 
 | layout | rows of a scan come in the order of |
 |---|---|
