@@ -1,6 +1,6 @@
-"""The change-logging layer: what is written to the bytes store is sent to the changelog topic, in the same order.
+"""The change-logging layer: writes to the bytes store are sent to the changelog topic in the same order.
 
-It is compiled to one function per store when the store is opened, because it lies on the path of every write.
+It is compiled to one function per store when the store is opened, because it is on the path of every write.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 _VERSION_HEADER = ("v", b"\0")
 
 Write = Callable[[Any, "bytes | None", "bytes | None", int, Headers], None]
-"""Writes one row below the cache: what the bytes store knows it by, disk value and the serde's value bytes (None deletes),
-timestamp ms, headers."""
+"""Writes one row below the cache: its key in the bytes store, disk value, the serde's value bytes (None deletes),
+timestamp in ms, headers."""
 
 
 def change_sender(context: StoreContext, store_name: str, position: Position, *, enabled: bool) -> LogChange | None:
-    """Return what sends a store's changes, or None when it is not logged."""
+    """Return the function that sends a store's changes, or None if it is not logged."""
     partition = context.changelog_partition(store_name) if enabled else None
     if partition is None:
         return None
@@ -73,7 +73,7 @@ def compile_write(bytes_store: KeyValueBytesStore, log: LogChange | None, contex
 
 
 def note_position(bytes_store: BytesStore, headers: Headers) -> None:
-    """Take over the position that a changelog record carries, if it does (see `CONSISTENCY_FLAG`)."""
+    """Merge the position in a changelog record's headers, if any (see `CONSISTENCY_FLAG`)."""
     if headers and _VERSION_HEADER in headers:
         vector = headers.last("c")
         if vector is not None:
@@ -83,7 +83,7 @@ def note_position(bytes_store: BytesStore, headers: Headers) -> None:
 def disk_rows(
     records: Iterable[ChangelogRecord], value_format: ValueFormat, bytes_store: BytesStore
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Turn changelog records back into rows: the timestamp returns from the record into the value (formats §1)."""
+    """Turn changelog records back into rows: the record's timestamp becomes part of the value again (formats §1)."""
     to_disk = value_format.to_disk
     for key, value, timestamp, _offset, headers in records:
         if headers:
@@ -94,7 +94,7 @@ def disk_rows(
 def restored_offsets(
     records: Iterable[ChangelogRecord], context: StoreContext, store_name: str
 ) -> dict[TopicPartition, int]:
-    """Return the changelog offset that a batch of records reaches."""
+    """Return the changelog offset of the last of these records."""
     partition = context.changelog_partition(store_name)
     offset = -1
     for record in records:

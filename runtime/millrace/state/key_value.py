@@ -7,8 +7,8 @@ Their layers, from the user down:
 3. `change_log.compile_write`: disk value format, position, changelog record;
 4. a bytes store: RocksDB or memory.
 
-A cached value is the user's own object when its serde is `shareable`; of any other it is the serde's bytes, so that nobody
-can change what the cache holds.
+If its serde is `shareable`, a cached value is the user's own object; otherwise it is the serde's bytes, so that nobody can change
+what the cache holds.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             self._put = self._cache_writer(self._cache)
 
     def _cache_reader(self, cache: StoreCache, *, is_use: bool) -> Callable[[bytes], Any]:
-        """Return what reads through the cache; where a write follows, the write is the use that keeps the entry for longer."""
+        """Return the function that reads through the cache; if a write follows, the write counts as the use of the entry."""
         find, touch, load, shareable, join = cache.entries.get, cache.touch, self._load, self._shareable, self._join
 
         def get(raw: bytes) -> Any:
@@ -67,7 +67,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         return get
 
     def direct(self) -> DirectAccess:
-        """Return the look-up and the write of an operator that does both with one serialised key."""
+        """Return look-up and write functions for operators that do both with one serialised key."""
         return DirectAccess(self._topic, self._key_bytes, self._get, self._get_for_update, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
@@ -90,7 +90,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         self._put(self._key_bytes(self._topic, key), value)
 
     def put_if_absent(self, key: K, value: S | None) -> S | None:
-        """Set the value of a key that has none; return the one it had (None = it was set)."""
+        """Set the value of a key if it has none; return the existing value (None: it was set)."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
@@ -112,7 +112,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         return self._range(key_from, key_to, reverse=False)
 
     def reverse_range(self, key_from: K | None = None, key_to: K | None = None) -> Iterator[KeyValue[K, S]]:
-        """Iterate as `range`, from the greatest key down."""
+        """Iterate like `range`, from the greatest key down."""
         return self._range(key_from, key_to, reverse=True)
 
     def all(self) -> Iterator[KeyValue[K, S]]:
@@ -127,7 +127,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         """Iterate the pairs whose serialised key starts with a prefix.
 
         Args:
-            prefix: bytes are taken as they are (unless a serde is given).
+            prefix: bytes are used unchanged, unless a serde is given.
             prefix_serde: serialises the prefix; the store's key serde if None.
         """
         if prefix_serde is not None:
@@ -170,7 +170,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             value = from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
             yield KeyValue(key_of(topic, key), present(value))
 
-    # The cache's side.
+    # Called by the cache.
 
     def _load(self, cache: StoreCache, raw: bytes) -> Any:
         data = self._bytes_store.get(raw)
@@ -215,7 +215,7 @@ class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):
 
 
 class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAndTimestamp[V]]):
-    """A store of values with the timestamp of the record that last changed them; what tables are kept in."""
+    """A store of values with the timestamp of the record that last changed them; tables are kept in these."""
 
 
 class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
@@ -229,7 +229,7 @@ class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, Va
 def merge_cached(
     cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[Any, bytes]], *, reverse: bool
 ) -> Iterator[tuple[Any, bytes | None, Any]]:
-    """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); cached deletes hide rows."""
+    """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); deletes in the cache hide rows."""
     row = next(rows, None)
     for key, entry in cached:
         while row is not None and (row[0] > key if reverse else row[0] < key):

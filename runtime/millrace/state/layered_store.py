@@ -1,4 +1,4 @@
-"""What typed stores of every kind share: serdes, life cycle, the flush listener, and the order in which layers are wired."""
+"""What typed stores of every kind share: serdes, life cycle, flush listener, and the order of their layers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ P = TypeVar("P", bound=BytesStore)
 
 
 class LayeredStore(Generic[P]):
-    """A typed store over an optional record cache, an optional changelog and a bytes store P."""
+    """A typed store on top of an optional record cache, an optional changelog and a bytes store P."""
 
     kind = "key-value"
 
@@ -49,7 +49,7 @@ class LayeredStore(Generic[P]):
         self._send_old_values = False
 
     def init(self, context: StoreContext) -> None:
-        """Resolve serdes, open the bytes store and wire the layers."""
+        """Resolve serdes, open the bytes store and connect the layers."""
         self._context = context
         self._record = context.record
         self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
@@ -74,23 +74,23 @@ class LayeredStore(Generic[P]):
         raise NotImplementedError
 
     def _compile(self) -> None:
-        """Make the functions that every record goes through, now that all layers are known."""
+        """Create the functions on the path of every record; called when all layers are known."""
 
     def _write_back(self, key: bytes, entry: CacheEntry) -> None:
-        """Write one dirty entry through, and forward it."""
+        """Write one dirty entry to the layers below, and forward it."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write dirty cache entries through, and forward them."""
+        """Write dirty cache entries to the layers below, and forward them."""
         if self._cache is not None:
             self._cache.flush()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put what was written so far on disk, with the changelog offsets it reaches."""
+        """Write changes so far to disk, with the changelog offsets they reach."""
         self._bytes_store.commit(offsets)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset that the disk reaches."""
+        """Return the changelog offset of the last change on disk."""
         return self._bytes_store.committed_offset(partition)
 
     def uncommitted_bytes(self) -> int:
@@ -102,14 +102,14 @@ class LayeredStore(Generic[P]):
         return self._bytes_store.is_open()
 
     def close(self) -> None:
-        """Release everything; what was not committed is gone."""
+        """Release everything; uncommitted changes are lost."""
         if self._cache is not None:
             self._cache.clear()
             self._cache = None
         self._bytes_store.close()
 
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
-        """Have flushed updates forwarded; return False when the store is not cached."""
+        """Have flushed updates forwarded; return False if the store is not cached."""
         if self._context is None:
             raise InvalidStateStoreError(f"Store {self.name!r}: set the flush listener after init")
         if self._cache is None:
@@ -125,7 +125,7 @@ class LayeredStore(Generic[P]):
 
     @property
     def position(self) -> Mapping[tuple[str, int], int]:
-        """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
+        """The input offsets, by topic and partition, that the store's content reflects (KIP-796)."""
         return self._bytes_store.position
 
 
@@ -151,5 +151,5 @@ def store_serdes(
 
 
 def changelog_topic(application_id: str, store_name: str) -> str:
-    """Return the name that a store's changelog has, and that its serdes are given."""
+    """Return the name of a store's changelog, which is also passed to its serdes."""
     return f"{application_id}-{store_name}-changelog"
