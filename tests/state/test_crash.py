@@ -130,7 +130,7 @@ class WindowModel(KeyValueModel):
         """Each segment's rows are those of its recorded offset, or of the commit that was flushing it: data goes first."""
         later = copy.deepcopy(self)
         later.advance(begun)
-        segments = store._physical._segments
+        segments = store._bytes_store._segments
         offsets = {segment: rows.committed_offset(changelog(self.kind)) for segment, rows in segments.items()}
         known = sorted((offset, segment) for segment, offset in offsets.items() if offset is not None)
         assert known[0][0] == store.committed_offset(changelog(self.kind))
@@ -143,7 +143,7 @@ class WindowModel(KeyValueModel):
 
     def check(self, store):
         """The live segments' rows are those of the model's offset."""
-        segments = store._physical._segments
+        segments = store._bytes_store._segments
         found = {}
         for segment, database in segments.items():
             if segment >= self._oldest_live():

@@ -87,6 +87,6 @@ def test_null_among_duplicates_counts_in_the_changelog_only(task):
     for value in ["x", None, "y"]:
         store.put("a", value, 0)
     task.commit(store)
-    (segment,) = store._physical.databases()
+    (segment,) = store._bytes_store.databases()
     assert [decode_window_key(row).seq for row, _ in segment.scan(None, None)] == [1, 2]
     assert [decode_window_key(record.key).seq for record in task.log("w")] == [1, 2, 3]

@@ -87,9 +87,9 @@ def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(mak
     store = task.open(plain())
     store.put("a", "1")
     store.commit({CHANGELOG: 0})
-    store._physical._write_status(status.to_bytes(8, "big"))
-    store._physical.flush()
-    store._physical._release()
+    store._bytes_store._write_status(status.to_bytes(8, "big"))
+    store._bytes_store.flush()
+    store._bytes_store._release()
     if wiped and guarantee == "exactly_once_v2":
         with pytest.raises(TaskCorruptedError, match="Java"):
             task.open(plain())

@@ -79,9 +79,9 @@ def test_session_store_behaves_as_a_dict_of_sessions(task_class, tmp_path_factor
                 task.commit(store)
                 store.close()
                 store = task.open(builder)
-                store._physical.observed_stream_time = time
+                store._bytes_store.observed_stream_time = time
         live = {session: value for session, value in model.items() if session.end > time - RETENTION}
-        order = store._physical.order
+        order = store._bytes_store.order
 
         def flat(rows):
             found = [(SessionKey(w.key, *w.window), value) for w, value in rows]

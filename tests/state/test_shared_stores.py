@@ -162,7 +162,7 @@ def test_commit_waits_for_a_scan_that_begins(task, monkeypatch):
     for key in KEYS:
         store.put(key, "v")
     committing = threading.Thread(target=store.commit, args=({},), daemon=True)
-    waiting = store._physical._pending
+    waiting = store._bytes_store._pending
     collect = type(waiting).keys
 
     def collect_slowly(self, *args, **options):
@@ -174,6 +174,6 @@ def test_commit_waits_for_a_scan_that_begins(task, monkeypatch):
     monkeypatch.setattr(type(waiting), "keys", collect_slowly)
     assert [pair.key for pair in store.all()] == KEYS
     committing.join(60)
-    assert not store._physical._pending_rows
+    assert not store._bytes_store._pending_rows
     monkeypatch.undo()
     assert [pair.key for pair in store.all()] == KEYS

@@ -35,7 +35,7 @@ def test_rows_on_disk_are_those_java_wrote(task):
     ]:
         store.put(key, value, timestamp)
     task.commit(store)
-    assert {key.hex(): value.hex() for key, value in store._physical.scan(None, None)} == {
+    assert {key.hex(): value.hex() for key, value in store._bytes_store.scan(None, None)} == {
         "000000000000000061": "0000000000009c4000000000000027100000000000007530000000020000000000004e20"
         "00000002000000000000271000000002763176327633",
         "000000000000000062": "000000000000a028000000000000a028000000000000a028ffffffff",
@@ -211,11 +211,11 @@ def test_store_knows_every_version_within_retention(task_class, tmp_path_factory
             done = store.committed_offset(CHANGELOG)
             tail = owner.log("v")[0 if done is None else done + 1 :]
             # The stream time is not stored (nor is it in Java), so late writes that were dropped would now be taken.
-            store._physical.observed_stream_time = model.committed[2]
+            store._bytes_store.observed_stream_time = model.committed[2]
             model.crash()
             if tail:
                 store.restore(tail)
-            assert store._physical.observed_stream_time == model.stream_time
+            assert store._bytes_store.observed_stream_time == model.stream_time
         for name in "ab":
             assert store.get(name) == model.get(name)
             for at in range(max(model.stream_time - RETENTION, 0), model.stream_time + 2, 3 if kind == "put" else 1):

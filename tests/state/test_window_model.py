@@ -94,7 +94,7 @@ class Driver:
         }
 
     def check(self, key_from, key_to, time_from, time_to):
-        store, order = self.store, self.store._physical.order
+        store, order = self.store, self.store._bytes_store.order
         wanted = self.expected(key_from, key_to, time_from, time_to)
         if key_from is not None and key_to is not None and key_from > key_to:
             wanted = {}
@@ -151,7 +151,7 @@ def test_window_store_behaves_as_a_dict_of_windows(task_class, tmp_path_factory,
                 task.commit(driver.store)
                 driver.store.close()
                 driver.store = task.open(driver.builder)
-                driver.store._physical.observed_stream_time = driver.time
+                driver.store._bytes_store.observed_stream_time = driver.time
         driver.check(key_from, key_to, time_from, time_from + span)
         driver.check(key_from, key_from, 0, 10**9)
         task.close()
