@@ -14,10 +14,7 @@ from millrace.state.api import LogChange
 
 
 class RecordCollector(Protocol):
-    """Sends the records of tasks and knows which changelog offsets were acknowledged.
-
-    A collector that has a faster `partition_for_key(key, partitions)` than this package's own may offer it as a method.
-    """
+    """Sends the records of tasks and knows which changelog offsets were acknowledged."""
 
     def send(
         self,

@@ -8,18 +8,18 @@ fail stays at the head.
 
 from __future__ import annotations
 
-import importlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.task_state import TaskTimes
 from millrace.errors import ConfigError, FailedProcessingError, StreamsError
+from millrace.loading import load_instance
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.timestamp_extractors import (
     EXTRACTORS_BY_NAME,
@@ -287,26 +287,15 @@ def _offset_of(record: ConsumedRecord) -> int:
 
 
 def default_timestamp_extractor(config: StreamsConfig) -> TimestampExtractor:
-    """Return the extractor of `default.timestamp.extractor`: a function, one of Kafka's names, or `module:attribute`.
+    """Return the extractor of `default.timestamp.extractor`; see `millrace.loading` for what the value may be.
 
     Raises:
-        ConfigError: the value stands for no function.
+        ConfigError: the value names no function.
     """
-    value: Any = config.default_timestamp_extractor
+    key, value = "default.timestamp.extractor", config.default_timestamp_extractor
     if value is None:
         return fail_on_invalid_timestamp
-    if isinstance(value, str):
-        name = value.removeprefix("org.apache.kafka.streams.processor.")
-        if name in EXTRACTORS_BY_NAME:
-            return EXTRACTORS_BY_NAME[name]
-        module, colon, attribute = value.partition(":")
-        try:
-            if not colon:
-                raise ImportError("it is not of the form module:attribute")  # noqa: TRY301
-            value = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            known = ", ".join(EXTRACTORS_BY_NAME)
-            raise ConfigError(f"default.timestamp.extractor: {name!r} is none of {known}, and: {error}") from error
-    if not callable(value):
-        raise ConfigError(f"default.timestamp.extractor: {value!r} is not callable")
-    return value  # type: ignore[no-any-return]
+    found = load_instance(value, key, EXTRACTORS_BY_NAME)
+    if not callable(found):
+        raise ConfigError(f"{key}: {value!r} is not callable")
+    return cast("TimestampExtractor", found)
