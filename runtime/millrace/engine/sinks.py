@@ -1,8 +1,8 @@
-"""Compiles sink nodes: serialise, choose topic and partition, hand to the collector.
+"""Compiles sink nodes: they serialise a record, choose its topic and partition, and hand it to the collector.
 
-Each combination of what a sink can do is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays
-for nothing else. A windowed key goes to the partition of its inner key; a custom partitioner may name one partition, several
-(multicast), none (the record is dropped), or answer None for the default (KIP-837).
+Each kind of sink is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays for nothing else. A
+windowed key goes to the partition of its inner key; a custom partitioner may return one partition, several (multicast), an empty
+collection (the record is dropped), or None for the default (KIP-837).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
 def _plain_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, suffix_size: int
 ) -> ProcessFn:
-    """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, others with none."""
+    """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, which is 0 for other keys."""
     assert env.collector is not None
     name, serialize_key, serialize_value = node.name, key_serde.serialize, value_serde.serialize
     send, serialization_failed = env.collector.send, env.failures.serialization_failed
@@ -115,7 +115,7 @@ def _general_sink(
                 context.headers = headers
                 topic = extractor(key, value, context)
             if not isinstance(topic, str):
-                raise TypeError(f"the topic extractor returned {topic!r}, which is no topic name")  # noqa: TRY301
+                raise TypeError(f"the topic extractor returned {topic!r}, which is not a topic name")  # noqa: TRY301
         except Exception as error:
             failures.processing_failed(name, error, key, value, timestamp, headers)
             return
