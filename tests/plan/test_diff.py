@@ -100,11 +100,11 @@ def test_removed_and_added_stores():
         ({"value_format": "headers"}, "store counts had the value format timestamped and has headers"),
         (
             {"changelog_topic": None},
-            "store counts was backed by the changelog app-counts-changelog and is by no topic",
+            "store counts was backed by the changelog app-counts-changelog and is now backed by no topic",
         ),
         (
             {"changelog_topic": "in", "changelog_is_source": True},
-            "store counts was backed by the changelog app-counts-changelog and is by the input topic in",
+            "store counts was backed by the changelog app-counts-changelog and is now backed by the input topic in",
         ),
     ],
 )
@@ -144,7 +144,7 @@ def test_topic_settings_are_compatible():
     new = plan(counts(), **{"topic.segment.ms": "60000"})
     told = lines(BASE, new, needs_reset=False)
     assert len(told) == 2
-    assert "changelog topic app-counts-changelog is configured otherwise (segment.ms: None → 60000)" in told
+    assert "changelog topic app-counts-changelog is configured differently (segment.ms: None → 60000)" in told
     assert diff_plans(BASE, new).verdict is PlanVerdict.COMPATIBLE
 
 

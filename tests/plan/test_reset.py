@@ -83,7 +83,7 @@ def test_plan_decides_the_topics():
         latest={**SEEN.latest, TopicPartition("logs-a", 0): 0},
     )
     actions = plan_reset("app", with_logs, PLAN)
-    assert any("app-old-changelog, which this topology does not have" in note for note in actions.notes)
+    assert any("app-old-changelog, which is not in this topology" in note for note in actions.notes)
 
 
 def test_dead_letters_stay():
@@ -99,7 +99,7 @@ def test_names_decide_without_a_plan():
     assert input_topics("app", SEEN, None) == ("in",)
     assert input_topics("app", SEEN, None, ["out", "missing"]) == ("in", "out")
     actions = plan_reset("app", SEEN)
-    assert actions.notes == ("Not deleted: app-eu-x-changelog, as it is application app-eu's",)
+    assert actions.notes == ("Not deleted: app-eu-x-changelog, as it belongs to application app-eu",)
 
 
 @pytest.mark.parametrize(
