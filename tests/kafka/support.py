@@ -1,7 +1,8 @@
 """A small group for membership tests: members that poll in turn, and a leader that deals partitions out by name."""
 
 import secrets
-import time
+
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
@@ -70,10 +71,9 @@ class Group:
 
     def until(self, condition, *names, timeout_s=60.0):
         """Poll until a condition holds."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not in time; events: {self.events}"
-            self.poll(*names)
+        wait_until(
+            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
+        )
 
     def balanced(self):
         """Return whether all members are stable and own everything between them, evenly."""
@@ -107,8 +107,5 @@ class Group:
 def committed(member, partitions, timeout_s=60.0):
     """Ask for committed offsets and wait for them."""
     answer = member.ask_committed(partitions, timeout_s)
-    deadline = time.monotonic() + timeout_s + 60
-    while (known := answer.of(partitions)) is None:
-        assert time.monotonic() < deadline, "no answer"
-        time.sleep(0.01)
-    return known
+    wait_until(lambda: answer.of(partitions) is not None, "an answer", timeout_s + 60)
+    return answer.of(partitions)

@@ -6,6 +6,7 @@ import logging
 import time
 
 from confluent_kafka import Producer
+from tests.waiting import wait_until
 
 from millrace.kafka.clients import RepeatFilter, librdkafka_log
 
@@ -29,10 +30,11 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
         return [line for line in caplog.messages if f"[{name}#" in line and "Connection refused" in line]
 
     with caplog.at_level(logging.DEBUG, "millrace.kafka.librdkafka"):
-        latest = time.monotonic() + 30
-        while not (refused("one") and refused("two")) and time.monotonic() < latest:
-            for client in clients:
-                client.poll(0.05)
+        wait_until(
+            lambda: refused("one") and refused("two"),
+            lambda: str(caplog.messages),
+            meanwhile=lambda: [client.poll(0.05) for client in clients],
+        )
         deadline = time.monotonic() + 1.5
         while time.monotonic() < deadline:
             for client in clients:

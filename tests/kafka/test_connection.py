@@ -6,7 +6,7 @@ import threading
 
 import kafka.errors as kafka_errors
 import pytest
-from tests.runtime.support import wait_until
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError

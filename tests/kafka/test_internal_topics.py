@@ -2,10 +2,10 @@
 
 import secrets
 import threading
-import time
 
 import pytest
 from confluent_kafka.admin import NewPartitions
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -102,9 +102,7 @@ def test_an_input_that_grew_is_refused(plan, admin):
     source = plan.subtopologies[0].source_topics[0]
     [future] = admin.create_partitions([NewPartitions(source, 5)]).values()
     future.result()
-    deadline = time.monotonic() + 30
-    while len(admin.list_topics(source, 10).topics[source].partitions) < 5:
-        assert time.monotonic() < deadline, f"{source} did not grow"
+    wait_until(lambda: len(admin.list_topics(source, 10).topics[source].partitions) == 5, "five partitions")
     with pytest.raises(MisconfiguredInternalTopicError, match=r"has 3 partitions but needs 5.*reset"):
         provision(plan, admin)
 

@@ -2,12 +2,12 @@
 
 import secrets
 import subprocess
-import time
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.assignment import AssignmentConfig, GroupLeader, MemberProtocol
 from millrace.assignment.model import LATEST_OFFSET
@@ -149,18 +149,21 @@ class Application:
 
     def until(self, condition, timeout_s=60):
         """Take part in the group until a condition holds."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, (self.tasks, self.log and self.log.read_text()[-3000:])
-            if self.member is None:
-                time.sleep(0.05)
-                continue
-            for event in self.member.poll(0.05):
-                if isinstance(event, Assigned):
-                    given = self.protocol.accept(event)
-                    self.tasks, self.hosts = given.active, given.partitions_by_host
-                    if given.next_rebalance_ms == 0:
-                        self.member.request_rejoin("follow-up")
+        wait_until(
+            condition,
+            lambda: f"{self.tasks} {self.log and self.log.read_text()[-3000:]}",
+            timeout_s,
+            meanwhile=self.poll,
+        )
+
+    def poll(self):
+        """Take part in the group for a moment."""
+        for event in () if self.member is None else self.member.poll(0.05):
+            if isinstance(event, Assigned):
+                given = self.protocol.accept(event)
+                self.tasks, self.hosts = given.active, given.partitions_by_host
+                if given.next_rebalance_ms == 0:
+                    self.member.request_rejoin("follow-up")
 
     def close(self):
         """End both."""

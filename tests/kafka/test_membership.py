@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group, committed
-from tests.runtime.support import wait_until
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig

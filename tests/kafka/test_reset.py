@@ -7,15 +7,8 @@ import secrets
 import pytest
 from confluent_kafka import Producer
 from tests.kafka.support import Group
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    two_step_word_count,
-    wait_until,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError
