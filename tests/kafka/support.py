@@ -1,4 +1,4 @@
-"""A small group for membership tests: members that poll in turn, and a leader that deals partitions out by name."""
+"""A small group for membership tests: members that are polled in turn, and a leader that assigns partitions by name."""
 
 import secrets
 
@@ -12,7 +12,7 @@ from millrace.records import TopicPartition
 
 
 class Group:
-    """Members of one application over one topic, driven by the test's own thread."""
+    """Members of one application that reads one topic, polled by the test's own thread."""
 
     def __init__(self, bootstrap_servers, topic, partitions, **settings):
         self.topic, self.partitions = topic, partitions
@@ -34,7 +34,7 @@ class Group:
         return TopicPartition(self.topic, number)
 
     def assign(self, members):
-        """Deal partitions out in order of user data; what another owns waits (KIP-429)."""
+        """Assign partitions round-robin in order of user data; those that another member owns have to wait (KIP-429)."""
         self.rebalances += 1
         order = sorted(members, key=lambda member: members[member].user_data)
         owners = {tp: member for member, subscription in members.items() for tp in subscription.owned}
@@ -49,7 +49,7 @@ class Group:
         }
 
     def join(self, name, *, patterns=(), **settings):
-        """Add a member; it joins as the group is polled."""
+        """Add a member, which joins while the group is polled."""
         config = StreamsConfig.of({**self.settings, **settings})
         topics = () if patterns else (self.topic,)
         member = GroupMember(
@@ -65,7 +65,7 @@ class Group:
         return member
 
     def poll(self, *names):
-        """Poll members once, all when none is named, and keep their events."""
+        """Poll the named members, or all, once and keep their events."""
         for name in names or list(self.members):
             self.events[name] += self.members[name].poll(0.02)
 
@@ -76,7 +76,7 @@ class Group:
         )
 
     def balanced(self):
-        """Return whether all members are stable and own everything between them, evenly."""
+        """Return whether all members are stable and share all partitions evenly."""
         counts = [len(member.assignment) for member in self.members.values()]
         stable = not any(member.rebalancing for member in self.members.values())
         generations = {member.generation for member in self.members.values()}

@@ -1,4 +1,4 @@
-"""The log while brokers are away: one line of a kind per interval, and none of another kind lost."""
+"""librdkafka's log while brokers are away: repetitions are dropped, other messages are not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.waiting import wait_until
 from millrace.kafka.clients import RepeatFilter, librdkafka_log
 
 
-def test_what_clients_repeat_is_said_once(caplog) -> None:
-    """A client that tries again and again to reach a closed port logs it once; a second client is heard too."""
+def test_repeated_messages_are_logged_once(caplog) -> None:
+    """A client that keeps trying to reach a closed port logs it once; a second client's message is logged too."""
     clients = [
         Producer(
             {
@@ -42,8 +42,8 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
     assert [len(refused(name)) for name in ("one", "two")] == [1, 1], caplog.messages
 
 
-def test_what_was_left_out_is_counted() -> None:
-    """After the interval the message passes again and tells how many there were; other messages pass at once."""
+def test_dropped_repetitions_are_counted() -> None:
+    """After the interval the message is logged again with the number of repetitions; other messages are logged at once."""
     now = 0.0
     spare = RepeatFilter(interval_s=10.0, clock=lambda: now)
     assert passes(spare, "down (after 1ms in state CONNECT)")

@@ -1,4 +1,4 @@
-"""A Java Kafka Streams process and a Python member in one group: each leads once, and both understand each other."""
+"""A Java Kafka Streams process and a Python member in one group: each leads once and understands the other."""
 
 import secrets
 import subprocess
@@ -42,7 +42,7 @@ def class_path(tmp_path_factory):
 
 
 class Application:
-    """The word count's group: a Java process, and a member that takes part without processing."""
+    """The word count's group: a Java process and a Python member that does not process."""
 
     def __init__(self, kafka, class_path, directory):
         self.kafka, self.class_path, self.directory = kafka, class_path, directory
@@ -118,7 +118,7 @@ class Application:
         return [line for line in text.splitlines() if line.isupper()]
 
     def stop_java(self):
-        """Have the Java process leave; the member goes on taking part meanwhile."""
+        """Let the Java process leave while the member keeps taking part."""
         self.java.stdin.close()
         self.until(lambda: self.java.poll() is not None)
         assert self.java.returncode == 0, self.log.read_text()[-3000:]
@@ -166,7 +166,7 @@ class Application:
                     self.member.request_rejoin("follow-up")
 
     def close(self):
-        """End both."""
+        """Stop both."""
         if self.member is not None:
             self.member.close(leave_group=True)
         if self.java is not None:
@@ -178,14 +178,14 @@ class Application:
 
 @pytest.fixture
 def application(kafka, class_path, tmp_path):
-    """Give an application of which nothing runs yet."""
+    """Yield an application of which nothing runs yet."""
     application = Application(kafka, class_path, tmp_path)
     yield application
     application.close()
 
 
 def hosts(application):
-    """Return which hosts have partitions, by how many."""
+    """Return how many partitions each host has."""
     return {host.host: len(partitions) for host, partitions in application.hosts.items()}
 
 
