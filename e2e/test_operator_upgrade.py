@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
 from e2e.helm import Release, image_values
@@ -122,11 +122,16 @@ def test_an_upgraded_operator_rolls_pods_once_and_then_rests(
     fewest = 3
     with words.load(40):
         operator.apply({**operator_values, **RESYNC})
-        deadline = time.monotonic() + 900
-        while set(old.values()) & set(uids(app).values()) or app.condition("PodsCurrent").get("status") != "True":
-            assert time.monotonic() < deadline, app.story()
+
+        def rolled() -> bool:
+            replaced = not set(old.values()) & set(uids(app).values())
+            return replaced and app.condition("PodsCurrent").get("status") == "True"
+
+        def count_running() -> None:
+            nonlocal fewest
             fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
-            time.sleep(0.2)
+
+        wait_until(rolled, app.story, 900, meanwhile=count_running, poll_s=0.2)
         app.wait_ready()
     words.wait_exact()
     assert deletions(cluster, operator, app) == [f"{app.name}-2", f"{app.name}-1", f"{app.name}-0"]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer
+from tests.waiting import wait_until
 
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
@@ -65,10 +65,7 @@ def stranger(words: Words, group: str) -> Iterator[None]:
     consumer = Consumer(settings)
     try:
         consumer.subscribe([words.output])
-        deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
-            consumer.poll(0.5)
-            assert time.monotonic() < deadline
+        wait_until(consumer.assignment, "partitions", PATIENCE_S, meanwhile=lambda: consumer.poll(0.5))
         yield
     finally:
         consumer.close()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
@@ -72,11 +72,18 @@ def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -
     fewest = 3
     with words.load():
         app.apply(app={"entrypoint": "versions:compatible"})
-        deadline = time.monotonic() + 480
-        while old & uids(app) or app.condition("Ready").get("status") != "True":
-            assert time.monotonic() < deadline, app.story()
+
+        def count_running() -> None:
+            nonlocal fewest
             fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
-            time.sleep(0.2)
+
+        wait_until(
+            lambda: not old & uids(app) and app.condition("Ready").get("status") == "True",
+            app.story,
+            480,
+            meanwhile=count_running,
+            poll_s=0.2,
+        )
         second = settled(app)
     words.wait_exact()
     assert first != second
@@ -116,10 +123,16 @@ def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
     old = uids(app)
     with words.load():
         app.apply(app={"entrypoint": "versions:compatible"})
-        deadline = time.monotonic() + PATIENCE_S
-        while not (now := uids(app)) - old or len(now) < 2:
-            assert time.monotonic() < deadline, app.story()
-            assert not now & old or now <= old, "a new pod beside an old one"
+
+        def replaced() -> bool:
+            now = uids(app)
+            return bool(now - old) and len(now) >= 2
+
+        def check_apart() -> None:
+            now = uids(app)
+            assert not now & old or now <= old, "a new pod next to an old one"
+
+        wait_until(replaced, app.story, PATIENCE_S, meanwhile=check_apart)
         settled(app)
     words.wait_exact()
     assert not uids(app) & old

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from tests.waiting import wait_until
 
 from e2e.cluster.errors import ClusterError
 
@@ -26,11 +27,4 @@ def wait_for(
     Raises:
         ClusterError: It took too long.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise ClusterError(f"Waited {timeout_s:.0f} s in vain for {what}. {tail()}".rstrip())
-        time.sleep(poll_s)
+    return wait_until(look, lambda: f"{what}. {tail()}", timeout_s, poll_s=poll_s, error=ClusterError)

@@ -7,9 +7,10 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError
 
@@ -107,16 +108,18 @@ class Application:
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
         """Wait until something holds; tells the app's state if it never does. A look that gets no answer is repeated."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            problem = ""
+        problem = ""
+
+        def holds() -> object:
+            nonlocal problem
             try:
-                if condition():
-                    return
+                problem = ""
+                return condition()
             except (ClusterError, subprocess.TimeoutExpired) as error:
                 problem = f" ({error})"
-            assert time.monotonic() < deadline, f"{what} did not come to hold{problem}:\n{self.story()}"
-            time.sleep(0.3)
+                return False
+
+        wait_until(holds, lambda: f"{what}{problem}:\n{self.story()}", timeout_s, poll_s=0.3)
 
     def wait_for(
         self, kind: str, status: str = "True", reason: str | None = None, timeout_s: float = PATIENCE_S

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
+from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 
@@ -198,11 +198,10 @@ def test_state_directory_of_another_process(app):
     command = [*app.command(), "--status-file", str(status)]
     with subprocess.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
         try:
-            deadline = time.monotonic() + 60
-            while not (status.exists() and '"RUNNING"' in status.read_text()):
-                assert holder.poll() is None
-                assert time.monotonic() < deadline, "not running in time"
-                time.sleep(0.05)
+            wait_until(
+                lambda: holder.poll() is not None or (status.exists() and '"RUNNING"' in status.read_text()), "running"
+            )
+            assert holder.poll() is None
             assert app.fails(1) == (
                 f"The state directory {app.folder}/state/{app.id} is in use by process {holder.pid}. Two instances of an "
                 "application on one machine need different state.dir settings; if the other one should not run, stop it"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.waiting import wait_until
 
 from millrace.dev import _readiness
 from millrace.dev._ports import free_ports
@@ -24,15 +25,6 @@ from millrace.errors import BrokerStartError, DevKafkaError
 pytestmark = pytest.mark.broker
 
 DEADLINE_S = 120.0
-
-
-def wait_until(condition, what):
-    """Wait until `condition()` holds, and return what it returned."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
-    return result
 
 
 def produce(bootstrap_servers, topic, *values, **config):
@@ -209,7 +201,9 @@ def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
     kafka.create_topics("words", config={"min.insync.replicas": "2"})
     admin = kafka.admin()
     described = wait_until(
-        lambda: admin.list_topics("words", timeout=60).topics["words"].partitions, "the broker asked knows the topic"
+        lambda: admin.list_topics("words", timeout=60).topics["words"].partitions,
+        "the broker asked knows the topic",
+        DEADLINE_S,
     )
     [partition] = described.values()
     assert sorted(partition.replicas) == [1, 2, 3]
@@ -241,7 +235,7 @@ def test_password_listener_lets_in_who_knows_the_password(own_kafka):
         refused.poll(0.1)
         return KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
-    wait_until(told, "an authentication error")
+    wait_until(told, "an authentication error", DEADLINE_S)
 
 
 def test_without_users_there_is_no_password_listener(kafka):
@@ -369,8 +363,8 @@ def test_broker_ends_when_its_owner_is_killed():
     owner.kill()
     owner.communicate()
 
-    wait_until(lambda: pid_is_gone(int(pid)), "the broker's end")
-    wait_until(lambda: not Path(directory).exists(), "the directory's removal")
+    wait_until(lambda: pid_is_gone(int(pid)), "the broker's end", DEADLINE_S)
+    wait_until(lambda: not Path(directory).exists(), "the directory's removal", DEADLINE_S)
 
 
 def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import find_java, join_class_path
@@ -24,17 +25,6 @@ PARTITIONS = 3
 FIRST_TIMESTAMP = int(time.time()) * 1000 - 3_600_000
 """Recent, since the broker deletes what is older than a topic's retention."""
 DEADLINE_S = 120.0
-
-
-def _wait_until(condition, what, deadline_s=DEADLINE_S, check=lambda: None):
-    """Poll a condition until it holds, and return what it returned."""
-    deadline = time.monotonic() + deadline_s
-    while not (result := condition()):
-        check()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} has not happened within {deadline_s:.0f} s")
-        time.sleep(0.05)
-    return result
 
 
 class App:
@@ -59,7 +49,9 @@ class App:
 
     def wait_running(self):
         """Wait until it processes records."""
-        _wait_until(lambda: "RUNNING" in self.log().splitlines(), f"{self.name} running", check=self.check)
+        wait_until(
+            lambda: "RUNNING" in self.log().splitlines(), f"{self.name} running", DEADLINE_S, meanwhile=self.check
+        )
         return self
 
     def stop(self):
@@ -251,9 +243,3 @@ def word_count(kafka, tmp_path, word_count_class_path):
         for app in application.apps:
             app.kill()
     admin.close()
-
-
-@pytest.fixture
-def wait_until():
-    """Poll a condition with a deadline."""
-    return _wait_until

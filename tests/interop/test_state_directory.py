@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from rocksdict import AccessType, Options, Rdict
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import find_java, join_class_path
@@ -123,13 +124,22 @@ class Run:
 
     def wait_for(self, word, what):
         """Wait until it prints a line."""
-        deadline = time.monotonic() + DEADLINE_S
-        while what not in self.lines(word):
-            tail = self._log_path.read_text()[-6000:]
-            assert self._process.poll() is None, f"{self.language} ended with {self._process.returncode}:\n{tail}"
-            assert "\nERROR\n" not in tail, f"{self.language} failed:\n{tail}"
-            assert time.monotonic() < deadline, f"{self.language} has not printed {word} {what}:\n{tail}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: what in self.lines(word),
+            lambda: f"{self.language} prints {word} {what}:\n{self.tail()}",
+            DEADLINE_S,
+            meanwhile=self.check,
+        )
+
+    def tail(self):
+        """Return the end of what it has printed."""
+        return self._log_path.read_text()[-6000:]
+
+    def check(self):
+        """Fail if it has ended or is in error."""
+        tail = self.tail()
+        assert self._process.poll() is None, f"{self.language} ended with {self._process.returncode}:\n{tail}"
+        assert "\nERROR\n" not in tail, f"{self.language} failed:\n{tail}"
 
     def reads(self, label):
         """Wait for the dump of that label and return it: store → read → result."""
@@ -279,14 +289,6 @@ class Seen:
     thread: str
 
 
-def wait_until(condition, what):
-    """Poll a condition until it holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"
-        time.sleep(0.05)
-
-
 def run_phase(application, language, phase):
     """Start the application, have it follow the commands of a phase, and stop it."""
     run = Run(application, language)
@@ -424,9 +426,9 @@ def test_killed_program_leaves_a_usable_directory(application, java_alone, kille
         shared.ask_for(f"round {round_}", end)
         run.reads(f"round {round_}")
         if not dirty:
-            wait_until(shared.committed, "everything committed")
+            wait_until(shared.committed, "everything committed", DEADLINE_S)
     for store in PAIRS:
-        wait_until(lambda store=store: shared.status_on_disk(store) != 0, f"{store} marked as open on disk")
+        wait_until(lambda store=store: shared.status_on_disk(store) != 0, f"{store} marked as open on disk", DEADLINE_S)
     run.kill()
 
     seen = run_phase(shared, follower, 2)

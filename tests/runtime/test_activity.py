@@ -7,7 +7,8 @@ import secrets
 import urllib.request
 
 import pytest
-from tests.runtime.support import expected_counts, last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.runtime.activity import Activity, RateMeter, Totals
 from millrace.runtime.states import State

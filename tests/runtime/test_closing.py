@@ -10,8 +10,9 @@ import threading
 import time
 
 import pytest
-from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, word_count
 from tests.runtime.test_global_stores import Look, put
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError

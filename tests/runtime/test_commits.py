@@ -14,9 +14,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError

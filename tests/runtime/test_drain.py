@@ -8,15 +8,8 @@ import json
 import secrets
 
 import pytest
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    wait_until,
-    word_count,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.runtime import KafkaStreams, State
 

@@ -34,9 +34,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig

@@ -21,9 +21,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4

@@ -8,7 +8,8 @@ import uuid
 from dataclasses import dataclass, field
 
 import pytest
-from tests.runtime.support import produce, running, settings, wait_until
+from tests.runtime.support import produce, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import StreamsBuilder
 from millrace.kafka import clients

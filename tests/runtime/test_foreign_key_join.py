@@ -7,7 +7,8 @@ import secrets
 
 import pytest
 from confluent_kafka import Producer
-from tests.runtime.support import read_all, running, settings, wait_until
+from tests.runtime.support import read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import StreamsBuilder, TableJoined
 

@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.runtime.support import DEADLINE_S, TEXT, produce, read_all, running, settings, wait_until
+from tests.runtime.support import DEADLINE_S, TEXT, produce, read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import Consumed, Materialized, StreamsBuilder
 from millrace.errors import FailedProcessingError, MissingSourceTopicError, ProcessorStateError

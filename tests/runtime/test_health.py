@@ -20,9 +20,9 @@ from tests.runtime.support import (
     produce,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.processor.api import Processor
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.runtime.support import produce, settings, wait_until
+from tests.runtime.support import produce, settings
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings

@@ -15,9 +15,9 @@ from tests.runtime.support import (
     running,
     settings,
     two_step_word_count,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.records import TaskId, TopicPartition

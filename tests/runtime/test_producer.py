@@ -8,7 +8,8 @@ import threading
 
 import pytest
 from confluent_kafka import KafkaException
-from tests.runtime.support import TEXT, read_all, settings, wait_until
+from tests.runtime.support import TEXT, read_all, settings
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import TaskMigratedError, TransactionAbortedError

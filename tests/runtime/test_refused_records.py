@@ -10,7 +10,8 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
+from tests.runtime.support import TEXT, produce, read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.errors import ProductionError
 from millrace.kafka.offsets import group_offsets

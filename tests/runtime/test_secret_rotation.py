@@ -10,15 +10,8 @@ import urllib.request
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    two_step_word_count,
-    wait_until,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain

@@ -6,7 +6,8 @@ import secrets
 import threading
 
 import pytest
-from tests.runtime.support import last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.records import TaskId

@@ -22,9 +22,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace import StreamsBuilder
 from millrace.assignment.protocol import Assigned, Revoked

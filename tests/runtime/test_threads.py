@@ -16,9 +16,9 @@ from tests.runtime.support import (
     produce,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.errors import StreamsTimeoutError
 from millrace.processor.api import PunctuationType

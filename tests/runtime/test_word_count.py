@@ -22,9 +22,9 @@ from tests.runtime.support import (
     running,
     settings,
     two_step_word_count,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.processor.api import PunctuationType
 from millrace.records import Record, TaskId

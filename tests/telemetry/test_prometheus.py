@@ -11,7 +11,8 @@ import sys
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.runtime.support import last_counts, produce, running, settings, two_step_word_count, wait_until
+from tests.runtime.support import last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.runtime import State
