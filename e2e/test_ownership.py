@@ -185,7 +185,7 @@ def test_objects_of_somebody_else_are_left_alone(world):
                 tail=tail,
             )
             assert told["reason"] == "NameTaken", app
-            assert f"{kind} {name} exists and is not of this StreamsApp" in told["message"], app
+            assert f"{kind} {name} exists and does not belong to this StreamsApp" in told["message"], app
         wait_for("apps that run without it", lambda: world.ready(space) == SUPPORTING, timeout_s=180, tail=tail)
         assert {app: seen(app) for app in theirs} == before
         world.cluster.kubectl("delete", "streamsapps", "--all", "-n", space, "--wait=false")

@@ -44,19 +44,19 @@ class DesiredApp:
     uid: str
     generation: int
     spec: StreamsAppSpec | None
-    """None if the spec breaks a rule: `problems` says which."""
+    """None if the spec is invalid; `problems` says why."""
     created: str = ""
-    """When, as the API server writes it."""
+    """The creation time, as the API server writes it."""
     manifest: Object = field(default_factory=dict)
     """The spec as the user wrote it (camelCase, without defaults): what pods are given."""
     problems: tuple[str, ...] = ()
     status: StreamsAppStatus | None = None
-    """The status written last."""
+    """The status that was last written."""
     annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     deletion_time: float | None = None
-    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
+    """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +72,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMember:
-    """A member of the consumer group; `instance_id` is a pod's name for those of ours, of which each thread is a member."""
+    """A member of the consumer group. Each thread of a pod of ours is one, with the pod's name as `instance_id`."""
 
     member_id: str
     instance_id: str | None
     host: str = ""
     client_id: str = ""
-    """Of a static member, that of the first that joined by this instance id."""
+    """For a static member, that of the first member that joined with this instance id."""
     static_id: str | None = None
-    """Its whole instance id."""
+    """Its full instance id."""
 
     def __str__(self) -> str:
         """Return its client id with its host, and its instance id if it is static."""
@@ -100,19 +100,19 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class KafkaState:
-    """What the application's brokers say of it, asked with its own credentials."""
+    """What the brokers know of an application, asked with the application's own credentials."""
 
     error: str | None = None
-    """Why nothing could be asked, in words for the user; all else is empty then."""
+    """Why the brokers could not be asked, in words for the user; everything else is then empty."""
     reason: str = ""
     """The error in one CamelCase word: Unreachable, AuthenticationFailed, NotAuthorized, BadConfiguration, SecretMissing,
     TokenEndpointNotAllowed."""
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    """Those internal and input topics of the plans among the app's ConfigMaps that exist."""
+    """The existing internal and input topics of the plans among the application's ConfigMaps."""
     internal: frozenset[str] = frozenset()
-    """All internal topics that the operator knows of, also from plans whose ConfigMaps are gone, whether they exist or not."""
+    """All internal topics that the operator knows of, including those of plans whose ConfigMaps are gone; they may not exist."""
     asked: frozenset[str] | None = None
-    """The topics that were asked for, by the plans that were known then; None for all that there could be."""
+    """The topics that were asked about, according to the plans known then; None if all were."""
     brokers: int = 0
     cluster_id: str | None = None
     """What the brokers call their cluster."""
@@ -123,10 +123,10 @@ class KafkaState:
 
 @dataclass(frozen=True, slots=True)
 class ReportedStatus:
-    """What a pod's `/status` says; see docs/operations.md."""
+    """What an instance reports at its pod's `/status`; see docs/operations.md."""
 
     state: str
-    """KafkaStreams' state: RUNNING, REBALANCING, …, or DRAINED once it was told to leave and has handed its tasks over."""
+    """KafkaStreams' state: RUNNING, REBALANCING, …, or DRAINED once it was told to leave and has handed over its tasks."""
     error: str | None = None
     topology_hash: str | None = None
     ready: bool = False
@@ -140,24 +140,24 @@ class ReportedStatus:
     lag: int | None = None
     records_per_second: float | None = None
     busy_ratio: float | None = None
-    """Which part of their time the stream threads process rather than wait, from 0 to 1."""
+    """The fraction of time that the stream threads process rather than wait, from 0 to 1."""
     storage_used_percent: float | None = None
     credentials_stale: bool = False
     rebalances: int = 0
 
 
 RenewalPermit = Literal["Never", "Waits", "Now"]
-"""Whether an application's pods may be renewed by the operator's template: never by itself, not yet, or now."""
+"""Whether the operator may replace an application's pods because its own template has changed: never, not yet, or now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """That pods of the right revision are to be made by the operator's own template, and how far that has come."""
+    """The progress of replacing pods of the right revision that were made from another version's template."""
 
     left: int
-    """How many pods another template has made."""
+    """How many pods were made from another template."""
     coming: bool
-    """Whether a pod that was renewed does not run yet."""
+    """Whether a replaced pod is not running yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,15 +168,15 @@ class Neighbour:
     name: str
     uid: str
     created: str
-    """When, as the API server writes it; times in this form sort."""
+    """The creation time, as the API server writes it; times in this form can be sorted."""
     same_id: bool
     """Whether it has the same `applicationId`."""
     runs: bool
-    """Whether it has pods, or is to have some."""
+    """Whether it has pods or should have some."""
     takes_over: bool = False
-    """Whether its `handover` names the application that it is a neighbour of."""
+    """Whether its `handover` names the application whose neighbour it is."""
     topics: frozenset[str] = frozenset()
-    """Topics that its plans name; left out unless the application is being deleted."""
+    """Topics that its plans name; only filled while the application is being deleted."""
 
     def __str__(self) -> str:
         """Return its namespace and name."""
@@ -193,11 +193,11 @@ class ObservedApp:
     """The app's children: all objects with its label in its namespace."""
     kafka: KafkaState = KafkaState(error="not asked yet", reason="Unknown")
     instances: Mapping[str, ReportedStatus] = field(default_factory=dict)
-    """By pod name; pods that did not answer are left out."""
+    """By pod name, without pods that did not answer."""
     outputs: Mapping[str, str] = field(default_factory=dict)
     """By Job name: what the finished plan Job printed (its plan as JSON), or why it failed."""
     storage_class_expandable: bool | None = None
-    """Whether claims of the app's storage class may grow; None if that could not be seen."""
+    """Whether claims of the application's storage class may grow; None if that is not known."""
     pod_monitors: bool = False
     """Whether the cluster knows `PodMonitor`."""
     neighbours: tuple[Neighbour, ...] = ()
@@ -205,14 +205,14 @@ class ObservedApp:
     operator_namespace: str = "default"
     """Where the operator runs."""
     taken: Mapping[Key, str] = field(default_factory=dict)
-    """Names that objects of somebody else have, as earlier passes have found, and what is known of these objects."""
+    """Names that are taken by other people's objects, as earlier passes found, with a description of each object."""
     renewal: RenewalPermit = "Never"
-    """Whether it is this application's turn to have its pods renewed."""
+    """Whether this application may have its pods renewed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Create an object, or bring the very one that was seen to what is wanted; what is somebody else's is left alone."""
+    """Create an object, or update exactly the one that was seen; other people's objects are left alone."""
 
     object: Object
     uid: str | None = None
@@ -221,7 +221,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the very object that was seen; gone already is well done."""
+    """Delete exactly the object that was seen. Idempotent: succeeds if it is already deleted."""
 
     key: Key
     uid: str
@@ -231,17 +231,17 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Take the application's uid, and a reference to it, off the very object that was seen: another may have it."""
+    """Remove the application's uid and owner reference from exactly the object that was seen, so that another may take it."""
 
     key: Key
     uid: str
     retained: bool = False
-    """Whether it is kept for the next application of the name to be compared with."""
+    """Whether it is kept so that the next application of this name can be compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResizeClaim:
-    """Ask for a larger volume."""
+    """Request a larger volume."""
 
     name: str
     uid: str
@@ -250,20 +250,20 @@ class ResizeClaim:
 
 @dataclass(frozen=True, slots=True)
 class SetFinalizer:
-    """Put the operator's finalizer on the resource, or take it off."""
+    """Add the operator's finalizer to the resource, or remove it."""
 
     present: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ProvisionTopics:
-    """Create those internal topics of a plan that are named."""
+    """Create some of a plan's internal topics."""
 
     plan: str
-    """The plan's JSON; its topic settings are those to be created with."""
+    """The plan's JSON, which has the settings of the topics."""
     names: tuple[str, ...]
     replication_factor: int = -1
-    """How many brokers are to hold each partition; -1 for the brokers' default."""
+    """Replicas of each partition; -1 for the brokers' default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +275,12 @@ class DeleteTopics:
 
 @dataclass(frozen=True, slots=True)
 class RemoveMembers:
-    """Let static members leave the group whose pods are gone for good."""
+    """Remove static members whose pods are gone for good from the group."""
 
     instance_ids: tuple[str, ...]
     """The pods."""
     member_ids: tuple[str, ...]
-    """The very members that were seen: whoever has taken the place of one stays."""
+    """The exact members that were seen: whoever has replaced one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,17 +290,17 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True)
 class DrainPod:
-    """Tell the instance in a pod to leave the group and hand its tasks over, by an annotation of the pod."""
+    """Tell the instance in a pod, by an annotation, to leave the group and hand over its tasks."""
 
     pod: str
     uid: str
     since: int
-    """When it was told first, in seconds since the epoch."""
+    """When it was first told, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetOffsets:
-    """Set where the group goes on reading; it must have no members but those that are to leave."""
+    """Set where the group continues reading; it must have no members except those that are leaving."""
 
     leaving: tuple[ActiveMember, ...]
     """Members that were killed and did not leave the group."""
@@ -324,7 +324,7 @@ KafkaAction = ProvisionTopics | DeleteTopics | RemoveMembers | DeleteGroup | Set
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something the user should find in `kubectl describe`."""
+    """Something that the user should see in `kubectl describe`."""
 
     reason: str
     message: str
@@ -333,9 +333,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a pass has come to.
+    """What a pass has decided.
 
-    The actions are done in order, and the status and events are written after them; if an action fails, the rest is left to
+    The actions are carried out in order, and status and events are written after them; if an action fails, the rest is left to
     the next pass.
     """
 
@@ -344,17 +344,17 @@ class Decision:
     """The status to be written if it differs from the one read; None leaves it."""
     events: Sequence[Event] = ()
     again_after: float | None = None
-    """Seconds after which to look again though nothing was reported; None for the resync interval."""
+    """Seconds after which to look again even if nothing happens; None for the resync interval."""
     renewal: Renewal | None = None
-    """What the application needs a turn for, or still does with the one it has; None if for nothing."""
+    """What the application needs a renewal permit for; None if it needs none."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppRevision:
-    """One revision of an application: what its children are made from, and nothing else is.
+    """One revision of an application: all that its children are made from.
 
     Pods, the plan Job and the revision's ConfigMaps follow the spec of their revision, which in a rollback is not the newest.
-    The rest (disruption budget, network policies, service account, pod monitor) is to follow the spec as it stands now.
+    The rest (disruption budget, network policies, service account, pod monitor) follows the current spec.
     """
 
     namespace: str
@@ -363,7 +363,7 @@ class AppRevision:
     """Ten hexadecimal digits."""
     spec: StreamsAppSpec
     uid: str = ""
-    """The StreamsApp's; needed for pods only."""
+    """The StreamsApp's; only pods need it."""
 
 
 class ResourceRef(NamedTuple):

@@ -189,7 +189,7 @@ class Executor:
                 return
             raise
         if found["metadata"]["uid"] == uid:
-            message = f"Pod {key.name} is of StatefulSet {name}, which is not of this StreamsApp. It is left alone."
+            message = f"Pod {key.name} belongs to StatefulSet {name}, which does not belong to this StreamsApp. It is left alone."
             raise NameTakenError(key, message)
 
     def _delete(self, kind: ResourceKind, namespace: str, name: str, uid: str, *, orphan: bool) -> None:

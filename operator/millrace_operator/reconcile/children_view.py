@@ -1,4 +1,4 @@
-"""The children of an application as facts: its pods by ordinal, claims, revisions and plans, read from what the API gave."""
+"""The children of an application, parsed: its pods by ordinal, claims, revisions and plans."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _IMAGE_TROUBLE: Final = frozenset({"ImagePullBackOff", "ErrImagePull", "InvalidI
 _START_TROUBLE: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _CRASHING: Final = "CrashLoopBackOff"
 _NOT_APPLIED: Final = frozenset({"Pod", "PersistentVolumeClaim"})
-"""The kinds of children that a StatefulSet's controller makes, which know no uid of the application."""
+"""The kinds of children that a StatefulSet's controller creates, which do not carry the application's uid."""
 _TIME_TO_PLACE: Final = 30.0
-"""Seconds in which a new pod usually has a node and its volume, if they can be had."""
+"""Seconds within which a new pod usually gets a node and its volume, if they are available."""
 _MOST_PLANS: Final = 1024
-"""How many plans are kept as they were read, of all applications together."""
+"""How many parsed plans are cached, of all applications together."""
 
 
 class Trouble(NamedTuple):
-    """Why a pod does not come up by itself."""
+    """Why a pod cannot come up by itself."""
 
     reason: str
-    """Kubernetes' own word, for example `CrashLoopBackOff`."""
+    """Kubernetes' own reason, for example `CrashLoopBackOff`."""
     message: str
     is_image: bool = False
     is_crash: bool = False
@@ -45,7 +45,7 @@ class Trouble(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The trouble in words that stay the same while it does."""
+        """A description that stays the same for as long as the trouble does."""
         if self.is_image:
             return "its image cannot be pulled."
         what = "it crashes" if self.is_crash else f"{self.reason}"
@@ -61,30 +61,30 @@ class Pod:
     uid: str
     revision: str | None
     template: str | None
-    """The hash of the template that it was made by; None of an operator that gave templates none."""
+    """The hash of the template that it was made from; None if an older operator made it, which did not add one."""
     created: float
     terminating: bool = False
     ends: float | None = None
-    """When its grace period is over; None unless it is being deleted."""
+    """When its grace period ends; None unless it is being deleted."""
     ready_since: float | None = None
     """None while it is not ready."""
     unready_since: float = 0
-    """Since when it has not been ready; without meaning while it is."""
+    """Since when it has not been ready; meaningless while it is."""
     trouble: Trouble | None = None
     last_words: str = ""
-    """What it said when it crashed last, also if it runs again; empty if it never did."""
+    """What it said when it last crashed, even if it is running again; empty if it never did."""
     drains_since: int | None = None
-    """Since when it is to hand its tasks over."""
+    """Since when it is supposed to hand over its tasks."""
     reads_drain: bool = True
-    """Whether it is told so by a file; pods that older operators have made are not."""
+    """Whether it is told so by a file; pods made by older operators are not."""
 
     @property
     def ready(self) -> bool:
-        """Whether it runs all its tasks, and is to stay."""
+        """Whether it runs all its tasks and is not being deleted."""
         return self.ready_since is not None and not self.terminating
 
     def is_old(self, now: float) -> bool:
-        """Return whether it should have found a node and a volume by now."""
+        """Return whether it should have a node and a volume by now."""
         return now - self.created >= _TIME_TO_PLACE
 
 
@@ -103,7 +103,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ChildrenView:
-    """All children of one application, and nothing that only has its labels."""
+    """All children of one application, without objects that merely have its labels."""
 
     app: str
     objects: Mapping[Key, Object]
@@ -128,7 +128,7 @@ class ChildrenView:
 
     @property
     def revision_of_pods(self) -> str | None:
-        """The revision of most pods of which the manifest is still kept: what runs when there is no StatefulSet to tell."""
+        """The revision of most pods, among those whose manifest still exists: what is running when there is no StatefulSet."""
         found = Counter(
             pod.revision for pod in self.pods.values() if self.revision_config_map(pod.revision) is not None
         )
@@ -136,17 +136,17 @@ class ChildrenView:
 
     @property
     def replicas(self) -> int | None:
-        """How many pods the StatefulSet is to have."""
+        """How many pods the StatefulSet should have."""
         return None if self.stateful_set is None else int(self.stateful_set["spec"].get("replicas", 1))
 
     @property
     def has_pods(self) -> bool:
-        """Whether there are pods, or are to be: one that was deleted is about to come back."""
+        """Whether there are pods, or should be: a deleted one is about to come back."""
         return bool(self.pods or self.replicas)
 
     @property
     def pods_follow(self) -> bool:
-        """Whether the StatefulSet's controller has seen the newest template, so that a deleted pod comes back by it."""
+        """Whether the StatefulSet's controller has seen the newest template, so that a deleted pod comes back with it."""
         found = self.stateful_set
         if found is None:
             return False
@@ -155,7 +155,7 @@ class ChildrenView:
 
     @property
     def may_get_pods(self) -> bool:
-        """Whether the StatefulSet asks for pods, counts some, or its controller has not seen yet that it asks for none."""
+        """Whether the StatefulSet wants or still counts pods, or its controller has not yet seen that it wants none."""
         found = self.stateful_set
         if found is None:
             return False
@@ -175,12 +175,12 @@ class ChildrenView:
         return None if found is None or is_terminating(found) else found.get("data", {}).get(PLAN_KEY)
 
     def plan(self, revision: str | None) -> TopologyPlan | None:
-        """Return a revision's plan; None if it is not kept or cannot be read."""
+        """Return a revision's plan; None if it does not exist or cannot be read."""
         text = self.plan_text(revision)
         return None if text is None else read_plan(text)
 
     def plans(self) -> list[TopologyPlan]:
-        """Return all plans that are kept."""
+        """Return all plans that exist."""
         texts = [
             item["data"][PLAN_KEY]
             for key, item in self.objects.items()
@@ -199,7 +199,7 @@ class ChildrenView:
 
 
 def view_of(desired: DesiredApp, observed: ObservedApp) -> ChildrenView:
-    """Return what the children say."""
+    """Return the parsed children of an application."""
     app = desired.name
     pods, claims = {}, {}
     pod_name, claim_name = (
@@ -232,7 +232,7 @@ def view_of(desired: DesiredApp, observed: ObservedApp) -> ChildrenView:
 
 @functools.lru_cache(maxsize=_MOST_PLANS)
 def read_plan(text: str) -> TopologyPlan | None:
-    """Return a plan from its JSON; None if it is none. A plan is looked at many times in a pass, and never changes."""
+    """Return a plan from its JSON; None if it is invalid. Plans never change and are read many times in a pass."""
     try:
         return TopologyPlan.from_json(text)
     except ValidationError:
@@ -250,7 +250,7 @@ def seconds(timestamp: str) -> float:
 
 
 def trouble_of(pod: Object) -> Trouble | None:
-    """Return why a pod does not come up: an image that is not there, a container that crashes or cannot be made."""
+    """Return why a pod does not come up: an image that is missing, a container that crashes or cannot be created."""
     status = pod.get("status", {})
     for container in (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ())):
         waiting = container.get("state", {}).get("waiting") or {}

@@ -37,7 +37,7 @@ _IN_THE_WAY: Final[tuple[tuple[ConditionType, str], ...]] = (
     ("BrokersReachable", "False"),
     ("Reconciling", "True"),
 )
-"""What may keep an application from having pods, and when it does; the first one is the reason."""
+"""What may keep an application from having pods; the first condition with this status is the reason."""
 
 
 def set_brokers_reachable(context: ReconcileContext) -> None:
@@ -62,7 +62,7 @@ def set_state_restored(context: ReconcileContext) -> None:
     before = context.condition("StateRestored")
     if restoring:
         tasks = "One task restores" if restoring == 1 else f"{restoring} tasks restore"
-        context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others run.")
+        context.set_condition("False", ConditionReason.RESTORING, f"{tasks} state; the others are running.")
         context.recheck_after(15)
     elif before is not None and before.status != "Unknown" and not context.all_ready_pods_report:
         context.set_condition(before.status, ConditionReason(before.reason), before.message)
@@ -84,9 +84,9 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
     failing = [pod for _, pod in sorted(pods.items()) if _fails(context, pod)]
     late = [pod.name for _, pod in sorted(pods.items()) if not pod.ready and pod not in failing]
     if suspended:
-        # At rest it is as its spec says: tools that wait for a resource would wait for ever otherwise.
+        # Ready, because it is as its spec says: tools that wait for a resource would otherwise wait forever.
         done = not pods and context.view.replicas in {None, 0}
-        what = "no pods are left" if done else "its pods commit and end"
+        what = "no pods are left" if done else "its pods commit and stop"
         context.set_condition(
             "True" if done else "False", ConditionReason.SUSPENDED, f"The application is suspended; {what}."
         )
@@ -113,7 +113,7 @@ def set_ready(context: ReconcileContext, wanted: int, *, suspended: bool) -> Non
 
 
 def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
-    """Return Ready's message where there are no pods: what is in the way, which is another condition's message.
+    """Return Ready's message when there are no pods: the message of the condition that is in the way.
 
     Args:
         conditions: The status and the message of conditions.
@@ -126,14 +126,14 @@ def why_nothing_runs(conditions: Mapping[str, tuple[str, str]]) -> str:
 
 
 def _fails(context: ReconcileContext, pod: Pod) -> bool:
-    """Return whether a pod does not come up by itself; a new one that has no node yet may only wait for its volume."""
+    """Return whether a pod cannot come up by itself; a new one without a node may only be waiting for its volume."""
     if pod.trouble is None or pod.ready:
         return False
     return pod.trouble.reason != "Unschedulable" or pod.is_old(context.now)
 
 
 def _is_scaled_to_zero(context: ReconcileContext) -> bool:
-    """Return whether no pods are wanted and that has been seen to: it is as its spec says then, as a Deployment of none is."""
+    """Return whether no pods are wanted and none are left: then the application is as its spec says."""
     spec = context.desired.spec
     return spec is not None and not spec.replicas and spec.autoscaling.mode != "Auto" and context.view.replicas == 0
 
@@ -175,11 +175,11 @@ def set_pods_changing(context: ReconcileContext, wanted: int) -> None:
     if context.spec.state == "suspended":
         context.set_condition("True", ConditionReason.SUSPENDING)
     elif pods > wanted:
-        context.set_condition("True", ConditionReason.DRAINING, "Pods that are no longer wanted are ending.")
+        context.set_condition("True", ConditionReason.DRAINING, "Pods that are no longer wanted are terminating.")
     elif context.stable is not None and pods:
-        context.set_condition("True", ConditionReason.SCALING_OUT, f"{pods} of {wanted} pods are there.")
+        context.set_condition("True", ConditionReason.SCALING_OUT, f"{pods} of {wanted} pods exist.")
     else:
-        context.set_condition("True", ConditionReason.STARTING_PODS, f"{pods} of {wanted} pods are there.")
+        context.set_condition("True", ConditionReason.STARTING_PODS, f"{pods} of {wanted} pods exist.")
 
 
 def set_rolling(context: ReconcileContext, target: Target) -> None:
@@ -187,11 +187,13 @@ def set_rolling(context: ReconcileContext, target: Target) -> None:
     if not target.may_start:
         set_waiting(context)
     elif context.is_true("RolledBack"):
-        context.set_condition("True", ConditionReason.ROLLING_BACK, f"Pods go back to revision {target.revision}.")
+        context.set_condition(
+            "True", ConditionReason.ROLLING_BACK, f"Pods are going back to revision {target.revision}."
+        )
     elif "Reconciling" not in context.conditions:
         how = "all at once" if rolling.is_at_once(context, target.revision) else "one after another"
         context.set_condition(
-            "True", ConditionReason.REPLACING_PODS, f"Pods are brought to revision {target.revision}, {how}."
+            "True", ConditionReason.REPLACING_PODS, f"Pods are moved to revision {target.revision}, {how}."
         )
 
 
@@ -208,7 +210,7 @@ def set_stalled_by_failed_start(context: ReconcileContext) -> None:
     if context.is_true("Reconciling"):
         context.set_condition(
             "False", ConditionReason.HELD_BACK
-        )  # the roll does not go on, so nobody is to wait for its end
+        )  # the roll has stopped, so nobody should wait for its end
 
 
 def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:
@@ -219,7 +221,7 @@ def set_stalled_by_name_conflicts(context: ReconcileContext) -> None:
     known = context.conditions.get("Stalled")
     if known is None or known.status == "False":
         context.set_condition("True", ConditionReason.NAME_TAKEN, message)
-    elif known.reason is ConditionReason.APPLICATION_ID_IN_USE:  # whose members may be the pods that have the names
+    elif known.reason is ConditionReason.APPLICATION_ID_IN_USE:  # its members may be the very pods that have the names
         context.set_condition("True", ConditionReason.NAME_TAKEN, f"{message}\n{known.message}")
     else:
         context.set_condition("True", known.reason, f"{known.message}\n{message}")

@@ -1,24 +1,21 @@
-"""Whether the application id is this application's alone.
+"""The consumer group: whether the application id belongs to this application alone, and which members are its own.
 
 Two topologies in one consumer group take each other's tasks, and share internal topics that fit only one of them. So an
-application without pods does not begin while another StreamsApp has a better right to the id, or somebody unknown is in the
-group. A StreamsApp that another one's `handover` names has no right; else one that runs goes before one that does not, and an
-older one before a younger one. What runs is never stopped for it.
+application without pods does not start while another StreamsApp has a better claim to the id, or somebody unknown is in the
+group. A StreamsApp that is named in another one's `handover` has no claim; otherwise a running one takes precedence over one that
+is not running, and an older one over a younger one. A running application is never stopped for this.
 
+The name of a group says nothing about who is in it: it may be a successor under another name, a Java application that is being
+replaced, or the same manifest in another cluster. Our pods carry part of their StreamsApp's uid in their client and instance ids,
+which the brokers show for every member, and only those members are ours. All others are left alone, and are a reason not to start
+in their group without being told to.
 
-Whose a member of the consumer group is.
+Running pods keep the ids that they were given, even if by an older operator that chose others or by a StreamsApp that left them
+behind: with new ids each would come back as a stranger to its tasks. When none of them is left, nor in the group, new pods get
+the ids of this StreamsApp.
 
-The name of a group says nothing about who is in it: a successor under another name, a Java application that is being replaced, or
-the same manifest in another cluster. Our pods carry a part of their StreamsApp's uid in their client and instance ids, which the
-brokers show with every member, and only those are ours. All others are left alone, and are a reason not to begin in their group
-unasked.
-
-Pods that run keep the ids that they were given, by an operator that gave other ones or by a StreamsApp that has left them behind:
-with new ones each would come back as a stranger to its tasks. When none is left, and none in the group, new pods get the ids of
-this StreamsApp.
-
-Members of earlier StreamsApps of the name, of which a ConfigMap tells, are ours as well: their pods have ended. They are removed,
-and nothing begins beside them.
+Members of earlier StreamsApps of this name, which a ConfigMap records, are ours as well: their pods have ended. They are removed,
+and nothing starts while they are there.
 """
 
 from __future__ import annotations
@@ -35,18 +32,18 @@ from millrace_operator.reconcile.context import NOT_ASKED, ReconcileContext
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 _QUIET_S: Final = 300
-"""How long nobody else may have been in the group before its members count as gone: they may only be restarting."""
+"""How long nobody else must have been in the group before its members count as gone: they may only be restarting."""
 
 
 class _Objection(NamedTuple):
-    """Why the application must not begin."""
+    """Why the application must not start."""
 
     reason: ConditionReason
     message: str
 
 
 def check_application_id(context: ReconcileContext) -> None:
-    """Settle ApplicationIdUnique, and whether the application may begin."""
+    """Set ApplicationIdUnique, and decide whether the application may start."""
     objection = _of_others(context) or _of_the_group(context)
     if objection is None:
         if context.brokers_answer:
@@ -54,13 +51,13 @@ def check_application_id(context: ReconcileContext) -> None:
         else:
             context.set_unknown(ConditionReason.MEMBERS_UNKNOWN)
         return
-    left = objection.reason is ConditionReason.MEMBERS_LEFT  # since when, is told by the condition's time
+    left = objection.reason is ConditionReason.MEMBERS_LEFT  # since when, the condition's time says
     context.set_condition("Unknown" if left else "False", *objection)
     if not _is_to_begin(context):
         return
     context.may_begin = False
     if not context.spec.replicas and context.spec.autoscaling.mode != "Auto":
-        return  # it is to have no pods anyway, so nothing keeps it from going on
+        return  # it is to have no pods anyway, so nothing is in its way
     context.recheck_after(5)
     if objection.reason in {ConditionReason.HANDOVER_PENDING, ConditionReason.MEMBERS_LEFT}:
         context.set_condition("True", ConditionReason.WAITING_FOR_HANDOVER, objection.message)
@@ -84,7 +81,7 @@ def _of_others(context: ReconcileContext) -> _Objection | None:
         if item.takes_over:
             return _Objection(
                 ConditionReason.HANDED_OVER,
-                f"StreamsApp {item} takes the application id {context.spec.application_id} over (spec.handover). Delete this "
+                f"StreamsApp {item} takes over the application id {context.spec.application_id} (spec.handover). Delete this "
                 "one, with the policy Retain or Purge; or remove that handover to keep it.",
             )
     for item in claimants(context):
@@ -114,7 +111,7 @@ def _of_the_group(context: ReconcileContext) -> _Objection | None:
         return _Objection(
             ConditionReason.GROUP_IN_USE,
             f"Members of group {context.spec.application_id} are not pods of this StreamsApp: {told}. If it is to take their "
-            "place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, set another "
+            "place, set spec.handover.from. If it has their id by mistake, delete it. If they are gone for good, change "
             "restartNonce.",
         )
     if (objection := _after_refusal(context)) is not None:
@@ -129,16 +126,16 @@ def _of_the_group(context: ReconcileContext) -> _Objection | None:
 
 
 def _after_refusal(context: ReconcileContext) -> _Objection | None:
-    """Return why the application does not begin as soon as those are not seen any more who kept it from beginning.
+    """Return why the application does not start yet although the members that kept it from starting are gone.
 
-    An application that restarts leaves its group empty for a moment, which is no reason to take its place.
+    An application that restarts leaves its group empty for a moment, and must not lose its place for that.
     """
     before = context.condition("ApplicationIdUnique")
     if context.spec.handover is not None or before is None or before.observed_generation != context.desired.generation:
         return None
     if before.reason not in {ConditionReason.GROUP_IN_USE, ConditionReason.MEMBERS_LEFT}:
         return None
-    if not context.brokers_answer:  # nobody knows who comes back meanwhile
+    if not context.brokers_answer:  # nobody knows who comes back in the meantime
         return (
             None
             if context.observed.kafka.reason == NOT_ASKED
@@ -150,7 +147,7 @@ def _after_refusal(context: ReconcileContext) -> _Objection | None:
 
 
 _NAMED: Final = 5
-"""How many members a message names."""
+"""How many members a message lists."""
 _GIVEN: Final = f"client.id={naming.member('$(POD_NAME)', '')}"
 
 
@@ -170,7 +167,7 @@ def is_member_of(app: str, uid: str, client_id: str, static_id: str | None) -> b
 
 
 def known_uids(app: DesiredApp, view: ChildrenView) -> tuple[str, ...]:
-    """Return the first parts of the uids that this application's members may have in their ids, its own last.
+    """Return the uid prefixes that this application's members may have in their ids, its own last.
 
     Args:
         app: The application.
@@ -182,11 +179,11 @@ def known_uids(app: DesiredApp, view: ChildrenView) -> tuple[str, ...]:
 
 
 def uid_in_member_ids(context: ReconcileContext) -> str:
-    """Return the uid, or its part, in the ids of pods' members: this StreamsApp's, or that with which running pods were made."""
+    """Return the uid, or its prefix, in the member ids of pods: this StreamsApp's, or the one that running pods were given."""
     given = _given(context.view)
     if given is None:
         return context.desired.uid
-    # Static members outlive their pods in the group: those of pods that have just ended are no strangers.
+    # Static members outlive their pods in the group: those of pods that have just ended are not strangers.
     is_left = any(
         is_member_of(context.desired.name, given, item.client_id, item.static_id) for item in _all_members(context)
     )
@@ -200,7 +197,7 @@ def own_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
 
 
 def former_members(context: ReconcileContext) -> list[ConsumerGroupMember]:
-    """Return those of the application's own members that pods of earlier StreamsApps of the name have left in the group."""
+    """Return the members that pods of earlier StreamsApps of this name have left in the group."""
     present = {context.desired.uid, uid_in_member_ids(context)}
     return [item for item in own_members(context) if not _is_of_any(context, present, item)]
 
@@ -216,7 +213,7 @@ def _is_of_any(context: ReconcileContext, known: Iterable[str], item: ConsumerGr
 
 
 def _given(view: ChildrenView) -> str | None:
-    """Return the part of a uid that pods are told to have in their ids, empty if none; None if nothing tells of pods."""
+    """Return the uid prefix that pods were given for their member ids, empty if none; None if there are no pods."""
     if view.stateful_set is not None:
         spec = view.stateful_set["spec"]["template"]["spec"]
     elif view.pods:
@@ -228,13 +225,13 @@ def _given(view: ChildrenView) -> str | None:
 
 
 def listed_members(found: Collection[object]) -> str:
-    """Return members for a message, which names the first of many."""
+    """Return members as text for a message; of many, only the first are listed."""
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return ", ".join(sorted(map(str, found))[:_NAMED]) + more
 
 
 def removal_of(members: Iterable[ConsumerGroupMember]) -> list[RemoveMembers]:
-    """Return what removes those of the members that are static; nothing if none is."""
+    """Return the action that removes the static ones among some members; nothing if there are none."""
     static = [(item.instance_id, item.member_id) for item in members if item.instance_id is not None]
     if not static:
         return []

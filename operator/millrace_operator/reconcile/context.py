@@ -79,7 +79,7 @@ class ReconcileContext:
 
     @property
     def status(self) -> StreamsAppStatus:
-        """The status written last."""
+        """The status that was last written."""
         return self.desired.status or StreamsAppStatus()
 
     @property

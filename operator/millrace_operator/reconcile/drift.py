@@ -1,8 +1,8 @@
-"""Whether a child has to be applied: it is not there, is wanted otherwise than before, or was changed by somebody.
+"""Drift: whether a child has to be applied, because it is missing, is wanted differently now, or was changed by somebody.
 
-The hash of what was applied last, kept on the child, tells when a field is no longer wanted; that what is wanted is part of what
-is there tells when somebody has changed it. Defaults and other managers' fields are neither, so a healthy application gets no
-writes.
+The hash of what was last applied, stored on the child, shows when a field is no longer wanted; comparing what is wanted with what
+is there shows when somebody has changed it. Defaults and other managers' fields count as neither, so a healthy application causes
+no writes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUANTITIES: Final = frozenset({"sizeLimit", "divisor"})
 
 
 def stamped(wanted: Object, app_uid: str | None) -> Json:
-    """Return an object with the uid of its application as a label, and the hash of itself as an annotation.
+    """Return an object with its application's uid as a label and its own hash as an annotation.
 
     Args:
         wanted: The object; templates in it stay as they are.
@@ -39,12 +39,12 @@ def stamped(wanted: Object, app_uid: str | None) -> Json:
 
 
 def needs_apply(wanted: Object, seen: Object | None) -> bool:
-    """Return whether a stamped object differs from the one that was seen, in what it says."""
+    """Return whether a stamped object asks for something that the one that was seen does not have."""
     return seen is None or not is_part_of(wanted, seen)
 
 
 def is_part_of(wanted: Any, seen: Any, key: str = "", parent: str = "") -> bool:
-    """Return whether all that is wanted is there; quantities are compared by value, named list entries by name."""
+    """Return whether everything wanted is there; quantities are compared by value, named list entries by name."""
     if isinstance(wanted, Mapping):
         found = seen if isinstance(seen, Mapping) else {}
         return all(is_part_of(item, found.get(name), name, key) for name, item in wanted.items())

@@ -1,9 +1,9 @@
-"""Whose an object is: the operator writes and deletes only its own, whatever name or label an object has.
+"""Who owns an object: the operator writes and deletes only its own, whatever names or labels other objects have.
 
 An object is an application's own if it has a name that the operator gives, the operator's labels, and the uid of the
-`StreamsApp`. One without a uid is too: an operator wrote it that did not know this label, or it was handed over by an earlier
-`StreamsApp` of the name. So is the plan of a revision that has run, with any uid: a backup restores it with an old one, and it
-tells of state that is still there.
+`StreamsApp`. So is one without a uid: it was written by an operator that did not know this label, or handed over by an earlier
+`StreamsApp` of that name. So is the plan of a revision that has run, with any uid: a backup restores it with an old one, and it
+describes state that still exists.
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ def is_own(key: Key, item: Object, app: str, uid: str) -> bool:
 
 
 def conflict_message(item: Object, app: str) -> str:
-    """Return an object that is not an application's own in words for its user, with what to do about it."""
+    """Return a description of somebody else's object for the application's user, with what to do about it."""
     key, labels = key_of(item), _labels(item)
     if labels.get(APP_LABEL) == app and labels.get(_MANAGED_BY) == MANAGER and APP_UID_LABEL in labels:
-        kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS  # which kubectl knows only where it is installed
+        # kubectl knows PodMonitors only where they are installed.
+        kinds = "podmonitor" if key.kind == "PodMonitor" else _KINDS
         return (
-            f"{key.kind} {key.name} is of another StreamsApp {app} (uid {labels[APP_UID_LABEL]}), as after a restored backup. "
-            f"It is left alone. Delete it, or hand over all of them: kubectl label {kinds} -l {APP_LABEL}={app} {APP_UID_LABEL}-"
+            f"{key.kind} {key.name} belongs to another StreamsApp {app} (uid {labels[APP_UID_LABEL]}), as after a restored "
+            f"backup. It is left alone. Delete it, or hand over all of them: kubectl label {kinds} "
+            f"-l {APP_LABEL}={app} {APP_UID_LABEL}-"
         )
     return (
-        f"{key.kind} {key.name} exists and is not of this StreamsApp. It is left alone. Delete it, or give the StreamsApp "
-        "another name."
+        f"{key.kind} {key.name} exists and does not belong to this StreamsApp. It is left alone. Delete it, or give the "
+        "StreamsApp another name."
     )
 
 
@@ -65,8 +67,8 @@ def controller_of(item: Object) -> Object | None:
 def is_own_pod(item: Object, app: str, stateful_set: Object | None, others: str | None) -> bool:
     """Return whether a pod with the application's labels and name is its own.
 
-    A pod without a controller is: a StatefulSet that was deleted as an orphan has left it. So is one of a StatefulSet of the
-    name that is gone, until garbage collection has come to it.
+    A pod without a controller is: it was left behind when its StatefulSet was deleted with --cascade=orphan. So is one of a
+    StatefulSet of that name that no longer exists, until garbage collection removes it.
 
     Args:
         item: The pod.

@@ -1,7 +1,7 @@
-"""A revision's plan: the Job that finds it out, the ConfigMap that keeps it, and what is said when that fails.
+"""A revision's plan: the Job that obtains it, the ConfigMap that stores it, and what is reported when that fails.
 
-A Job that failed is left where it is, so that it is not tried again and again; it goes when the spec changes, if only the
-restartNonce, or when the user deletes it. So does the truth about it: nothing else needs to remember the failure.
+A failed Job is left in place, so that it is not tried again and again; it is deleted when the spec changes, if only the
+restartNonce, or by the user. The Job itself records the failure: nothing else needs to remember it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from millrace_operator.reconcile.reasons import ConditionReason
 
 _LAST_LINES = 12
 _LONGEST = 2000
-_THEN = " Then set another restartNonce, which tries again."
-_AGAIN = "To try again unchanged, set another restartNonce."
+_THEN = " Then change restartNonce to try again."
+_AGAIN = "To try again unchanged, change restartNonce."
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is known of a revision's plan: itself, or why it is not there."""
+    """What is known of a revision's plan: the plan, or why there is none."""
 
     plan: TopologyPlan | None = None
     failure: ConditionReason | None = None
@@ -36,7 +36,7 @@ class Planned:
 
 
 def planned(context: ReconcileContext, revision: str, spec: StreamsAppSpec) -> Planned:
-    """Return a revision's plan, or do the next step to get it.
+    """Return a revision's plan, or take the next step to get it.
 
     Args:
         context: What this pass works on.
@@ -70,12 +70,15 @@ def _from_job(context: ReconcileContext, app: AppRevision, job: Object) -> Plann
             why = f"Job {name} printed nothing, or its log was lost. {_AGAIN}"
             return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
         if read_plan(output) is None:
-            why = f"Job {name} printed something that is no plan: is another version of Millrace in {image}? {_tail(output)}"
+            why = (
+                f"Job {name} printed something that is not a plan: does {image} contain another version of Millrace? "
+                f"{_tail(output)}"
+            )
             return Planned(failure=ConditionReason.PLAN_FAILED, message=why)
         context.apply(plan_config_map(app, output))
         if not context.is_taken("ConfigMap", naming.plan_config_map(context.desired.name, app.revision)):
             context.recheck_after(1)
-        return Planned(message=f"The plan that Job {name} printed is being kept.")
+        return Planned(message=f"The plan that Job {name} printed is being stored.")
     if _has(job, "Failed"):
         trouble = _image_trouble(context, app.revision) or _told_before(context, job)
         if trouble is not None:
@@ -128,7 +131,7 @@ def _troubles(context: ReconcileContext, revision: str) -> Iterator[tuple[Object
 
 
 def _told_before(context: ReconcileContext, job: Object) -> str | None:
-    """Return what was told of an image while a Job waited for it: when its time is over, its pod is gone."""
+    """Return what was reported of an image while the Job waited for it: its pod is gone once its deadline has passed."""
     stalled = context.condition("Stalled")
     deadline = "DeadlineExceeded" in _condition_message(job)
     if deadline and stalled is not None and stalled.reason == ConditionReason.PLAN_IMAGE_UNAVAILABLE:

@@ -1,7 +1,8 @@
 """Every reason that a condition of a StreamsApp may give: what it means, and what its reader can do.
 
-The table is data so that the operations guide can be held to it. A reason belongs to one condition only, so that the reason alone
-says what is meant. What applies to a case (names, numbers) is in the condition's message.
+The table is data so that docs/conditions.md can be generated from it. A reason belongs to one condition only, so the reason alone
+says what is meant. The specifics of a case (names, numbers) are in the condition's message. `conditions` shows where reasons are
+decided.
 """
 
 from __future__ import annotations
@@ -137,376 +138,362 @@ class ReasonMeaning(NamedTuple):
     """What to do; empty if nothing need be done."""
 
 
-NO_ACTION: Final = "Nothing; it passes."
-"""The remedy of what belongs to the course of things."""
+NO_ACTION: Final = "No action needed."
+"""The remedy where things take their normal course."""
 _SEE_MESSAGE: Final = "Correct what the message names."
 
+
+_TABLE: Final[Mapping[ConditionType, Mapping[ConditionReason, tuple[str, str]]]] = {
+    "Ready": {
+        ConditionReason.ALL_TASKS_RUN: ("All pods run all tasks that are assigned to them.", ""),
+        ConditionReason.SCALED_TO_ZERO: (
+            "No replicas are wanted, and none are left.",
+            "Set `replicas` to process again.",
+        ),
+        ConditionReason.NOTHING_RUNS: (
+            "There are no pods yet; the message says why.",
+            "Look at Stalled, BrokersReachable and Reconciling.",
+        ),
+        ConditionReason.PODS_NOT_READY: (
+            "Some pods are starting, restoring state or waiting for the group.",
+            "Wait; look at StateRestored and BrokersReachable.",
+        ),
+        ConditionReason.PODS_FAILING: (
+            "Some pods crash or cannot start.",
+            "Read the message and the pods' logs; change the spec or the program.",
+        ),
+        ConditionReason.SUSPENDED: (
+            "The application is suspended: `True` once no pods are left, as the spec says.",
+            "Set `state: running`.",
+        ),
+        ConditionReason.DELETING: ("The application is being deleted.", NO_ACTION),
+    },
+    "Reconciling": {
+        ConditionReason.UP_TO_DATE: ("The cluster matches the spec.", ""),
+        ConditionReason.HELD_BACK: (
+            "Nothing more happens until somebody intervenes.",
+            "Look at Stalled and ReconciliationPaused.",
+        ),
+        ConditionReason.PLANNING: ("The image is being asked for its topology plan.", NO_ACTION),
+        ConditionReason.PROVISIONING_TOPICS: ("Internal topics are being created.", NO_ACTION),
+        ConditionReason.WAITING_FOR_BROKERS: (
+            "The brokers have to answer before anything is started.",
+            "Look at BrokersReachable.",
+        ),
+        ConditionReason.WAITING_FOR_TOPICS: (
+            "The topics have to exist with the right settings first.",
+            "Look at TopicsReady.",
+        ),
+        ConditionReason.STARTING_PODS: ("Pods are starting.", NO_ACTION),
+        ConditionReason.REPLACING_PODS: ("Pods are being moved to another revision.", NO_ACTION),
+        ConditionReason.WAITING_FOR_GATE: (
+            "The next pod is replaced when the group is stable, nothing restores and the lag is within `upgrade.gate.maxLag`.",
+            "Wait, or widen `upgrade.gate`.",
+        ),
+        ConditionReason.RENEWING_CREDENTIALS: (
+            "Certificates or keys have changed, and pods are restarted one after another to use them.",
+            "Wait. If a restarted pod does not become ready, the new certificates do not work: correct the Secret.",
+        ),
+        ConditionReason.RENEWING_PODS: (
+            "Pods are replaced one after another, because this version of the operator builds them differently.",
+            NO_ACTION,
+        ),
+        ConditionReason.ROLLING_BACK: ("Pods go back to the revision that ran before.", "Look at RolledBack."),
+        ConditionReason.SCALING_OUT: ("Pods are being added.", NO_ACTION),
+        ConditionReason.DRAINING: ("A pod hands over its tasks before it is removed.", NO_ACTION),
+        ConditionReason.SUSPENDING: ("Pods commit and stop.", NO_ACTION),
+        ConditionReason.RESIZING_VOLUMES: ("Volumes are being enlarged.", NO_ACTION),
+        ConditionReason.RECREATING_STATEFUL_SET: (
+            "The StatefulSet is replaced underneath its running pods, because it cannot be changed in place.",
+            NO_ACTION,
+        ),
+        ConditionReason.WAITING_FOR_HANDOVER: (
+            "The application starts when nobody else is left in its group.",
+            "Look at ApplicationIdUnique.",
+        ),
+        ConditionReason.DELETING_CHILDREN: ("What the deletion policy covers is being deleted.", NO_ACTION),
+        ConditionReason.DELETING_FROM_KAFKA: (
+            "Topics, offsets and members are being deleted from Kafka, as the deletion policy says.",
+            NO_ACTION,
+        ),
+    },
+    "Stalled": {
+        ConditionReason.NOT_STALLED: ("Nothing keeps the operator from continuing.", ""),
+        ConditionReason.INVALID_SPEC: ("The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE),
+        ConditionReason.NAME_TAKEN: (
+            (
+                "An object that does not belong to this StreamsApp has a name that one of its children needs. It is neither "
+                "changed nor deleted, and everything that does not need the name continues."
+            ),
+            "Delete or hand over the object as the message says, or give the StreamsApp another name.",
+        ),
+        ConditionReason.PLAN_FAILED: (
+            "The image could not say what its topology needs; the message has its last lines. What is running is not touched.",
+            "Correct the program or the spec. To try again unchanged, change `restartNonce`.",
+        ),
+        ConditionReason.PLAN_IMAGE_UNAVAILABLE: (
+            "The image cannot be pulled, so its plan is not known. What is running is not touched.",
+            "Correct `image` or `imagePullSecrets`; or make the image available and change `restartNonce`.",
+        ),
+        ConditionReason.TOPOLOGY_HELD_BACK: (
+            "The new topology cannot continue from the existing state.",
+            "Look at TopologyCompatible.",
+        ),
+        ConditionReason.TOPICS_UNFIT: (
+            "Internal topics do not have the settings they need, and the operator must not change them.",
+            "Look at TopicsReady.",
+        ),
+        ConditionReason.START_FAILED: (
+            "The application has never run well, and its pods fail, so there is nothing to go back to.",
+            "Read the message and the pods' logs; change the spec or the program.",
+        ),
+        ConditionReason.UPGRADE_FAILED: (
+            "New pods fail or are not ready in time, and rollback is off or already done.",
+            "Correct the spec; or change `restartNonce` to try the failed revision again.",
+        ),
+        ConditionReason.RENEWAL_FAILED: (
+            "A pod built by this version of the operator fails or is not ready in time; the other pods are left as they are.",
+            (
+                "Read the message and the pod's logs. If the program is not at fault, reinstall the previous version of the "
+                "operator."
+            ),
+        ),
+        ConditionReason.APPLICATION_ID_IN_USE: (
+            "The application does not start, because somebody else has its `applicationId` too.",
+            "Look at ApplicationIdUnique.",
+        ),
+        ConditionReason.REFUSED_BY_API_SERVER: (
+            (
+                "The API server refuses what the message names, because of a quota, an admission policy or webhook, or the "
+                "operator's role. Everything that does not depend on it continues."
+            ),
+            "Change what refuses it; the operator retries by itself, and at once when the spec changes.",
+        ),
+        ConditionReason.REFUSED_BY_KAFKA: (
+            "The brokers refuse what the message names.",
+            "Grant the application's user what it needs; the operator retries by itself.",
+        ),
+        ConditionReason.ACTION_FAILED: (
+            "Something did not answer several times, or a pod did not do what it was told.",
+            "Look at what the message names: the API server, a webhook, the brokers or a pod. The operator retries by itself.",
+        ),
+        ConditionReason.OPERATOR_ERROR: (
+            "The operator failed on this resource because of a bug of its own; other applications are not affected.",
+            "Please report it with the operator's log.",
+        ),
+    },
+    "BrokersReachable": {
+        ConditionReason.BROKERS_ANSWER: ("The brokers answer, with the application's credentials.", ""),
+        ConditionReason.BROKERS_NOT_ASKED: ("The brokers have not been asked yet.", NO_ACTION),
+        ConditionReason.UNREACHABLE: (
+            "No broker answers. Running pods are left alone; nothing new is started.",
+            "Check `kafka.bootstrapServers`, the brokers, and network policies.",
+        ),
+        ConditionReason.AUTHENTICATION_FAILED: (
+            "The brokers refuse the credentials.",
+            "Correct the Secret that `kafka.auth` names.",
+        ),
+        ConditionReason.NOT_AUTHORIZED: (
+            "The application's user may not describe or create what it needs.",
+            "Grant what the message names, or set `internalTopics.management: VerifyOnly`.",
+        ),
+        ConditionReason.BAD_CONFIGURATION: ("The settings of the Kafka clients are invalid.", _SEE_MESSAGE),
+        ConditionReason.SECRET_MISSING: (
+            "A Secret that `kafka` names, or one of its keys, is missing.",
+            "Create the Secret or the key.",
+        ),
+        ConditionReason.TOKEN_ENDPOINT_NOT_ALLOWED: (
+            "The Secret of `kafka.auth` names a token endpoint from which the operator may not fetch tokens.",
+            "Ask the platform team to add it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
+        ),
+    },
+    "TopicsReady": {
+        ConditionReason.TOPICS_FIT: ("All topics exist and are as the topology needs them.", ""),
+        ConditionReason.TOPICS_UNKNOWN: (
+            "The plan or the brokers' answer is missing.",
+            "Look at BrokersReachable and Stalled.",
+        ),
+        ConditionReason.INPUT_TOPIC_MISSING: (
+            "An input topic does not exist. The operator never creates one.",
+            "Create it, or correct its name.",
+        ),
+        ConditionReason.PARTITIONS_DISAGREE: (
+            "Topics that are joined or merged have different numbers of partitions.",
+            "Create them with the same number, or repartition one in the topology.",
+        ),
+        ConditionReason.INTERNAL_TOPIC_MISSING: (
+            "`internalTopics.management` is VerifyOnly and a topic does not exist.",
+            "Create it as the message says (`millrace plan` lists all).",
+        ),
+        ConditionReason.TOPICS_BEING_CREATED: ("The operator is creating internal topics.", NO_ACTION),
+        ConditionReason.TOO_FEW_BROKERS: (
+            "There are fewer brokers than `internalTopics.replicationFactor`.",
+            "Add brokers, or lower it.",
+        ),
+        ConditionReason.TOPIC_MISCONFIGURED: (
+            (
+                "An internal topic has a different number of partitions or cleanup policy than the state needs, or cannot be "
+                "written to."
+            ),
+            "Do what the message says; a StreamsReset recreates the topics.",
+        ),
+        ConditionReason.DEAD_LETTER_TOPIC_MISSING: (
+            (
+                "The topic of `processing.deadLetterTopic` does not exist. Nothing is held back, because brokers may create it "
+                "on demand; without it pods do not start."
+            ),
+            "Create it, or correct its name.",
+        ),
+        ConditionReason.TOPIC_DIFFERS: (
+            (
+                "An internal topic works but differs from what is wanted in replication, min.insync.replicas or retention. "
+                "Nothing is held back."
+            ),
+            "Alter the topic as the message says.",
+        ),
+        ConditionReason.CHANGELOG_LOST: (
+            (
+                "A changelog topic that the operator knew is gone, or was recreated. The operator does not create it again: "
+                "state would be lost silently."
+            ),
+            "Reset the application with a StreamsReset, or accept the loss with the annotation that the message shows.",
+        ),
+        ConditionReason.REPARTITION_TOPIC_LOST: (
+            "A repartition topic that the operator knew is gone, or was recreated: records in transit were lost.",
+            "Reset the application with a StreamsReset, or accept the loss with the annotation that the message shows.",
+        ),
+    },
+    "TopologyCompatible": {
+        ConditionReason.COMPATIBLE: ("The topology can continue from the existing state.", ""),
+        ConditionReason.PLAN_PENDING: ("The plan of the new topology is not known.", "Wait, or look at Stalled."),
+        ConditionReason.NEEDS_RESET: (
+            "The new topology would leave state behind or misread it; what is running is not touched.",
+            "Undo the change, reset the application with a StreamsReset, or set `upgrade.topologyPolicy: Warn`.",
+        ),
+        ConditionReason.NEEDS_RESET_IGNORED: (
+            "The new topology leaves state behind or misreads it, and runs nevertheless: `upgrade.topologyPolicy` is Warn.",
+            "Check the results.",
+        ),
+    },
+    "StateRestored": {
+        ConditionReason.RESTORED: ("No task is restoring state.", ""),
+        ConditionReason.RESTORING: ("Tasks read their changelogs before they continue.", NO_ACTION),
+        ConditionReason.RESTORATION_UNKNOWN: ("No pod has reported its tasks.", "Look at Ready."),
+    },
+    "ScalingAllowed": {
+        ConditionReason.SCALING_POSSIBLE: ("The number of replicas may be changed.", ""),
+        ConditionReason.NOT_RUNNING: ("The application is not running.", "Look at Ready."),
+        ConditionReason.TASKS_MOVE: ("The group is rebalancing.", NO_ACTION),
+        ConditionReason.STATE_IS_RESTORED: ("State is being restored.", NO_ACTION),
+        ConditionReason.UPGRADE_IN_PROGRESS: ("Pods are being replaced.", NO_ACTION),
+        ConditionReason.SCALING_IN_PROGRESS: ("The number of replicas is already being changed.", NO_ACTION),
+        ConditionReason.BROKERS_AWAY: ("The brokers cannot be asked.", "Look at BrokersReachable."),
+    },
+    "StorageHealthy": {
+        ConditionReason.VOLUMES_FIT: ("Volumes are as wanted and have room.", ""),
+        ConditionReason.VOLUME_NEARLY_FULL: (
+            "A volume is more than 85 % full.",
+            "Raise `storage.size`, or add replicas so that each holds fewer tasks.",
+        ),
+        ConditionReason.EXPANSION_UNSUPPORTED: (
+            "`storage.size` has grown, but the storage class does not allow volumes to grow.",
+            "Set `allowVolumeExpansion: true` on the class if its driver can, or set the size back.",
+        ),
+        ConditionReason.SHRINKING_REFUSED: (
+            "`storage.size` is less than the volumes have, and volumes cannot shrink.",
+            "Set the size back.",
+        ),
+        ConditionReason.VOLUME_PENDING: (
+            "A volume has not been provided or enlarged yet.",
+            "If this persists: check the storage class and the events of the claim.",
+        ),
+    },
+    "RolledBack": {
+        ConditionReason.NOT_ROLLED_BACK: ("The wanted revision was not rolled back.", ""),
+        ConditionReason.POD_CRASHED: (
+            "A pod of the new revision crashed, and the old revision was brought back.",
+            "Correct it and change the spec; a new `restartNonce` is enough to try again.",
+        ),
+        ConditionReason.IMAGE_UNAVAILABLE: (
+            "The new image could not be pulled, and the old revision was brought back.",
+            "Correct the image; or make it available and change `restartNonce`.",
+        ),
+        ConditionReason.READY_TIMEOUT: (
+            (
+                "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, and the old revision was brought "
+                "back."
+            ),
+            "Find out why; or give it more time, and change `restartNonce` to try again.",
+        ),
+        ConditionReason.UPGRADE_NOT_BEGUN: (
+            "The new revision failed before a pod was touched: the old one keeps running.",
+            "Look at Stalled.",
+        ),
+    },
+    "PodsCurrent": {
+        ConditionReason.TEMPLATE_IN_USE: ("All pods are as this version of the operator builds them.", ""),
+        ConditionReason.TEMPLATE_OUTDATED: (
+            (
+                "Another version of the operator has created some pods, and this one builds them differently. They keep "
+                "running, and are replaced when it is the application's turn: the operator does that for a few applications at "
+                "a time."
+            ),
+            "No action needed; or change `restartNonce` to have them replaced now.",
+        ),
+        ConditionReason.RENEWAL_UNDER_WAY: (
+            "It is the application's turn: pods that another version of the operator has created are being replaced.",
+            "Look at Reconciling and Stalled.",
+        ),
+    },
+    "ReconciliationPaused": {
+        ConditionReason.NOT_PAUSED: ("The operator is at work.", ""),
+        ConditionReason.PAUSED_BY_ANNOTATION: (
+            "The annotation `streams.millrace.dev/pause` keeps the operator from changing anything but the status.",
+            "Remove the annotation.",
+        ),
+    },
+    "ApplicationIdUnique": {
+        ConditionReason.UNIQUE: ("No other application with the same id has a better claim to it.", ""),
+        ConditionReason.MEMBERS_UNKNOWN: (
+            "The brokers have to say first who is in the consumer group.",
+            "Look at BrokersReachable.",
+        ),
+        ConditionReason.DUPLICATE_APPLICATION_ID: (
+            (
+                "Another StreamsApp has the same `applicationId` on the same brokers, and is running or older. This one does "
+                "not start; if it is already running, it keeps running."
+            ),
+            "Delete one of them, or let one take over with `handover`.",
+        ),
+        ConditionReason.HANDED_OVER: (
+            "Another StreamsApp takes over the application id: its `handover` names this one, which does not start again.",
+            (
+                "Delete it with the policy `Retain` or `Purge`; its topics and group then belong to the other one. Or remove "
+                "that `handover`."
+            ),
+        ),
+        ConditionReason.GROUP_IN_USE: (
+            "Members of the consumer group are not pods of this StreamsApp, so it does not start.",
+            "Set `handover` to take their place; delete the StreamsApp if it has their id by mistake; or stop them.",
+        ),
+        ConditionReason.MEMBERS_LEFT: (
+            (
+                "Members that are not pods of this StreamsApp have left the group. They may only be restarting, so it starts "
+                "when none has been seen for five minutes."
+            ),
+            "Wait; or change `restartNonce` if they are gone for good.",
+        ),
+        ConditionReason.HANDOVER_PENDING: (
+            "The application that is taken over from is still running, or its members are still in the group.",
+            "Stop it as the message says.",
+        ),
+    },
+}
+"""By condition and reason: what it means, and what to do."""
+
 REASONS: Final[Mapping[str, ReasonMeaning]] = {
-    ConditionReason.ALL_TASKS_RUN: ReasonMeaning("Ready", "All pods run all tasks that are assigned to them.", ""),
-    ConditionReason.SCALED_TO_ZERO: ReasonMeaning(
-        "Ready", "No replicas are wanted, and none are left.", "Set `replicas` to process again."
-    ),
-    ConditionReason.NOTHING_RUNS: ReasonMeaning(
-        "Ready", "There are no pods yet; the message says why.", "Look at Stalled, BrokersReachable and Reconciling."
-    ),
-    ConditionReason.PODS_NOT_READY: ReasonMeaning(
-        "Ready",
-        "Some pods start, restore state or wait for the group.",
-        "Wait; look at StateRestored and BrokersReachable.",
-    ),
-    ConditionReason.PODS_FAILING: ReasonMeaning(
-        "Ready",
-        "Some pods crash or cannot start.",
-        "Read the message and the pods' logs; change the spec or the program.",
-    ),
-    ConditionReason.SUSPENDED: ReasonMeaning(
-        "Ready",
-        "The application is suspended: `True` once no pods are left, as the spec says.",
-        "Set `state: running`.",
-    ),
-    ConditionReason.DELETING: ReasonMeaning("Ready", "The application is being deleted.", NO_ACTION),
-    ConditionReason.UP_TO_DATE: ReasonMeaning("Reconciling", "The cluster is as the spec wants it.", ""),
-    ConditionReason.HELD_BACK: ReasonMeaning(
-        "Reconciling",
-        "Nothing more is done until somebody does something.",
-        "Look at Stalled and ReconciliationPaused.",
-    ),
-    ConditionReason.PLANNING: ReasonMeaning(
-        "Reconciling", "The image is being asked for its topology plan.", NO_ACTION
-    ),
-    ConditionReason.PROVISIONING_TOPICS: ReasonMeaning("Reconciling", "Internal topics are being created.", NO_ACTION),
-    ConditionReason.WAITING_FOR_BROKERS: ReasonMeaning(
-        "Reconciling", "The brokers have to answer before anything is started.", "Look at BrokersReachable."
-    ),
-    ConditionReason.WAITING_FOR_TOPICS: ReasonMeaning(
-        "Reconciling", "Topics have to exist and fit first.", "Look at TopicsReady."
-    ),
-    ConditionReason.STARTING_PODS: ReasonMeaning("Reconciling", "Pods are starting.", NO_ACTION),
-    ConditionReason.REPLACING_PODS: ReasonMeaning(
-        "Reconciling", "Pods are being brought to another revision.", NO_ACTION
-    ),
-    ConditionReason.WAITING_FOR_GATE: ReasonMeaning(
-        "Reconciling",
-        "The next pod is replaced when the group is stable, nothing restores and the lag is within `upgrade.gate.maxLag`.",
-        "Wait, or widen `upgrade.gate`.",
-    ),
-    ConditionReason.RENEWING_CREDENTIALS: ReasonMeaning(
-        "Reconciling",
-        "Certificates or keys have changed, and pods are restarted one after another to use them.",
-        "Wait. If a restarted pod does not become ready, the new certificates do not do: correct the Secret.",
-    ),
-    ConditionReason.RENEWING_PODS: ReasonMeaning(
-        "Reconciling",
-        "Pods are replaced one after another, as this version of the operator builds them differently.",
-        "Nothing; it passes.",
-    ),
-    ConditionReason.ROLLING_BACK: ReasonMeaning(
-        "Reconciling", "Pods go back to the revision that ran before.", "Look at RolledBack."
-    ),
-    ConditionReason.SCALING_OUT: ReasonMeaning("Reconciling", "Pods are being added.", NO_ACTION),
-    ConditionReason.DRAINING: ReasonMeaning(
-        "Reconciling", "A pod hands its tasks over before it is removed.", NO_ACTION
-    ),
-    ConditionReason.SUSPENDING: ReasonMeaning("Reconciling", "Pods commit and stop.", NO_ACTION),
-    ConditionReason.RESIZING_VOLUMES: ReasonMeaning("Reconciling", "Volumes are being made larger.", NO_ACTION),
-    ConditionReason.RECREATING_STATEFUL_SET: ReasonMeaning(
-        "Reconciling",
-        "The StatefulSet is replaced under its running pods, as it cannot be changed in place.",
-        NO_ACTION,
-    ),
-    ConditionReason.WAITING_FOR_HANDOVER: ReasonMeaning(
-        "Reconciling", "The application begins when nobody else is left in its group.", "Look at ApplicationIdUnique."
-    ),
-    ConditionReason.DELETING_CHILDREN: ReasonMeaning(
-        "Reconciling", "What the deletion policy says is being deleted.", NO_ACTION
-    ),
-    ConditionReason.DELETING_FROM_KAFKA: ReasonMeaning(
-        "Reconciling",
-        "The brokers are told to delete what the deletion policy says, and to let members go.",
-        NO_ACTION,
-    ),
-    ConditionReason.NOT_STALLED: ReasonMeaning("Stalled", "Nothing keeps the operator from going on.", ""),
-    ConditionReason.INVALID_SPEC: ReasonMeaning(
-        "Stalled", "The spec breaks a rule; the running application is not touched.", _SEE_MESSAGE
-    ),
-    ConditionReason.NAME_TAKEN: ReasonMeaning(
-        "Stalled",
-        "An object that is not this StreamsApp's has a name that one of its children is to have. It is neither changed nor "
-        "deleted, and all that does not need the name goes on.",
-        "Delete or hand over the object as the message says, or give the StreamsApp another name.",
-    ),
-    ConditionReason.PLAN_FAILED: ReasonMeaning(
-        "Stalled",
-        "The image could not say what its topology needs; the message has its last lines. What runs is not touched.",
-        "Correct the program or the spec. To try again unchanged, set another `restartNonce`.",
-    ),
-    ConditionReason.PLAN_IMAGE_UNAVAILABLE: ReasonMeaning(
-        "Stalled",
-        "The image cannot be pulled, so its plan is not known. What runs is not touched.",
-        "Correct `image` or `imagePullSecrets`; or make the image available and set another `restartNonce`.",
-    ),
-    ConditionReason.TOPOLOGY_HELD_BACK: ReasonMeaning(
-        "Stalled", "The new topology cannot go on from the state there is.", "Look at TopologyCompatible."
-    ),
-    ConditionReason.TOPICS_UNFIT: ReasonMeaning(
-        "Stalled", "Internal topics do not fit, and must not be changed.", "Look at TopicsReady."
-    ),
-    ConditionReason.START_FAILED: ReasonMeaning(
-        "Stalled",
-        "The application has never run well, and its pods fail, so there is nothing to go back to.",
-        "Read the message and the pods' logs; change the spec or the program.",
-    ),
-    ConditionReason.UPGRADE_FAILED: ReasonMeaning(
-        "Stalled",
-        "New pods fail or are not ready in time, and rolling back is off or was done.",
-        "Correct the spec; or set another `restartNonce` to try the failed revision again.",
-    ),
-    ConditionReason.RENEWAL_FAILED: ReasonMeaning(
-        "Stalled",
-        "A pod as this version of the operator builds it fails or is not ready in time; the other pods are left as they are.",
-        "Read the message and the pod's logs. If the program is not at fault, install the operator's last version again.",
-    ),
-    ConditionReason.APPLICATION_ID_IN_USE: ReasonMeaning(
-        "Stalled",
-        "The application does not begin, because its `applicationId` is somebody else's as well.",
-        "Look at ApplicationIdUnique.",
-    ),
-    ConditionReason.REFUSED_BY_API_SERVER: ReasonMeaning(
-        "Stalled",
-        "The API server refuses what the message names: a quota, an admission policy or webhook, or the operator's role. "
-        "What does not rest on it goes on.",
-        "Change what refuses it; it is tried again by itself, and at once when the spec changes.",
-    ),
-    ConditionReason.REFUSED_BY_KAFKA: ReasonMeaning(
-        "Stalled",
-        "The brokers refuse what the message names.",
-        "Grant the application's user what it needs; it is tried again by itself.",
-    ),
-    ConditionReason.ACTION_FAILED: ReasonMeaning(
-        "Stalled",
-        "Something did not answer several times, or a pod did not do what it was told.",
-        "Look at what the message names: the API server, a webhook, the brokers or a pod. It is tried again by itself.",
-    ),
-    ConditionReason.OPERATOR_ERROR: ReasonMeaning(
-        "Stalled",
-        "The operator failed on this resource by a fault of its own; other applications are not affected.",
-        "Please report it with the operator's log.",
-    ),
-    ConditionReason.BROKERS_ANSWER: ReasonMeaning(
-        "BrokersReachable", "The brokers answer, with the application's credentials.", ""
-    ),
-    ConditionReason.BROKERS_NOT_ASKED: ReasonMeaning(
-        "BrokersReachable", "The brokers have not been asked yet.", NO_ACTION
-    ),
-    ConditionReason.UNREACHABLE: ReasonMeaning(
-        "BrokersReachable",
-        "No broker answers. Running pods are left alone; nothing new is started.",
-        "Check `kafka.bootstrapServers`, the brokers, and network policies.",
-    ),
-    ConditionReason.AUTHENTICATION_FAILED: ReasonMeaning(
-        "BrokersReachable", "The brokers refuse the credentials.", "Correct the Secret that `kafka.auth` names."
-    ),
-    ConditionReason.NOT_AUTHORIZED: ReasonMeaning(
-        "BrokersReachable",
-        "The application's user may not describe or create what it needs.",
-        "Grant what the message names, or set `internalTopics.management: VerifyOnly`.",
-    ),
-    ConditionReason.BAD_CONFIGURATION: ReasonMeaning(
-        "BrokersReachable", "The settings of the Kafka clients are refused.", _SEE_MESSAGE
-    ),
-    ConditionReason.SECRET_MISSING: ReasonMeaning(
-        "BrokersReachable", "A Secret that `kafka` names is missing, or a key of it.", "Create the Secret or the key."
-    ),
-    ConditionReason.TOKEN_ENDPOINT_NOT_ALLOWED: ReasonMeaning(
-        "BrokersReachable",
-        "The Secret of `kafka.auth` names a token endpoint from which the operator may not fetch tokens.",
-        "The platform team adds it to `MILLRACE_OPERATOR_TOKEN_ENDPOINTS` (`operator.tokenEndpoints` in the chart).",
-    ),
-    ConditionReason.TOPICS_FIT: ReasonMeaning(
-        "TopicsReady", "All topics exist and are as the topology needs them.", ""
-    ),
-    ConditionReason.TOPICS_UNKNOWN: ReasonMeaning(
-        "TopicsReady", "The plan or the brokers' answer is missing.", "Look at BrokersReachable and Stalled."
-    ),
-    ConditionReason.INPUT_TOPIC_MISSING: ReasonMeaning(
-        "TopicsReady",
-        "An input topic does not exist. The operator never creates one.",
-        "Create it, or correct its name.",
-    ),
-    ConditionReason.PARTITIONS_DISAGREE: ReasonMeaning(
-        "TopicsReady",
-        "Topics that are joined or merged do not have the same number of partitions.",
-        "Create them alike, or repartition one in the topology.",
-    ),
-    ConditionReason.INTERNAL_TOPIC_MISSING: ReasonMeaning(
-        "TopicsReady",
-        "`internalTopics.management` is VerifyOnly and a topic does not exist.",
-        "Create it as the message says (`millrace plan` shows all).",
-    ),
-    ConditionReason.TOPICS_BEING_CREATED: ReasonMeaning(
-        "TopicsReady", "The operator is creating internal topics.", NO_ACTION
-    ),
-    ConditionReason.TOO_FEW_BROKERS: ReasonMeaning(
-        "TopicsReady",
-        "There are fewer brokers than `internalTopics.replicationFactor`.",
-        "Add brokers, or lower it.",
-    ),
-    ConditionReason.TOPIC_MISCONFIGURED: ReasonMeaning(
-        "TopicsReady",
-        "An internal topic has other partitions or another clean-up policy than the state needs, or cannot be written to.",
-        "Do what the message says; a StreamsReset makes the topics anew.",
-    ),
-    ConditionReason.DEAD_LETTER_TOPIC_MISSING: ReasonMeaning(
-        "TopicsReady",
-        "The topic of `processing.deadLetterTopic` does not exist. Nothing is held back, as brokers may create it on demand; "
-        "without it pods do not start.",
-        "Create it, or correct its name.",
-    ),
-    ConditionReason.TOPIC_DIFFERS: ReasonMeaning(
-        "TopicsReady",
-        "An internal topic works but is not as wanted: replication, min.insync.replicas or retention. Nothing is held back.",
-        "Alter the topic as the message says.",
-    ),
-    ConditionReason.CHANGELOG_LOST: ReasonMeaning(
-        "TopicsReady",
-        "A changelog topic that the operator knew is gone, or was made anew. It is not made again: state would be lost silently.",
-        "Reset the application with a StreamsReset, or accept the loss with the annotation that the message shows.",
-    ),
-    ConditionReason.REPARTITION_TOPIC_LOST: ReasonMeaning(
-        "TopicsReady",
-        "A repartition topic that the operator knew is gone, or was made anew: records on their way were lost.",
-        "Reset the application with a StreamsReset, or accept the loss with the annotation that the message shows.",
-    ),
-    ConditionReason.COMPATIBLE: ReasonMeaning(
-        "TopologyCompatible", "The topology can go on from the state there is.", ""
-    ),
-    ConditionReason.PLAN_PENDING: ReasonMeaning(
-        "TopologyCompatible", "The plan of the new topology is not known.", "Wait, or look at Stalled."
-    ),
-    ConditionReason.NEEDS_RESET: ReasonMeaning(
-        "TopologyCompatible",
-        "The new topology would leave state behind or misread it; what runs is not touched.",
-        "Take the change back, reset the application with a StreamsReset, or set `upgrade.topologyPolicy: Warn`.",
-    ),
-    ConditionReason.NEEDS_RESET_IGNORED: ReasonMeaning(
-        "TopologyCompatible",
-        "The new topology leaves state behind or misreads it, and runs all the same: `upgrade.topologyPolicy` is Warn.",
-        "Check the results.",
-    ),
-    ConditionReason.RESTORED: ReasonMeaning("StateRestored", "No task restores state.", ""),
-    ConditionReason.RESTORING: ReasonMeaning(
-        "StateRestored", "Tasks read their changelogs before they go on.", NO_ACTION
-    ),
-    ConditionReason.RESTORATION_UNKNOWN: ReasonMeaning(
-        "StateRestored", "No pod has told of its tasks.", "Look at Ready."
-    ),
-    ConditionReason.SCALING_POSSIBLE: ReasonMeaning("ScalingAllowed", "The number of replicas may be changed.", ""),
-    ConditionReason.NOT_RUNNING: ReasonMeaning("ScalingAllowed", "The application does not run.", "Look at Ready."),
-    ConditionReason.TASKS_MOVE: ReasonMeaning("ScalingAllowed", "The group rebalances.", NO_ACTION),
-    ConditionReason.STATE_IS_RESTORED: ReasonMeaning("ScalingAllowed", "State is being restored.", NO_ACTION),
-    ConditionReason.UPGRADE_IN_PROGRESS: ReasonMeaning("ScalingAllowed", "Pods are being replaced.", NO_ACTION),
-    ConditionReason.SCALING_IN_PROGRESS: ReasonMeaning(
-        "ScalingAllowed", "The number of replicas is being changed already.", NO_ACTION
-    ),
-    ConditionReason.BROKERS_AWAY: ReasonMeaning(
-        "ScalingAllowed", "The brokers cannot be asked.", "Look at BrokersReachable."
-    ),
-    ConditionReason.VOLUMES_FIT: ReasonMeaning("StorageHealthy", "Volumes are as wanted and have room.", ""),
-    ConditionReason.VOLUME_NEARLY_FULL: ReasonMeaning(
-        "StorageHealthy",
-        "A volume is more than 85 % full.",
-        "Raise `storage.size`, or add replicas so that each holds fewer tasks.",
-    ),
-    ConditionReason.EXPANSION_UNSUPPORTED: ReasonMeaning(
-        "StorageHealthy",
-        "`storage.size` has grown, but the storage class does not let volumes grow.",
-        "Set `allowVolumeExpansion: true` on the class if its driver can, or set the size back.",
-    ),
-    ConditionReason.SHRINKING_REFUSED: ReasonMeaning(
-        "StorageHealthy",
-        "`storage.size` is less than the volumes have, and volumes cannot shrink.",
-        "Set the size back.",
-    ),
-    ConditionReason.VOLUME_PENDING: ReasonMeaning(
-        "StorageHealthy",
-        "A volume has not been provided, or not been made larger yet.",
-        "If it stays: check the storage class and the events of the claim.",
-    ),
-    ConditionReason.NOT_ROLLED_BACK: ReasonMeaning("RolledBack", "The wanted revision was not rolled back.", ""),
-    ConditionReason.POD_CRASHED: ReasonMeaning(
-        "RolledBack",
-        "A pod of the new revision crashed, and the old revision was brought back.",
-        "Correct it and change the spec; another `restartNonce` is enough to try again.",
-    ),
-    ConditionReason.IMAGE_UNAVAILABLE: ReasonMeaning(
-        "RolledBack",
-        "The new image could not be pulled, and the old revision was brought back.",
-        "Correct the image; or make it available and set another `restartNonce`.",
-    ),
-    ConditionReason.READY_TIMEOUT: ReasonMeaning(
-        "RolledBack",
-        "A pod of the new revision was not ready within `upgrade.gate.readyTimeout`, and the old revision was brought back.",
-        "Find out why; or give it more time, and set another `restartNonce` to try again.",
-    ),
-    ConditionReason.UPGRADE_NOT_BEGUN: ReasonMeaning(
-        "RolledBack",
-        "The new revision failed before a pod was touched: the old one runs on.",
-        "Look at Stalled.",
-    ),
-    ConditionReason.TEMPLATE_IN_USE: ReasonMeaning(
-        "PodsCurrent", "All pods are as this version of the operator builds them.", ""
-    ),
-    ConditionReason.TEMPLATE_OUTDATED: ReasonMeaning(
-        "PodsCurrent",
-        "Another version of the operator has made some pods, and this one builds them differently. They run on, and are replaced "
-        "when it is the application's turn: the operator does that for few applications at a time.",
-        "Nothing; or set another `restartNonce` to have them replaced now.",
-    ),
-    ConditionReason.RENEWAL_UNDER_WAY: ReasonMeaning(
-        "PodsCurrent",
-        "It is the application's turn: pods that another version of the operator has made are replaced.",
-        "Look at Reconciling and Stalled.",
-    ),
-    ConditionReason.NOT_PAUSED: ReasonMeaning("ReconciliationPaused", "The operator does its work.", ""),
-    ConditionReason.PAUSED_BY_ANNOTATION: ReasonMeaning(
-        "ReconciliationPaused",
-        "The annotation `streams.millrace.dev/pause` keeps the operator from changing anything but the status.",
-        "Remove the annotation.",
-    ),
-    ConditionReason.UNIQUE: ReasonMeaning(
-        "ApplicationIdUnique", "No other application with the same id has a better right to it.", ""
-    ),
-    ConditionReason.MEMBERS_UNKNOWN: ReasonMeaning(
-        "ApplicationIdUnique",
-        "The brokers have to say first who is in the consumer group.",
-        "Look at BrokersReachable.",
-    ),
-    ConditionReason.DUPLICATE_APPLICATION_ID: ReasonMeaning(
-        "ApplicationIdUnique",
-        "Another StreamsApp has the same `applicationId` on the same brokers, and runs or is older. This one does not begin; "
-        "if it runs already, it runs on.",
-        "Delete one of them, or let one take over with `handover`.",
-    ),
-    ConditionReason.HANDED_OVER: ReasonMeaning(
-        "ApplicationIdUnique",
-        "Another StreamsApp takes the application id over: its `handover` names this one, which does not begin again.",
-        "Delete it with the policy `Retain` or `Purge`; topics and group are the other one's then. Or remove that `handover`.",
-    ),
-    ConditionReason.GROUP_IN_USE: ReasonMeaning(
-        "ApplicationIdUnique",
-        "Members of the consumer group are not pods of this StreamsApp, so it does not begin.",
-        "Set `handover` to take their place; delete the StreamsApp if it has their id by mistake; or stop them.",
-    ),
-    ConditionReason.MEMBERS_LEFT: ReasonMeaning(
-        "ApplicationIdUnique",
-        "Members that are not pods of this StreamsApp have left the group. They may only be restarting, so it begins when none "
-        "has been seen for five minutes.",
-        "Wait; or set another `restartNonce` if they are gone for good.",
-    ),
-    ConditionReason.HANDOVER_PENDING: ReasonMeaning(
-        "ApplicationIdUnique",
-        "The application that is taken over from still runs, or its members are still in the group.",
-        "Stop it as the message says.",
-    ),
+    reason: ReasonMeaning(condition, meaning, remedy)
+    for condition, reasons in _TABLE.items()
+    for reason, (meaning, remedy) in reasons.items()
 }
 """By reason: the condition it belongs to, what it means, and the remedy."""

@@ -1,4 +1,4 @@
-"""What outlives an application beside its state: what tells whether the next application of its name can go on from that state.
+"""What outlives an application besides its state: whatever tells if the next application of its name can continue from it.
 
 `deletionPolicy: Retain` keeps volumes and topics, so it keeps as well the plans of the revisions that may have written to them,
 and one ConfigMap with the revision that ran well last, the ids of the internal topics, and what its members are known by in the
@@ -51,17 +51,17 @@ def member_uids(view: ChildrenView) -> tuple[str, ...]:
 
 
 def note_members(context: ReconcileContext, uids: Sequence[str]) -> None:
-    """Have written down what members have in their ids, for when the StatefulSet and its pods, which tell it, are gone."""
+    """Record what members have in their ids, for the time when the StatefulSet and pods that show it are gone."""
     if not set(uids) <= {context.desired.uid.partition("-")[0], *member_uids(context.view)}:
         _keep_record(context, topic_ids(context), uids)
 
 
 def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> frozenset[Key]:
-    """Have kept what the next application of the name is compared with, and return which ConfigMaps these are.
+    """Keep what the next application of this name is compared with, and return which ConfigMaps these are.
 
     Args:
         context: What this pass works on, of a deletion.
-        uids: What members have in their ids that are nobody's any more.
+        uids: What members without an application have in their ids.
         topics: Whether the internal topics stay.
     """
     plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
@@ -75,7 +75,7 @@ def retain(context: ReconcileContext, uids: Sequence[str], *, topics: bool) -> f
 
 
 def hand_over(context: ReconcileContext) -> None:
-    """Take the application's uid off all of its children, so that the next application of the name may take them over."""
+    """Remove the application's uid from all its children, so that the next application of this name may take them over."""
     retain(context, member_uids(context.view), topics=True)
     for key in sorted(context.view.objects):
         if not _tells_of_state(context.view, key):
@@ -94,14 +94,14 @@ def forget(context: ReconcileContext) -> None:
 
 
 def forgotten(view: ChildrenView) -> list[Delete]:
-    """Return what has the ConfigMap of an earlier application forgotten, for a reset that has thrown the state away."""
+    """Return the action that deletes the ConfigMap of an earlier application, for a reset that has discarded the state."""
     key = _key(view)
     found = view.objects.get(key)
     return [] if found is None or is_terminating(found) else [Delete(key, found["metadata"]["uid"])]
 
 
 def remedy(context: ReconcileContext) -> str:
-    """Return what to do if a topology is held back by the plans of an earlier application of which nothing else is left."""
+    """Return what to do if plans of an earlier application hold back a topology and nothing else of that application is left."""
     plans = [key for key in sorted(context.view.objects) if _tells_of_state(context.view, key)]
     earlier = [key.name for key in plans if _labels(context.view, key).get(APP_UID_LABEL) != context.desired.uid]
     if not earlier:
@@ -143,7 +143,7 @@ def _keep_record(context: ReconcileContext, ids: Mapping[str, str], uids: Sequen
 
 
 def _record(view: ChildrenView) -> Object:
-    """Return what an earlier application has left; nothing if it cannot be read."""
+    """Return the record of an earlier application; empty if it cannot be read."""
     found = view.objects.get(_key(view))
     try:
         content = {} if found is None else json.loads(found["data"][RETAINED_KEY])

@@ -1,7 +1,7 @@
-"""What has run on the state there is, stable or not: a new topology has to fit what each of these revisions may have written.
+"""Which revisions have run on the existing state, stable or not: a new topology has to fit what each of them may have written.
 
-A plan is marked before the first pod of its revision may start. A marked plan is kept when its revision is not, until the plan of
-the stable revision says all that it says; a reset, which throws the state away, takes the marks away as well.
+A plan is marked before the first pod of its revision may start. A marked plan is kept even when its revision is not, until the
+plan of the stable revision covers everything in it; a reset, which discards the state, removes the marks as well.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from millrace_operator.reconcile.revisions import revision_of
 
 
 def mark_started(context: ReconcileContext, revision: str, replicas: int) -> None:
-    """Note that pods of a revision may start from now on.
+    """Record that pods of a revision may start from now on.
 
     Args:
         context: What this pass works on.
         revision: The revision.
-        replicas: How many pods of it there are to be; with none it is only marked if there are pods already.
+        replicas: How many pods of it there should be; if none, it is only marked if there are pods already.
     """
     text = context.view.plan_text(revision)
     if text is None or not (replicas or context.view.pods):
@@ -43,10 +43,10 @@ def has_started(context: ReconcileContext, revision: str | None) -> bool:
 
 
 def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> Sequence[str]:
-    """Return why a revision cannot go on from the state there is, line by line.
+    """Return why a revision cannot continue from the existing state, line by line.
 
-    What runs, and what ran well last, is not to be left behind or misread. What earlier revisions have left is only not to be
-    misread. The stable revision itself is let through: a failed upgrade goes back to it as well.
+    State of the running and of the stable revision must neither be left behind nor misread. State of earlier revisions must only
+    not be misread. The stable revision itself is always let through: a failed upgrade goes back to it as well.
 
     Args:
         context: What this pass works on.
@@ -72,7 +72,7 @@ def obstacles(context: ReconcileContext, revision: str, plan: TopologyPlan) -> S
 
 
 def is_worth_keeping(context: ReconcileContext, revision: str) -> bool:
-    """Return whether a plan tells of state that the plan of the stable revision does not tell of."""
+    """Return whether a plan describes state that the plan of the stable revision does not."""
     if _mark(context.view, revision) is None:
         return False
     old, stable = context.view.plan(revision), context.view.plan(context.stable)
@@ -80,7 +80,7 @@ def is_worth_keeping(context: ReconcileContext, revision: str) -> bool:
 
 
 def forgotten(app: DesiredApp, view: ChildrenView) -> Sequence[Apply]:
-    """Return what takes all marks away, for a reset that has thrown the state away.
+    """Return the actions that remove all marks, for a reset that has discarded the state.
 
     Args:
         app: The application, whose spec can be read.
@@ -95,7 +95,7 @@ def forgotten(app: DesiredApp, view: ChildrenView) -> Sequence[Apply]:
 
 
 def _started(context: ReconcileContext) -> dict[str, float]:
-    """Return the revisions of which pods may have written state, with since when as far as that is known."""
+    """Return the revisions whose pods may have written state, with the time since when, as far as known."""
     marks = {revision: _mark(context.view, revision) for revision in context.view.revisions()}
     started = {revision: float(mark) for revision, mark in marks.items() if mark is not None}
     present = {context.stable, *(pod.revision for pod in context.view.pods.values())}
@@ -113,7 +113,7 @@ def _mark(view: ChildrenView, revision: str) -> str | None:
 
 
 def collect_garbage(context: ReconcileContext) -> None:
-    """Delete what is kept of revisions that nobody runs, wants, or may go back to, but for plans that tell of their state."""
+    """Delete what is left of revisions that are not running, wanted, or a rollback target, except plans that describe state."""
     name = context.desired.name
     used = {
         revision_of(context.spec),

@@ -1,7 +1,7 @@
-"""Revisions: the part of a spec that pods depend on, under the hash of it.
+"""Revisions: the part of a spec that pods depend on, identified by its hash.
 
 What only the operator acts on is left out, so that scaling, suspending or another upgrade policy starts no upgrade. Defaults are
-left out too, whether written or not: an operator that knows more fields does not thereby make all applications roll.
+left out too, whether written or not, so that an operator that knows more fields does not make all applications roll.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NOT_OF_PODS: Final = (
 
 
 def pods_part(spec: StreamsAppSpec) -> Json:
-    """Return what pods depend on, in the manifest's names, without defaults."""
+    """Return the part of a spec that pods depend on, in the manifest's names, without defaults."""
     content = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     for path in _NOT_OF_PODS:
         _remove(content, path)
@@ -62,16 +62,16 @@ def revision_of(spec: StreamsAppSpec) -> str:
 
 
 def spec_of(config_map: Object) -> StreamsAppSpec | None:
-    """Return the spec that a revision's ConfigMap holds; None if there is none that this operator can read."""
+    """Return the spec that a revision's ConfigMap holds; None if this operator cannot read it."""
     try:
-        manifest = json.loads(config_map["data"][MANIFEST_KEY])  # YAML for those who read it, but written as JSON
+        manifest = json.loads(config_map["data"][MANIFEST_KEY])  # YAML to its readers, but written as JSON
         return StreamsAppSpec.model_validate(manifest["spec"])
     except (KeyError, TypeError, json.JSONDecodeError, ValidationError):
         return None
 
 
 def as_of_revision(revision_spec: StreamsAppSpec, newest: StreamsAppSpec) -> StreamsAppSpec:
-    """Return a revision's spec with all that is not of pods taken from the newest spec.
+    """Return a revision's spec, with everything that pods do not depend on taken from the newest spec.
 
     Args:
         revision_spec: What its pods were given.

@@ -1,23 +1,24 @@
-"""Rolling: bringing pods to the target revision one at a time, and seeing that a new revision does not do.
+"""Rolling: bringing pods to the target revision one at a time, and noticing that a new revision does not work.
 
-The StatefulSet replaces nothing by itself: a pod is replaced by deleting it, under its uid, so that the same decision taken twice
-deletes once. The highest ordinal comes first. While every other pod is as it should be the gate decides; a pod that is broken
-anyway is replaced first and needs no gate, as it cannot be waited for. A version that does not read what the old one reads cannot
-be in a group with it, whose leader would give it such partitions: then all pods are replaced at once, as with Recreate.
+The StatefulSet replaces nothing by itself: a pod is replaced by deleting it, by uid, so that the same decision taken twice
+deletes once. The highest ordinal comes first. While all other pods are healthy, the gate decides when; a pod that is broken
+anyway is replaced first and without the gate, as waiting for it is pointless. A version that does not read what the old one reads
+cannot share a group with it, because the leader would assign it such partitions: then all pods are replaced at once, as with
+Recreate.
 
-Whether a revision failed is remembered on its ConfigMap: it is then not the target again, so a roll never swings back and forth.
+That a revision failed is remembered on its ConfigMap: it does not become the target again, so a roll never swings back and forth.
 
 
-Renewing: replacing pods of the right revision, one at a time, that cannot use new credentials, or that an older template made.
+Renewing replaces pods of the right revision, one at a time, that use outdated credentials or were made from an older template.
 
-Passwords are used anew by what runs. Certificates and keys are read once by the clients' libraries, and an instance that sees
-other ones in its files says so. It is restarted behind the gate of a roll, which the first pod that does not come up with the new
-ones stops: the others go on with the old ones for as long as brokers take them.
+A running instance picks up new passwords. Certificates and keys are read only once by the client libraries, so an instance that
+finds different ones in its files reports that. It is restarted through the gate of a roll, which the first pod that does not
+come up with the new ones stops: the others continue with the old ones for as long as the brokers accept them.
 
-Another version of the operator may build the pods of a revision differently. So that its own upgrade does not restart the pods
-of all applications together, this takes a turn, which the operator gives to few applications at a time. An application keeps its
-turn until all its pods have run well by the new template for as long as the gate asks: a template that does not do stops there.
-There is no way back from it by a rollback, as the revision is the same.
+Another version of the operator may build the pods of a revision differently. So that upgrading the operator does not restart
+the pods of all applications at once, this needs a permit, which the operator gives to a few applications at a time. An
+application keeps its permit until all its pods have run well from the new template for as long as the gate asks: a template
+that does not work stops there. A rollback cannot undo it, as the revision is the same.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.revisions import revision_of
 
 _IMAGE_PATIENCE_S: Final = 60
-"""How long an image may not be pulled before that is the image's fault and not that of the moment."""
+"""How long an image may be unavailable before that counts as a failure rather than a hiccup."""
 _CRASHES: Final = 2
-"""How often a pod has been restarted when that is no chance any more."""
+"""After how many restarts a crash is no longer a coincidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a revision does not do."""
+    """Why a revision does not work."""
 
     reason: ConditionReason
     message: str
@@ -62,12 +63,12 @@ class Failure:
 
 
 def failure_of(context: ReconcileContext, revision: str) -> Failure | None:
-    """Return why the pods of a revision show that it does not do; None while they may come up yet."""
+    """Return why a revision does not work, as its pods show; None while they may still come up."""
     return failure_among(context, [pod for _, pod in sorted(context.view.pods.items()) if pod.revision == revision])
 
 
 def failure_among(context: ReconcileContext, pods: Iterable[Pod]) -> Failure | None:
-    """Return why the first of some pods that fails does; None while they may come up yet."""
+    """Return why the first failing pod of some fails; None while they may still come up."""
     failures = (_pod_failure(context, pod) for pod in pods if not pod.terminating)
     return next((failure for failure in failures if failure is not None), None)
 
@@ -82,7 +83,7 @@ def _pod_failure(context: ReconcileContext, pod: Pod) -> Failure | None:
             return Failure(ConditionReason.IMAGE_UNAVAILABLE, f"Pod {pod.name} cannot pull its image.")
         context.recheck_after(left)
         return None
-    if not context.brokers_answer:  # which may be the only reason that it does not come up
+    if not context.brokers_answer:  # this may be the only reason why it does not come up
         return None
     away_until = _brokers_away_until(context)
     if trouble is not None and trouble.is_crash:
@@ -102,7 +103,7 @@ def _pod_failure(context: ReconcileContext, pod: Pod) -> Failure | None:
 
 
 def _brokers_away_until(context: ReconcileContext) -> float:
-    """Return since when the brokers have answered: what happened before then is no fault of a revision."""
+    """Return since when the brokers have answered: what happened before then is not the revision's fault."""
     known = context.condition("BrokersReachable")
     if known is None or known.status != "True":
         return context.now
@@ -110,7 +111,7 @@ def _brokers_away_until(context: ReconcileContext) -> float:
 
 
 def is_at_once(context: ReconcileContext, target: str) -> bool:
-    """Return whether all pods are replaced at once: by the user's wish, or because the versions cannot be in a group together."""
+    """Return whether all pods are replaced at once: because the user wants it, or because the versions cannot share a group."""
     if context.spec.upgrade.strategy == "Recreate":
         return True
     new = context.view.plan(target)
@@ -119,13 +120,13 @@ def is_at_once(context: ReconcileContext, target: str) -> bool:
 
 
 def _reads_all_of(new: TopologyPlan, old: TopologyPlan) -> bool:
-    """Return whether a version can take any task that the leader of an older version knows of."""
+    """Return whether a version can take every task that a leader of the older version may assign."""
     after = {item.id: {*item.source_topics, *item.source_patterns} for item in new.subtopologies}
     return all({*item.source_topics, *item.source_patterns} <= after.get(item.id, set()) for item in old.subtopologies)
 
 
 def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_start: bool) -> bool:
-    """Replace what is not of the target revision as far as may be done now, and return whether all are.
+    """Replace pods of other revisions as far as possible now, and return whether none is left.
 
     Args:
         context: What this pass works on; the StatefulSet has the target's template already.
@@ -139,7 +140,7 @@ def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_s
         return True
     if not context.view.pods_follow:
         context.recheck_after(1)
-    elif not may_start:  # a pod without an image is of no use with or without brokers
+    elif not may_start:  # a pod without an image is useless with or without brokers
         delete_pods(context, [pod for pod in outdated if pod.trouble is not None and pod.trouble.is_image][:1])
     elif is_at_once(context, target):
         delete_pods(context, outdated)
@@ -149,10 +150,10 @@ def replace_pods(context: ReconcileContext, target: str, replicas: int, *, may_s
 
 
 def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], outdated: Sequence[Pod]) -> None:
-    """Replace the first of some outdated pods if the gate is open, or one that is broken anyway.
+    """Replace the first of some outdated pods if the gate is open; a broken one is replaced without the gate.
 
     Args:
-        context: What this pass works on; the StatefulSet has the template that the pod is to come back by.
+        context: What this pass works on; the StatefulSet has the template from which the pod is recreated.
         replicas: How many pods there are to be.
         there: Those that there are.
         outdated: Those of them that are to be replaced.
@@ -172,7 +173,9 @@ def replace_one(context: ReconcileContext, replicas: int, there: Sequence[Pod], 
             context.set_condition("True", ConditionReason.WAITING_FOR_GATE, closed)
     else:
         context.set_condition(
-            "True", ConditionReason.WAITING_FOR_GATE, "A pod of the running revision is not ready; it may come up."
+            "True",
+            ConditionReason.WAITING_FOR_GATE,
+            "A pod of the running revision is not ready; it may still become so.",
         )
         context.recheck_after(10)
 
@@ -184,24 +187,24 @@ def _is_broken(context: ReconcileContext, pod: Pod) -> bool:
 
 
 def delete_pods(context: ReconcileContext, pods: Sequence[Pod]) -> None:
-    """Delete pods, which come back as the StatefulSet's template has them."""
+    """Delete pods, which the StatefulSet recreates from its template."""
     context.actions.extend(Delete(Key("Pod", pod.name), pod.uid) for pod in pods if not pod.terminating)
 
 
 def gate(context: ReconcileContext, pods: Sequence[Pod]) -> str | None:
-    """Return what the next replacement has to wait for; None if for nothing. All pods are ready."""
+    """Return what the next replacement has to wait for, or None; all pods are ready."""
     asked = context.spec.upgrade.gate
     settled = settled_since(pods)
     left = settled + duration_ms(asked.min_stable) / 1000 - context.now
     if len(pods) < len(context.view.pods):
         context.recheck_after(5)
-        return "Pods that are no longer wanted are ending."
+        return "Pods that are no longer wanted are terminating."
     if not context.group_is_stable:
         context.recheck_after(5)
         return "The consumer group is not stable."
     if any(instance.restoring for instance in context.observed.instances.values()):
         context.recheck_after(5)
-        return "Tasks restore their state."
+        return "Tasks are restoring their state."
     if left > 0:
         context.recheck_after(left)
         return f"The group has to be stable for {asked.min_stable}."
@@ -233,7 +236,7 @@ def has_settled(context: ReconcileContext, target: str, replicas: int) -> bool:
 
 
 def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bool) -> bool:
-    """Restart a pod with stale credentials if that may be done now, and return whether there is none.
+    """Restart a pod with stale credentials if that is possible now, and return whether there is none.
 
     Args:
         context: What this pass works on; all pods are of the target revision.
@@ -248,7 +251,7 @@ def renew_credentials(context: ReconcileContext, replicas: int, *, may_start: bo
         return True
     names = ", ".join(sorted(pod.name for pod in stale))
     context.set_condition(
-        "True", ConditionReason.RENEWING_CREDENTIALS, f"Pods that are to use new certificates or keys: {names}."
+        "True", ConditionReason.RENEWING_CREDENTIALS, f"Pods to be restarted with new certificates or keys: {names}."
     )
     if may_start:
         _restart_one(context, replicas, there, stale)
@@ -278,7 +281,7 @@ def _restart_one(context: ReconcileContext, replicas: int, there: Sequence[Pod],
 def renew_by_template(
     context: ReconcileContext, revision: str, template: str, replicas: int, *, may_start: bool
 ) -> None:
-    """Replace a pod that another template has made if it is the application's turn and the gate is open; settle PodsCurrent.
+    """Replace a pod made from another template if the application has a permit and the gate is open; set PodsCurrent.
 
     Args:
         context: What this pass works on; all pods are of the target revision, and the StatefulSet has its template.
@@ -306,22 +309,20 @@ def renew_by_template(
         )
         return
     names = ", ".join(sorted(pod.name for pod in outdated))
-    left = f"Pods that are left as they are: {names}." if outdated else "No pod is left as it was."
-    context.set_condition(
-        "False", ConditionReason.RENEWAL_UNDER_WAY, f"Pods that are to be replaced yet: {names or 'none'}."
-    )
+    left = f"Pods left as they are: {names}." if outdated else "No pod is left as it was."
+    context.set_condition("False", ConditionReason.RENEWAL_UNDER_WAY, f"Pods still to be replaced: {names or 'none'}.")
     failure = failure_among(context, coming) if context.stable == revision else None
     if failure is not None:
         context.set_condition(
             "True",
             ConditionReason.RENEWAL_FAILED,
-            f"{failure.message} It is as this version of the operator builds pods. {left}",
+            f"{failure.message} This version of the operator built it. {left}",
         )
         return
     context.set_condition(
         "True",
         ConditionReason.RENEWING_PODS,
-        f"Pods are replaced one after another; to be replaced yet: {names or 'none'}.",
+        f"Pods are replaced one after another; still to be replaced: {names or 'none'}.",
     )
     if not context.view.pods_follow:
         context.recheck_after(1)
@@ -330,7 +331,7 @@ def renew_by_template(
 
 
 def _held_back(context: ReconcileContext, revision: str) -> str | None:
-    """Return why pods are not replaced for the template's sake whose turn ever it is; None if nothing speaks against it."""
+    """Return why pods are not replaced because of the template even with a permit; None if they may be."""
     if context.is_true("Stalled"):
         return "They are not replaced while the application is stalled."
     if revision_of(context.spec) != revision:
@@ -346,7 +347,7 @@ def _outdated_message(context: ReconcileContext, revision: str, outdated: Sequen
         return f"{what} {held_back}"
     if context.observed.renewal == "Never":
         return (
-            f"{what} The operator is not to replace them for that (MILLRACE_OPERATOR_TEMPLATE_ROLLS is 0). "
-            "Another restartNonce has them replaced."
+            f"{what} The operator is configured not to replace them for that (MILLRACE_OPERATOR_TEMPLATE_ROLLS is 0). "
+            "Change restartNonce to have them replaced."
         )
-    return f"{what} They run on, and wait for the application's turn to have them replaced."
+    return f"{what} They keep running until it is the application's turn to have them replaced."

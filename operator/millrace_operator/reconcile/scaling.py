@@ -1,9 +1,9 @@
 """Scaling: how many pods the StatefulSet is to have now, and what has to happen before there are fewer.
 
-More pods, or none at all, are a matter of a number. One pod fewer means: the highest ordinal is told to leave the group, its
-tasks move, and only then the pod goes. A pod that does not hear, or that may not be told, holds this up no longer than its grace
-period, and one of which it is known that it cannot hear does not at all: SIGTERM has it commit and close. Static members whose
-pods are gone for good are removed from the group, which would wait for them otherwise.
+For more pods, or none at all, only the number changes. One pod fewer means: the highest ordinal is told to leave the group, its
+tasks move, and only then the pod is removed. A pod that does not respond, or that may not be told, delays this no longer than its
+grace period, and one that is known not to listen does not delay it at all: on SIGTERM it commits and closes. Static members whose
+pods are gone for good are removed from the group, which would otherwise wait for them.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Scale:
 
     replicas: int
     leaving: Pod | None = None
-    """The pod that hands its tasks over before there is one fewer."""
+    """The pod that hands over its tasks before there is one fewer."""
     since: int = 0
     """Since when it is to, in seconds since the epoch."""
 
     @property
     def notes(self) -> dict[str, str]:
-        """The annotations by which the StatefulSet remembers it."""
+        """The annotations by which the StatefulSet remembers this."""
         return {} if self.leaving is None else {DRAIN_ANNOTATION: f"{self.leaving.uid} {self.since}"}
 
 
@@ -61,11 +61,9 @@ def _one_fewer(context: ReconcileContext, current: int) -> Scale:
     since = pod.drains_since or noted or int(context.now)
     grace = context.spec.drain.termination_grace_period_seconds
     left = since + grace - context.now
-    message = f"Pod {pod.name} hands its tasks over before it is removed."
+    message = f"Pod {pod.name} hands over its tasks before it is removed."
     if pod.drains_since is None and noted is not None:
-        message = (
-            f"Pod {pod.name} could not be told to hand its tasks over; after {grace} s it is removed without that."
-        )
+        message = f"Pod {pod.name} could not be told to hand over its tasks; after {grace} s it is removed regardless."
     context.set_condition("True", ConditionReason.DRAINING, message)
     if left <= 0 or not pod.reads_drain or _has_left(context, pod):
         return Scale(current - 1)
@@ -74,20 +72,20 @@ def _one_fewer(context: ReconcileContext, current: int) -> Scale:
 
 
 def _noted(context: ReconcileContext, pod: Pod) -> int | None:
-    """Return since when a pod is to hand its tasks over, by the StatefulSet's annotation."""
+    """Return since when a pod is to hand over its tasks, according to the StatefulSet's annotation."""
     annotations = (context.view.stateful_set or {"metadata": {}})["metadata"].get("annotations") or {}
     uid, _, since = annotations.get(DRAIN_ANNOTATION, "").partition(" ")
     return int(since) if uid == pod.uid and since.isdecimal() else None
 
 
 def drain(context: ReconcileContext, pod: Pod, since: int) -> None:
-    """Tell a pod to hand its tasks over, unless it was told before."""
+    """Tell a pod to hand over its tasks, unless it has been told already."""
     if pod.drains_since is None:
         context.actions.append(DrainPod(pod.name, pod.uid, since))
 
 
 def restart_drained(context: ReconcileContext, replicas: int) -> None:
-    """Replace those pods that were told to drain and are wanted after all: a drained instance takes no tasks again."""
+    """Replace pods that were told to drain but are wanted after all: a drained instance takes no tasks again."""
     for index, pod in sorted(context.view.pods.items()):
         instance = context.observed.instances.get(pod.name)
         drained = pod.drains_since is not None or (instance is not None and instance.state == "DRAINED")
@@ -96,7 +94,7 @@ def restart_drained(context: ReconcileContext, replicas: int) -> None:
 
 
 def _has_left(context: ReconcileContext, pod: Pod) -> bool:
-    """Return whether the instance is out of the group and others have its tasks."""
+    """Return whether the instance has left the group and others have its tasks."""
     instance = context.observed.instances.get(pod.name)
     if instance is None or instance.state != "DRAINED":
         return False
@@ -111,9 +109,9 @@ def _ordinal(context: ReconcileContext, instance_id: str | None) -> int | None:
 
 
 def remove_members(context: ReconcileContext) -> None:
-    """Let those static members leave whose pods are gone for good; those of lower ordinals come back, but not an earlier app's.
+    """Remove static members whose pods are gone for good: of higher ordinals, and of earlier StreamsApps of this name.
 
-    This is the last thing done, as brokers that refuse it should keep nothing else from being done.
+    This comes last, so that brokers which refuse it keep nothing else from being done.
     """
     if not context.brokers_answer:
         return

@@ -1,7 +1,7 @@
-"""Volumes: growing them, cleaning up after scaling, and telling when they fill.
+"""Volumes: growing them, cleaning up after scaling, and reporting when they fill up.
 
 A claim can only grow, and a StatefulSet cannot change the size it makes claims with. So claims are resized one by one, and the
-StatefulSet is deleted under its running pods and made anew; the pods notice nothing. Claims are deleted only where
+StatefulSet is deleted underneath its running pods and recreated; the pods notice nothing. Claims are deleted only where
 `storage.retention` says so, and never while a pod may come back to them.
 """
 
@@ -46,9 +46,9 @@ def needs_recreation(context: ReconcileContext, wanted: Object) -> bool:
 
 
 def resize_claims(context: ReconcileContext) -> bool:
-    """Have claims grow to the wanted size, settle StorageHealthy, and return whether all have it.
+    """Enlarge claims to the wanted size, set StorageHealthy, and return whether all have it.
 
-    One that is not bound yet cannot be changed, which the API server refuses: its turn comes when it is.
+    The API server refuses to change a claim that is not bound yet, so it is enlarged once it is.
     """
     wanted = context.spec.storage.size
     template = _claim_template(context)
@@ -63,7 +63,7 @@ def resize_claims(context: ReconcileContext) -> bool:
         return True
     if small and context.observed.storage_class_expandable is False:
         message = (
-            f"storage.size is {wanted}, but claim {small[0].name} has {small[0].asked} and its class lets no volume grow. "
+            f"storage.size is {wanted}, but claim {small[0].name} has {small[0].asked} and its class does not let volumes grow. "
             "Set allowVolumeExpansion: true on the class if its driver can, or set the size back."
         )
         context.set_condition("False", ConditionReason.EXPANSION_UNSUPPORTED, message)
@@ -91,7 +91,7 @@ def _settle_use(context: ReconcileContext) -> None:
     ):
         context.set_condition(
             "False", ConditionReason.VOLUME_NEARLY_FULL, before.message
-        )  # which may be why no pod answers, or is ready
+        )  # this may be why no pod answers or is ready
     elif unbound and (waiting := [pod for pod in context.view.pods.values() if not pod.ready]):
         status: ConditionStatus = "False" if any(pod.is_old(context.now) for pod in waiting) else "Unknown"
         context.set_condition(

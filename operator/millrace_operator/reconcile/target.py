@@ -1,7 +1,7 @@
-"""Which revision pods are brought to: the wanted one, unless it failed, is not planned, or cannot go on from the state there is.
+"""Which revision pods are brought to: the wanted one, unless it failed, has no plan, or cannot continue from the existing state.
 
-Until the wanted revision may run, what runs stays the target: scaling and healing go on with it, and no pod is touched for the
-sake of the new one. Where what runs is an earlier upgrade that turns out to fail, the stable revision takes its place.
+Until the wanted revision may run, the running one stays the target: scaling and healing continue with it, and no pod is touched
+because of the new one. If the running revision is itself an upgrade that turns out to fail, the stable revision replaces it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from millrace_operator.reconcile.rolling import Failure
 from millrace_operator.reconcile.storage import with_possible_storage
 from millrace_operator.reconcile.topics import TopicReport
 
-_RETRY: Final = "It is not tried again: correct the spec, or set another restartNonce to try it once more."
+_RETRY: Final = "It is not tried again: correct the spec, or change restartNonce to try it once more."
 
 
 def choose(context: ReconcileContext) -> Target | None:
-    """Return the target and settle what follows from the choice; None if there is nothing that may run yet."""
+    """Return the target and set the conditions that follow from it; None if nothing may run yet."""
     spec = context.spec
     wanted = revision_of(spec)
     stable = context.status.stable_revision
@@ -37,9 +37,7 @@ def choose(context: ReconcileContext) -> Target | None:
     _keep_revision(context, wanted, failure)
     if context.is_taken("ConfigMap", naming.revision_config_map(context.desired.name, wanted)):
         context.set_condition("Unknown", ConditionReason.PLAN_PENDING)
-        kept = _kept(
-            context, running, decided=True
-        )  # pods of the wanted revision would be given somebody else's manifest
+        kept = _kept(context, running, decided=True)  # pods of the wanted revision would get somebody else's manifest
         return None if kept in {None, wanted} else _with_topics(context, kept)
     if failure is not None and context.stable is not None and context.stable != wanted:
         _set_rolled_back(context, wanted, failure)
@@ -67,10 +65,10 @@ def choose(context: ReconcileContext) -> Target | None:
 
 
 def _kept(context: ReconcileContext, running: str | None, *, decided: bool) -> str | None:
-    """Return the revision that is the target while the wanted one may not run; None if nothing is to run.
+    """Return the revision that is the target while the wanted one may not run; None if nothing should run.
 
-    What has no pods, as after a suspension, is not started just to be replaced. It is when the wanted revision is refused, and it
-    has run before on the state there is.
+    A revision without pods, as after a suspension, is not started just to be replaced. It is started if the wanted revision is
+    refused and it has run on the existing state before.
 
     Args:
         context: What this pass works on.
@@ -81,7 +79,7 @@ def _kept(context: ReconcileContext, running: str | None, *, decided: bool) -> s
 
 
 def _running(context: ReconcileContext, wanted: str) -> str | None:
-    """Return what runs until the wanted revision may; an upgrade that was left half done and fails gives way to the stable."""
+    """Return what runs until the wanted revision may; an unfinished upgrade that fails gives way to the stable revision."""
     running = context.view.running_revision or context.stable or context.view.revision_of_pods
     if running in {None, wanted, context.stable} or context.stable is None or not _rolls_back(context):
         return running
@@ -93,7 +91,7 @@ def _rolls_back(context: ReconcileContext) -> bool:
 
 
 def _failure(context: ReconcileContext, wanted: str) -> Failure | None:
-    """Return why the wanted revision failed: as remembered, or as its pods show just now."""
+    """Return why the wanted revision failed: as recorded, or as its pods show right now."""
     kept = context.view.revision_config_map(wanted)
     text = {} if kept is None else kept["metadata"].get("annotations") or {}
     if FAILED_ANNOTATION in text:
@@ -115,7 +113,7 @@ def _keep_revision(context: ReconcileContext, wanted: str, failure: Failure | No
 def _set_rolled_back(context: ReconcileContext, wanted: str, failure: Failure) -> None:
     what = f"Revision {wanted} was rolled back to {context.stable}."
     told = context.condition("RolledBack")
-    if told is None or not told.message.startswith(what):  # the status is written last: what it tells of was done
+    if told is None or not told.message.startswith(what):  # the status is written last: what it reports has been done
         context.events.append(Event("RolledBack", f"{what} {failure.message}", "Warning"))
     context.set_condition("True", failure.reason, f"{what} {failure.message} {_RETRY}")
     context.set_condition(
@@ -130,12 +128,12 @@ def _set_unplanned(context: ReconcileContext, wanted: str, running: str | None, 
         return
     context.set_condition("True", plan.failure, plan.message)
     if running is not None and running != wanted:
-        message = f"Revision {wanted} was not begun; revision {running} runs on. {plan.message}"
+        message = f"Revision {wanted} was not started; revision {running} keeps running. {plan.message}"
         context.set_condition("True", ConditionReason.UPGRADE_NOT_BEGUN, message)
 
 
 def _is_compatible(context: ReconcileContext, wanted: str, plan: TopologyPlan) -> bool:
-    """Return whether a plan may follow what has run, and settle TopologyCompatible."""
+    """Return whether a plan may follow what has run, and set TopologyCompatible."""
     reasons = revision_history.obstacles(context, wanted, plan)
     if not reasons:
         context.set_condition("True", ConditionReason.COMPATIBLE)
@@ -145,10 +143,10 @@ def _is_compatible(context: ReconcileContext, wanted: str, plan: TopologyPlan) -
         context.set_condition(
             "False",
             ConditionReason.NEEDS_RESET_IGNORED,
-            f"{listed}\nIt runs all the same: upgrade.topologyPolicy is Warn.",
+            f"{listed}\nIt runs nevertheless: upgrade.topologyPolicy is Warn.",
         )
         return True
-    remedy = "Take the change back, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
+    remedy = "Undo the change, reset the application with a StreamsReset, or set upgrade.topologyPolicy: Warn."
     context.set_condition("False", ConditionReason.NEEDS_RESET, f"{listed}\n{remedy}{retained.remedy(context)}")
     return False
 
@@ -162,7 +160,7 @@ def _of(context: ReconcileContext, revision: str | None, *, may_start: bool) -> 
 
 
 def _with_topics(context: ReconcileContext, revision: str | None) -> Target:
-    """Return a revision as target, with its topics examined and, where they never were, created."""
+    """Return a revision as target, with its topics examined and, if they never existed, created."""
     target = _of(context, revision, may_start=False)
     if target.plan is None:
         context.set_condition("Unknown", ConditionReason.TOPICS_UNKNOWN)
@@ -222,7 +220,9 @@ def _set_topics_ready(context: ReconcileContext, found: TopicReport) -> None:
         context.set_condition("True", ConditionReason.TOPICS_FIT)
     if found.create and context.spec.state == "running" and context.may_begin:
         context.set_condition(
-            "True", ConditionReason.PROVISIONING_TOPICS, f"Internal topics are created: {', '.join(found.create)}."
+            "True",
+            ConditionReason.PROVISIONING_TOPICS,
+            f"Internal topics are being created: {', '.join(found.create)}.",
         )
     elif not found.ready:
         context.recheck_after(10)

@@ -1,9 +1,9 @@
-"""Topics: whether those that a plan needs exist and are as it needs them, and which of them are to be created.
+"""Topics: whether those that a plan needs exist with the right settings, and which have to be created.
 
-The operator creates internal topics that never were, and changes none that are. One whose id it has remembered and that is gone,
-or has another id now, held records that no one can bring back: that is told, and never mended silently. Ids are remembered from
-when pods may be started on the topics, so one that was never used may come and go. Deviations that make results wrong or writes
-impossible hold back what would be started; others are only told.
+The operator creates internal topics that never existed, and never changes existing ones. If a topic whose id it has remembered is
+gone, or has another id now, records were lost that nobody can bring back: that is reported and never fixed silently. Ids are
+remembered once pods may be started on the topics, so a topic that was never used may come and go. Deviations that make results
+wrong or writes impossible hold back what would be started; others are only reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DELETE: Final = "delete"
 
 @dataclass(frozen=True, slots=True)
 class TopicProblem:
-    """One thing that is not as it should be."""
+    """One way in which topics are not as they should be."""
 
     topic: str
     reason: ConditionReason
@@ -34,12 +34,12 @@ class TopicProblem:
 
     @property
     def blocks(self) -> bool:
-        """Whether nothing may be started before it is mended."""
+        """Whether nothing may be started before it is fixed."""
         return self.reason not in {ConditionReason.TOPIC_DIFFERS, ConditionReason.DEAD_LETTER_TOPIC_MISSING}
 
     @property
     def is_unfit(self) -> bool:
-        """Whether somebody has to do something about a topic that the operator does not touch."""
+        """Whether somebody has to fix a topic that the operator does not touch."""
         return self.reason in {
             ConditionReason.TOPIC_MISCONFIGURED,
             ConditionReason.CHANGELOG_LOST,
@@ -90,7 +90,7 @@ def needed_topics(plan: TopologyPlan) -> frozenset[str]:
 def examine(
     plan: TopologyPlan, spec: StreamsAppSpec, kafka: KafkaState, known: Mapping[str, str], accepted: frozenset[str]
 ) -> TopicReport | None:
-    """Compare topics with what a plan needs; None if the brokers were not asked for all of them yet.
+    """Compare topics with what a plan needs; None if the brokers have not been asked about all of them yet.
 
     Args:
         plan: The plan.
@@ -180,14 +180,13 @@ class _Examination:
         return replace(topics, statuses=statuses)
 
     def _of_dead_letters(self) -> Iterator[TopicProblem]:
-        """Yield what is wrong with the topic of dead letters; the brokers may not have been asked for it, or not answer."""
+        """Yield what is wrong with the dead letter topic; the brokers may not have been asked about it."""
         name, asked = self.plan.dead_letter_topic, self.kafka.asked
         if name is not None and (asked is None or name in asked) and name not in self.kafka.topics:
             yield TopicProblem(
                 name,
                 ConditionReason.DEAD_LETTER_TOPIC_MISSING,
-                f"Topic {name}, where dead letters go (processing.deadLetterTopic), does not exist. Create it, or correct "
-                "its name.",
+                f"The dead letter topic {name} (processing.deadLetterTopic) does not exist. Create it, or correct its name.",
             )
 
     def _status(self, name: str, message: str | None, *, remember: bool) -> InternalTopicStatus:
@@ -219,9 +218,11 @@ class _Examination:
         is_repartition = name in repartition_topics(self.plan)
         what = "Repartition topic" if is_repartition else "Changelog"
         fate = (
-            f"is gone (its id was {known})" if topic is None else f"was made anew: its id was {known} and is {topic.id}"
+            f"is gone (its id was {known})"
+            if topic is None
+            else f"was recreated: its id was {known} and is now {topic.id}"
         )
-        loss = "records on their way" if is_repartition else "the state that it backs, on volumes too,"
+        loss = "records in transit" if is_repartition else "the state that it backs, also on volumes,"
         return TopicProblem(
             name,
             ConditionReason.REPARTITION_TOPIC_LOST if is_repartition else ConditionReason.CHANGELOG_LOST,
@@ -239,7 +240,7 @@ class _Examination:
             )
         needs, has = _policies(config.get("cleanup.policy", _DELETE)), _policies(topic.config.get("cleanup.policy"))
         if has and has != needs:
-            consequence = "records that are still needed would be removed" if has - needs else "it would grow for ever"
+            consequence = "records that are still needed would be removed" if has - needs else "it would grow forever"
             yield TopicProblem(
                 name,
                 ConditionReason.TOPIC_MISCONFIGURED,

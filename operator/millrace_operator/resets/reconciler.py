@@ -367,14 +367,14 @@ class DesiredReset:
     uid: str
     generation: int
     spec: StreamsResetSpec | None
-    """None if the spec breaks a rule: `problems` says which."""
+    """None if the spec is invalid; `problems` says why."""
     problems: tuple[str, ...] = ()
     status: StreamsResetStatus | None = None
-    """The status written last."""
+    """The status that was last written."""
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
     deletion_time: float | None = None
-    """When its deletion was asked for, in seconds since the epoch; None unless `deleting`."""
+    """When its deletion was requested, in seconds since the epoch; None unless `deleting`."""
 
 
 @dataclass(frozen=True, slots=True)

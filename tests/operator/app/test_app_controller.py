@@ -452,7 +452,7 @@ def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world)
     assert "status" not in world.server.objects[PATH]
     assert world.run(Decision(both, StreamsAppStatus(replicas=1))) == 0.05
     told = world.observed[1].taken[Key("ConfigMap", MAP_NAME)]
-    assert told.startswith(f"ConfigMap {MAP_NAME} exists and is not of this StreamsApp")
+    assert told.startswith(f"ConfigMap {MAP_NAME} exists and does not belong to this StreamsApp")
     assert world.server.objects[PATH]["status"]["replicas"] == 1
     assert [key.kind for key in world.cluster.children.of_app("shop", "orders")] == ["Service"]
     assert world.run(Decision((Apply(MAP),), StreamsAppStatus(replicas=1))) == 30.0, "nothing was done"

@@ -121,7 +121,7 @@ def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, hands, caches
     metadata = {**pod["metadata"], "ownerReferences": [owner]}
     caches[1].put(PODS, server.put(PODS.path("shop", "orders-0"), {**pod, "metadata": metadata}))
     action = Delete(Key("Pod", "orders-0"), pod["metadata"]["uid"])
-    with pytest.raises(NameTakenError, match="Pod orders-0 is of StatefulSet orders"):
+    with pytest.raises(NameTakenError, match="Pod orders-0 belongs to StatefulSet orders"):
         hands.do(action, app)
     del server.objects[path]
     hands.do(action, app)

@@ -151,7 +151,9 @@ def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world,
     assert world.most_pods_down == 1
 
 
-@pytest.mark.parametrize(("turn", "words"), [("Waits", "wait for the application's turn"), ("Never", "restartNonce")])
+@pytest.mark.parametrize(
+    ("turn", "words"), [("Waits", "until it is the application's turn"), ("Never", "restartNonce")]
+)
 def test_without_its_turn_an_application_keeps_its_pods(upgraded, turn, words):
     """They run on, the condition tells how many wait, and for what; a turn is asked for, and nothing is written at rest."""
     upgraded.renewal = turn

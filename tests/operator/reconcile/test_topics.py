@@ -127,8 +127,7 @@ def test_a_missing_dead_letter_topic_is_told_of():
     topics = found(the_plan=letters)
     assert reasons(topics) == [ConditionReason.DEAD_LETTER_TOPIC_MISSING]
     assert (
-        "Topic words-failed, where dead letters go (processing.deadLetterTopic), does not exist"
-        in topics.findings[0].message
+        "The dead letter topic words-failed (processing.deadLetterTopic) does not exist" in topics.findings[0].message
     )
     assert topics.ready
     assert reasons(found(the_plan=letters, topics={"words-failed": Topic("id-9", 1, 3)})) == []
