@@ -82,7 +82,7 @@ def test_damaged_database_is_restored(make_task):
 @pytest.mark.parametrize(("status", "wiped"), [(0, False), (1, True), (2, False)])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(make_task, status, wiped, guarantee):
-    """Java may have written uncommitted changes: under exactly-once, status `open` means that the store is restored from scratch."""
+    """Java may have written uncommitted changes: under exactly-once, its status `open` means that it is wiped."""
     task = make_task(settings={"processing.guarantee": guarantee})
     store = task.open(plain())
     store.put("a", "1")
