@@ -23,7 +23,7 @@ def builder(retention=RETENTION, segment=SEGMENT):
 
 
 def test_rows_on_disk_are_those_java_wrote(task):
-    """The puts of the recorded Java run leave the same rows: latest, older versions, and a lone tombstone."""
+    """The puts of the recorded Java run leave the same rows: the latest version, older versions, and a lone tombstone."""
     store = task.open(builder(3_600_000, None))
     for key, value, timestamp in [
         ("a", "v1", 10_000),
@@ -50,7 +50,7 @@ def test_rows_on_disk_are_those_java_wrote(task):
 
 
 def test_put_tells_where_the_version_ends(task):
-    """A put returns the next version's timestamp, -1 for the latest, and Long.MIN_VALUE when it came too late."""
+    """A put returns the next version's timestamp, -1 for the latest, and Long.MIN_VALUE if it was too late."""
     store = task.open(builder())
     assert store.put("k", "b", 20) == PUT_RETURN_CODE_VALID_TO_UNDEFINED
     assert store.put("k", "a", 5) == 20
@@ -80,7 +80,7 @@ VERSIONS = st.lists(
 
 @given(VERSIONS, st.integers(1, 100))
 def test_row_codec_round_trips(versions, length):
-    """A row read is the row written."""
+    """A row that is read equals the row that was written."""
     ordered = sorted(versions, reverse=True)
     row = VersionRow(ordered[0][0] + length, ordered)
     assert VersionRow.decode(row.encode()) == row
@@ -193,7 +193,7 @@ STEPS = st.lists(
 @example([("put", "a", "x", 0), ("put", "a", None, 0), ("put", "a", None, -1)])
 @example([("put", "b", None, -21), ("put", "b", "x", -22), ("put", "a", None, 20), ("crash", "a", None, 0)])
 def test_store_knows_every_version_within_retention(task_class, tmp_path_factory, steps):
-    """Whatever the order of puts and deletes, and through crashes: the store knows the versions that Java's would know."""
+    """Whatever the order of puts and deletes, and through crashes, the store has the versions that Java's would have."""
     owner = task_class(tmp_path_factory.mktemp("versioned"))
     store, model, time = owner.open(builder()), Versions(), 50
     for kind, key, value, step in steps:

@@ -135,6 +135,8 @@ class VersionedBytesStoreSupplier(Protocol):
         """Return a new store."""
 
 
+AnyStoreSupplier = StoreSupplier | VersionedBytesStoreSupplier
+
 WindowLayout = type[RocksWindowStore] | type[RocksTimeOrderedWindowStore] | type[RocksIndexedWindowStore]
 SessionLayout = type[RocksSessionStore] | type[RocksTimeOrderedSessionStore]
 

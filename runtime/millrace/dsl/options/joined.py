@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
+from millrace.dsl.store_suppliers import DslStoreSuppliers
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
+from millrace.state.suppliers import WindowBytesStoreSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -97,9 +99,9 @@ class StreamJoined(Generic[K, V, VO]):
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
     other_value_serde: Serde[VO] | None = None
-    this_store_supplier: Any = None
-    other_store_supplier: Any = None
-    dsl_store_suppliers: Any = None
+    this_store_supplier: WindowBytesStoreSupplier | None = None
+    other_store_supplier: WindowBytesStoreSupplier | None = None
+    dsl_store_suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
     logging_enabled: bool = True
     log_config: Mapping[str, str] = field(default_factory=dict)
 
@@ -138,15 +140,17 @@ class StreamJoined(Generic[K, V, VO]):
         """Use this serde for the values of the other side."""
         return replace(self, other_value_serde=serde)
 
-    def with_this_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
+    def with_this_store_supplier(self, supplier: WindowBytesStoreSupplier) -> StreamJoined[K, V, VO]:
         """Keep this side in a store of this supplier, which must retain duplicates and match the windows."""
         return replace(self, this_store_supplier=supplier)
 
-    def with_other_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
+    def with_other_store_supplier(self, supplier: WindowBytesStoreSupplier) -> StreamJoined[K, V, VO]:
         """Keep the other side in a store of this supplier, which must retain duplicates and match the windows."""
         return replace(self, other_store_supplier=supplier)
 
-    def with_dsl_store_suppliers(self, suppliers: Any) -> StreamJoined[K, V, VO]:
+    def with_dsl_store_suppliers(
+        self, suppliers: DslStoreSuppliers | type[DslStoreSuppliers]
+    ) -> StreamJoined[K, V, VO]:
         """Take all stores from these suppliers."""
         return replace(self, dsl_store_suppliers=suppliers)
 

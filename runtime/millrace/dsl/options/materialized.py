@@ -10,6 +10,7 @@ from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.serdes.base import Serde
+from millrace.state.suppliers import AnyStoreSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -24,11 +25,11 @@ class Materialized(Generic[K, V]):
     """
 
     store_name: str | None = None
-    supplier: Any = None
+    supplier: AnyStoreSupplier | None = None
     """A store supplier, for example from `Stores`, which also determines the name."""
     store_type: StoreType | None = None
     """None means `default.dsl.store`."""
-    dsl_store_suppliers: Any = None
+    dsl_store_suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
     """Makes the suppliers of all kinds of stores (KIP-954); None means `dsl.store.suppliers.class`."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
@@ -44,7 +45,7 @@ class Materialized(Generic[K, V]):
             checked_name(self.store_name)
 
     @classmethod
-    def as_(cls, name_or_supplier: Any) -> Materialized[Any, Any]:
+    def as_(cls, name_or_supplier: str | StoreType | DslStoreSuppliers | AnyStoreSupplier) -> Materialized[Any, Any]:
         """Name the store, or give a store supplier or a `StoreType`."""
         if isinstance(name_or_supplier, str):
             return cls(name_or_supplier)
