@@ -26,7 +26,7 @@ log = logging.getLogger("millrace.assignment")
 
 
 class ClusterAccess(Protocol):
-    """What the leader asks of the cluster; `millrace.kafka.internal_topics.LeaderCluster` is the real one."""
+    """What the leader asks the cluster for; implemented by `millrace.kafka.internal_topics.LeaderCluster`."""
 
     def provision(self) -> PartitionCounts:
         """Create and check the internal topics; return all partition counts."""
