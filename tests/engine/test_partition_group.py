@@ -113,7 +113,7 @@ def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
-    """Records of a partition that is thousands behind are taken in long runs, which end where the other partition's turn comes."""
+    """Records of a partition that is thousands behind are taken in long runs, which end at the other's turn."""
     blocks = [("a", 3000), ("b", 1), ("a", 9), ("b", 2500), ("a", 1), ("b", 1), ("a", 700)]
     timestamp, expected = 0, []
     for topic, number in blocks:

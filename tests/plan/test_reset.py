@@ -74,7 +74,7 @@ def test_internal_topics_are_known_by_name(name, internal):
 
 
 def test_plan_decides_the_topics():
-    """With a plan its internal topics are deleted, its inputs (by name and pattern) are reset, and leftovers are only mentioned."""
+    """With a plan its internal topics are deleted and its inputs (by name and pattern) are reset; leftovers are mentioned."""
     assert internal_topics("app", SEEN, PLAN) == ("app-counts-changelog", "app-w-repartition")
     assert input_topics("app", SEEN, PLAN) == ("in", "logs-a")
     with_logs = replace(
@@ -94,7 +94,7 @@ def test_dead_letters_stay():
 
 
 def test_names_decide_without_a_plan():
-    """Without one, topics named like the application's are deleted, but not those of an application whose name has its name as a prefix."""
+    """Without one, topics named like the application's are deleted, except those of an application with a longer name."""
     assert internal_topics("app", SEEN, None) == ("app-counts-changelog", "app-old-changelog", "app-w-repartition")
     assert input_topics("app", SEEN, None) == ("in",)
     assert input_topics("app", SEEN, None, ["out", "missing"]) == ("in", "out")

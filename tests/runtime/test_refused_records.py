@@ -149,7 +149,7 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
 
 @BOTH
 def test_batch_that_is_too_large_is_no_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
-    """Where a topic takes smaller batches than the producer makes, these are made smaller, and no record is refused."""
+    """If a topic accepts only smaller batches than the producer's, batches are made smaller, and no record is refused."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -195,7 +195,7 @@ class Different(Processor):
 
 
 def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_factory, app, tmp_path):
-    """Under exactly-once a refused record that cannot be recognised ends the instance, which does not try for ever."""
+    """Under exactly-once a refused record that cannot be recognised ends the instance instead of being retried forever."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -275,7 +275,7 @@ class Swallow(Processor):
 
 @BOTH
 def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, tmp_path, app, guarantee):
-    """The report came while the processor forwarded another record; the input is not committed for all that."""
+    """The report comes while the processor forwards another record; the input is still not committed."""
     source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "30000"})
     topology = copying(source, sink, lambda: Swallow(lambda: streams.threads[0].resources))
     streams = KafkaStreams(topology, settings(kafka, app, tmp_path, processing_guarantee=guarantee))
