@@ -1,4 +1,4 @@
-"""What every assignor promises, whatever the group looks like; and what makes each of them special."""
+"""What every assignor guarantees, whatever the group looks like, and what is special about each of them."""
 
 from uuid import UUID
 

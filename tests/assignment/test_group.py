@@ -1,4 +1,4 @@
-"""From what members say to what they are given: threads, hosts, cooperation, versions and errors."""
+"""From the members' subscriptions to their assignments: threads, hosts, cooperative rebalancing, versions and errors."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -153,7 +153,7 @@ def test_unaffected_tasks_stay_while_others_move():
     assert second.owned == everything - kept
 
 
-def test_a_member_that_takes_over_is_told_to_come_back_at_once():
+def test_a_member_that_takes_over_has_to_rejoin_at_once():
     """The new owner of tasks that are not free yet has nextRebalanceMs=0, and with warm-ups a standby of them meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     leader = leader_of(allow_warmups=True)
@@ -166,7 +166,7 @@ def test_a_member_that_takes_over_is_told_to_come_back_at_once():
     assert generation
 
 
-def test_hosts_of_all_partitions_are_told_to_every_member():
+def test_every_member_learns_the_hosts_of_all_partitions():
     """Each process's endpoint is listed with the partitions of its tasks."""
     members = [FakeMember(1, 1, "a:1"), FakeMember(2, 2, "b:2"), FakeMember(3, 3)]
     settle(leader_of(), members, 0)

@@ -1,4 +1,4 @@
-"""Exception handlers decide what becomes of records that cannot be read or processed (KIP-1033, KIP-1034)."""
+"""Exception handlers decide what happens to records that cannot be read or processed (KIP-1033, KIP-1034)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Global stores follow their topics, and know after a restart how far they came."""
+"""Global stores follow their topics, and know their offsets after a restart."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_unserialisable_value_names_everything(tmp_path):
         assert part in message
 
 
-def test_unserialisable_key_is_told_from_the_value(tmp_path):
+def test_unserialisable_key_is_distinguished_from_the_value(tmp_path):
     """If the key cannot be serialised the message says so."""
     with pytest.raises(FailedProcessingError, match="the key 3 of type int"):
         send(tmp_path, Record(3, "v", 1))

@@ -1,4 +1,4 @@
-"""What a task and its nodes measure, under Java's names."""
+"""The metrics of a task and its nodes, under Java's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a change of the topology does to the state of the application that runs."""
+"""What a change of the topology means for the state of the running application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `/status` tells of totals, rates and disk, beside what each thread and task says of itself."""
+"""Totals, rates and disk usage in `/status`."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_static_member_that_returns_restores_and_moves_nothing(kafka, topic_fact
 
 
 @pytest.mark.broker
-def test_restored_records_are_counted_and_their_end_foretold(kafka, topic_factory, app, tmp_path):
+def test_restored_records_are_counted_with_the_time_left(kafka, topic_factory, app, tmp_path):
     """With its state lost, an instance counts every changelog record that it reads, and tells how many seconds are left."""
     source, sink = topic_factory("in"), topic_factory("out")
     lines = [f"w{number}" for number in range(2_000)]
@@ -104,7 +104,7 @@ def test_generation_counts_once_however_many_threads_are_in_it(tmp_path):
     assert activity.rebalances == 2
 
 
-def test_directory_that_is_not_there_yet_has_no_size(tmp_path):
+def test_missing_directory_has_no_size(tmp_path):
     """Disk usage is unknown, not zero, while there is no state directory; and known once it is there."""
     folder = tmp_path / "app"
     Activity(folder).measure([])

@@ -1,4 +1,4 @@
-"""Closing an instance from wherever it is called: its own threads, its listeners, and while it still starts."""
+"""Closing an instance from anywhere: from its own threads, from its listeners, and while it is starting."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_close_in_a_state_listener_begins_the_end(kafka, topic_factory, tmp_path
     assert [old for old, _ in seen] == [State.CREATED, *(new for _, new in seen[:-1])]
 
 
-def test_close_in_a_state_listener_that_is_told_of_the_closing(kafka, topic_factory, tmp_path, closer):
+def test_close_in_a_state_listener_during_close(kafka, topic_factory, tmp_path, closer):
     """In a user's thread close() waits, even when it is called by the listener that close() itself has called."""
     closer.streams, _ = instance(kafka, topic_factory, tmp_path)
     closer.streams.set_state_listener(lambda new, _: closer() if new is State.PENDING_SHUTDOWN else None)

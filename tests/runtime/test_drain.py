@@ -1,4 +1,4 @@
-"""Draining: an instance gives its tasks to the others while its process lives, before a pod ends that is not to return."""
+"""Draining: before a pod ends for good, its instance gives its tasks to the others while its process is still alive."""
 
 from __future__ import annotations
 

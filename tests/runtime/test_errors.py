@@ -256,7 +256,7 @@ def test_unreachable_brokers_are_said_to_be(app, tmp_path):
 
 
 @pytest.mark.parametrize("setting", [{"group.protocol": "streams"}, {"num.standby.replicas": 1}])
-def test_settings_not_served_are_refused(app, tmp_path, setting):
+def test_unsupported_settings_are_refused(app, tmp_path, setting):
     """Valid settings that this version does not support are refused by name before anything starts."""
     with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
         KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
@@ -528,7 +528,7 @@ def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, whe
     assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
 
 
-def test_status_file_that_cannot_be_written_is_told_once(app, tmp_path, caplog):
+def test_status_file_that_cannot_be_written_is_logged_once(app, tmp_path, caplog):
     """The status file is written every second, but a failure is logged only once."""
     config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(tmp_path / "no-such" / "status.json")}
     streams = KafkaStreams(word_count("in", "out"), config)

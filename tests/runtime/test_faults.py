@@ -288,7 +288,7 @@ def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, cap
     assert "wiped and restored from the beginning" in caplog.text
 
 
-def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app, tmp_path):
+def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
     """Restoration that is interrupted keeps what it has written to disk; the next run restores only the rest."""
     from millrace.runtime import KafkaStreams, State
 

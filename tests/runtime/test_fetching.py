@@ -1,4 +1,4 @@
-"""How a stream thread takes its input from the client: what it pauses, what it leaves in the client's queue, what it keeps."""
+"""How a stream thread fetches its input: what it pauses, what it leaves in the client's queue, and what it buffers."""
 
 from __future__ import annotations
 

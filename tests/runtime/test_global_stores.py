@@ -222,7 +222,7 @@ def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
         assert keys(streams) == {"one": ["a1", "a2"], "other": ["b1"]}
 
 
-def test_global_store_on_disk_goes_on_beside_one_in_memory(kafka, topic_factory, tmp_path, caplog):
+def test_global_store_on_disk_continues_next_to_one_in_memory(kafka, topic_factory, tmp_path, caplog):
     """A store in memory is filled at each start; that of another table continues where it was."""
     first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)

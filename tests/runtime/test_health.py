@@ -1,4 +1,4 @@
-"""Probes of a running instance, on a real broker: what fails them, what does not, and that they recover."""
+"""Probes of a running instance, on a real broker: what makes them fail, what does not, and how they recover."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def stoppable(topic_factory, held_back):
     return stoppable_topology(source, sink), source
 
 
-def test_stuck_processor_fails_liveness_until_it_goes_on(kafka, stoppable, app, tmp_path):
+def test_stuck_processor_fails_liveness_until_it_continues(kafka, stoppable, app, tmp_path):
     """Longer in a processor than max.poll.interval.ms: 503 that names the thread; then the instance is live and ready again."""
     topology, source = stoppable
     with running(topology, listening(kafka, app, tmp_path, max_poll_interval_ms=MAX_POLL_MS)) as streams:

@@ -1,4 +1,4 @@
-"""What makes an instance live, started and ready, and how that is asked over HTTP; without a broker."""
+"""What makes an instance live, started and ready, and how probes ask over HTTP; without a broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_thread_that_is_about_to_start_is_live():
     assert check_live(with_thread("REBALANCING", state="CREATED", alive=False, joined=False), LIMIT_MS).passes
 
 
-def test_thread_that_is_replaced_meanwhile_is_not_told_of(tmp_path, monkeypatch):
+def test_thread_that_is_replaced_meanwhile_is_not_reported(tmp_path, monkeypatch):
     """If a thread was replaced while the status was taken, the status is taken again."""
     config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:9", "state.dir": str(tmp_path)}
     streams = KafkaStreams(word_count("in", "out"), config)
@@ -181,7 +181,7 @@ def test_without_a_host_either_kind_of_address_is_answered(host):
     server.close()
 
 
-def test_machine_without_ipv6_is_served(monkeypatch):
+def test_machine_without_ipv6_is_supported(monkeypatch):
     """If IPv6 is turned off in the kernel, no host means all IPv4 addresses."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)

@@ -1,4 +1,4 @@
-"""Static members whose program reads other topics than before: brokers give them what they had, and do not ask."""
+"""Static members whose program reads different topics than before, although brokers give them back what they had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The producer of a stream thread on a real broker: what becomes of a transaction in which a record was not delivered."""
+"""The producer of a stream thread on a real broker: what happens to a transaction in which a record was not delivered."""
 
 from __future__ import annotations
 

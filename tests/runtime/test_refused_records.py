@@ -1,4 +1,4 @@
-"""Records that the broker refuses, one by one or with the batch they are in: on a real broker."""
+"""Records that the broker refuses, alone or with their batch, on a real broker."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
 
 
 @BOTH
-def test_batch_that_is_too_large_is_no_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
+def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
     """If a topic accepts only smaller batches than the producer's, batches are made smaller, and no record is refused."""
     source, sink, dead = (
         topic_factory("in"),
@@ -215,7 +215,7 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
 
 @BOTH
 @pytest.mark.parametrize("code", [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID])
-def test_record_that_a_failed_producer_leaves_behind_is_no_refused_record(
+def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
     kafka, topic_factory, app, tmp_path, guarantee, code
 ):
     """The broker does not know the producer any more: its records are processed again, and no handler may let them go."""

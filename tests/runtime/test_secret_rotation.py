@@ -1,4 +1,4 @@
-"""Passwords that change while an instance runs: every client goes on with the new one, and nothing shows either."""
+"""Passwords that change while an instance runs: every client switches to the new one, and neither is shown anywhere."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_missing_secret_ends_the_start_with_its_name(scram, tmp_path):
         KafkaStreams(two_step_word_count("in", "out"), config).start()
 
 
-def test_certificate_that_changed_is_told_and_taken_back(tmp_path, caplog):
+def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, caplog):
     """Client libraries read certificates once: a new one means stale credentials, until the file is as it was."""
     certificate = tmp_path / "ca.crt"
     certificate.write_text("first")

@@ -1,4 +1,4 @@
-"""The directory that holds state: its lock, process id, modes, cleaning up, and errors that say what to do."""
+"""The state directory: its lock, process id, modes, clean-up, and errors that say what to do."""
 
 from __future__ import annotations
 

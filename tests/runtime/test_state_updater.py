@@ -1,4 +1,4 @@
-"""The state updater's promises to the stream thread: what is handed over comes back, whatever fails."""
+"""What the state updater guarantees to the stream thread: a task that is handed over comes back, whatever fails."""
 
 from __future__ import annotations
 

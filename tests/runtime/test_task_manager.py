@@ -1,4 +1,4 @@
-"""What a stream thread makes of assignments when something fails in the middle: each task ends where the group wants it."""
+"""Assignments when something fails in the middle: each task ends up where the group wants it."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_a_transaction_aborted_while_a_task_starts_leaves_no_task_behind(
         wait_until(lambda: last_counts(kafka, sink, partitions=3) == {"a": 1, "b": 1, "c": 1}, "counted")
 
 
-def test_a_group_that_waits_for_a_dead_member_goes_on_committing(kafka, topic_factory, tmp_path, app):
+def test_a_group_that_waits_for_a_dead_member_keeps_committing(kafka, topic_factory, tmp_path, app):
     """Results become visible while the group is between generations; otherwise a transaction would time out first."""
     source, sink = topic_factory("in", partitions=4), topic_factory("out", partitions=4)
 
@@ -444,7 +444,7 @@ def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, to
         assert later
 
 
-def test_a_producer_that_can_begin_no_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
+def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
     """That is not the fault of the record being sent: the processing exception handler is not asked to drop it."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
