@@ -145,16 +145,16 @@ def test_plaintext_client_at_a_listener_with_passwords(app):
     servers = app.kafka.sasl_bootstrap_servers
     assert app.fails(1, servers=servers) == (
         f"The broker at {servers} accepts connections but not security.protocol=PLAINTEXT: it closed the connection; this "
-        "listener asks for SASL or TLS. Set security.protocol to that of the listener (PLAINTEXT, SSL, SASL_PLAINTEXT or "
-        "SASL_SSL), or use the port of another listener"
+        "listener asks for SASL or TLS. Set security.protocol to the listener's (PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL), or use another listener's port"
     )
 
 
 def test_missing_input_topic(app):
     """The topic is named, and not created."""
     assert app.fails(1) == (
-        f"Application {app.id} reads topics that do not exist: {app.source}. Create them (input topics are never created by "
-        "Millrace), or correct their names"
+        f"Application {app.id} reads topics that do not exist: {app.source}. Create them (Millrace never creates input "
+        "topics), or correct their names"
     )
 
 

@@ -93,7 +93,7 @@ class IdentityProvider:
 
 @contextmanager
 def oauth_kafka():
-    """Run a Kafka with a listener for tokens besides the open one; gives both addresses.
+    """Run a Kafka with an OAUTHBEARER listener and an open one; yields both addresses.
 
     Clients must show a valid token again after a second.
     """

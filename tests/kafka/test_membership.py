@@ -181,7 +181,7 @@ def test_a_commit_of_a_departed_generation_is_migration(group):
     """A member that the broker has removed notices at its commit; it loses its partitions and rejoins."""
     member = group.join("a")
     group.settle()
-    member.reset("test: as if the group had gone on", keep_member_id=False)
+    member.reset("test: as if the group had moved on", keep_member_id=False)
     with pytest.raises(TaskMigratedError):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
     with pytest.raises(TaskMigratedError):
