@@ -176,7 +176,7 @@ def test_verbose_shows_the_traceback(folder):
 def test_status_and_down_of_what_does_not_run(folder):
     """`dev status` says that nothing runs, with code 1; `dev down` is content."""
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
-    assert (result.returncode, result.stdout) == (1, "shop does not run\n")
+    assert (result.returncode, result.stdout) == (1, "shop is not running\n")
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", "--json", folder=folder)
     assert json.loads(result.stdout) == {
         "name": "shop",
@@ -185,7 +185,7 @@ def test_status_and_down_of_what_does_not_run(folder):
         "replicas": [],
     }
     result = millrace("dev", "down", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
-    assert (result.returncode, result.stdout) == (0, "shop does not run\n")
+    assert (result.returncode, result.stdout) == (0, "shop is not running\n")
 
 
 def test_version():

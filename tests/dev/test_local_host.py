@@ -53,9 +53,9 @@ def test_one_host_per_folder(tmp_path):
     """A second host is refused with the pid of the first; after the first has ended, the folder is free."""
     place = LocalDirectory.of("shop", tmp_path)
     with place.host(tmp_path / "m.yaml") as note:
-        note.serves("127.0.0.1:1")
+        note.set_kafka("127.0.0.1:1")
         view = ReplicaView("shop-0", 7, "RUNNING", 2, 0, None, 1, "")
-        note.runs((view,))
+        note.set_replicas((view,))
         record = place.running_host()
         assert record
         assert (record.pid, record.serving, record.bootstrap_servers) == (os.getpid(), True, "127.0.0.1:1")
@@ -190,6 +190,6 @@ def test_program_that_cannot_say_what_it_needs(manifest, tmp_path):
     from millrace.dev.local_host import ask_for_plan
 
     with pytest.raises(
-        LocalHostError, match=r"The program cannot say what it needs: shop:topology: there is no module `shop`"
+        LocalHostError, match=r"The program cannot make a plan: shop:topology: there is no module `shop`"
     ):
         ask_for_plan(manifest)

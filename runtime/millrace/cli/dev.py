@@ -169,7 +169,7 @@ def serve(
                     signals.get(timeout=0.5)
                     break
                 if len(kafka.pids) < brokers:
-                    message = f"A broker ended by itself. {kafka.log_tails()}"
+                    message = f"A broker has ended unexpectedly. {kafka.log_tails()}"
                     raise BrokerStartError(message)
     finally:
         for number, handler in previous.items():
