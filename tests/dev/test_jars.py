@@ -96,7 +96,7 @@ def test_wrong_checksum_is_refused(repository, tmp_path):
     jar = repository.add("a")
     repository.files[f"/{jar.path}"] = b"x" * SIZE
 
-    with pytest.raises(JarDownloadError, match=rf"a-1\.0\.jar is not the file that was pinned.*expected {jar.sha256}"):
+    with pytest.raises(JarDownloadError, match=rf"a-1\.0\.jar is not the pinned file.*expected {jar.sha256}"):
         fetch((jar,), tmp_path, "Test", repository.url)
 
     assert not jar_files(tmp_path)
