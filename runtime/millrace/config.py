@@ -1,8 +1,8 @@
 """`StreamsConfig`: every setting of a Streams application, under Kafka's own dotted names.
 
-Fields are Kafka's keys with dots as underscores, and the dotted key is the alias: either may be given. Keys that Kafka
-Streams does not know are client settings: they are kept in `client_settings` and passed to the clients, as Java does,
-with the `consumer.`, `producer.` … prefixes narrowing them to one client.
+Fields are Kafka's keys with underscores instead of dots, and the dotted key is the alias: either may be given. Keys that Kafka
+Streams does not know are client settings: they are kept in `client_settings` and passed to the clients, as in Java, where the
+prefixes `consumer.`, `producer.` … restrict them to one client.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "c
 INTERNAL_PREFIX = "__"
 
 FINAL_RESULTS_INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
-"""Internal setting: wall clock (ms) between two looks for windows whose final results are due; 1000 if absent."""
+"""Internal setting: how often (ms of wall clock) to check for windows whose final results are due; 1000 if absent."""
 OUTER_JOIN_INTERVAL = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
-"""Internal setting: wall clock (ms) between two looks for records of outer joins that found no partner; 1000 if absent."""
+"""Internal setting: how often (ms of wall clock) to check for records of outer joins without a partner; 1000 if absent."""
 
 
 class ProcessingGuarantee(StrEnum):
-    """How often the effects of a record may show."""
+    """How often a record may take effect."""
 
     AT_LEAST_ONCE = "at_least_once"
     EXACTLY_ONCE_V2 = "exactly_once_v2"
@@ -55,7 +55,7 @@ def _listener(value: str) -> str:
     plain = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or (":" in plain and plain == host) or not (port.isascii() and port.isdigit() and int(port) <= 65_535):
         raise ValueError(
-            "write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080, or :8080 for all addresses; port 0 takes any that is free"
+            "write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080, or :8080 for all addresses; port 0 takes any free port"
         )
     return value
 
@@ -95,7 +95,7 @@ class StreamsConfig(BaseModel):
     task_assignor_class: Any = None
     group_protocol: Annotated[GroupProtocol, BeforeValidator(_lower)] = GroupProtocol.CLASSIC
     group_instance_id: str | None = None
-    """A consumer setting in Java; static members are so common here that it has a field."""
+    """A consumer setting in Java; static members are so common here that it has its own field."""
     session_timeout_ms: Annotated[int, Field(ge=1)] = 45_000
     heartbeat_interval_ms: Annotated[int, Field(ge=1)] = 3_000
     max_poll_interval_ms: Annotated[int, Field(ge=1)] = 300_000
@@ -142,12 +142,12 @@ class StreamsConfig(BaseModel):
     rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
     """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
     rocksdb_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Millrace's own: the same as a fraction of the container's memory limit; the number of bytes, if given, goes before it."""
+    """Millrace's own: the same as a fraction of the container's memory limit; a number of bytes takes precedence."""
     state_cleanup_delay_ms: Millis = 600_000
     state_cleanup_dir_max_age_ms: int = -1
     allow_os_group_write_access: bool = False
     uncommitted_max_bytes: Bytes = 67_108_864
-    """Millrace's own: when a task's uncommitted state writes reach this, it commits early."""
+    """Millrace's own: a task commits early when its uncommitted state writes reach this size."""
 
     topology_optimization: str = "none"
     ensure_explicit_internal_resource_naming: bool = False
@@ -185,9 +185,9 @@ class StreamsConfig(BaseModel):
     enable_metrics_push: bool = True
     log_summary_interval_ms: int = 120_000
     telemetry_otlp_headers_file: Path | None = None
-    """Millrace's own: file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read again as it changes."""
+    """Millrace's own: a file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read before every request."""
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
-    """Millrace's own: host:port where probes and status are served, all addresses without a host; off unless set."""
+    """Millrace's own: host:port where probes and status are served, on all addresses without a host; off unless set."""
     health_metrics: bool = False
     """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 
@@ -215,10 +215,10 @@ class StreamsConfig(BaseModel):
 
     @classmethod
     def of(cls, settings: Mapping[str, Any] | StreamsConfig) -> StreamsConfig:
-        """Validate settings given under Kafka's dotted names (or field names).
+        """Validate settings, given by Kafka's dotted names or by field names.
 
         Raises:
-            ConfigError: names the key, its value and the rule it breaks.
+            ConfigError: a setting is invalid; names the key, its value and the rule it breaks.
         """
         if isinstance(settings, StreamsConfig):
             return settings
@@ -247,12 +247,12 @@ class StreamsConfig(BaseModel):
         return {k[len(prefix) :]: v for k, v in self.client_settings.items() if k.startswith(prefix)}
 
     def common_client_settings(self) -> dict[str, Any]:
-        """Return the settings without a prefix that are not Kafka Streams' own: those every client gets."""
+        """Return the settings that every client gets: those without a prefix that are not Kafka Streams' own."""
         skip = (*CLIENT_PREFIXES, "topic.", "client.tag.", INTERNAL_PREFIX)
         return {k: v for k, v in self.client_settings.items() if not k.startswith(skip)}
 
     def unknown_keys(self) -> dict[str, str | None]:
-        """Return client settings that look like misspelt Streams keys, each with the nearest known key."""
+        """Return the client settings that look like misspelt Kafka Streams keys, each with the nearest known key."""
         known = [str(info.alias) for info in type(self).model_fields.values()]
         guesses = {key: difflib.get_close_matches(key, known, 1, 0.88) for key in self.common_client_settings()}
         return {key: near[0] for key, near in guesses.items() if near}

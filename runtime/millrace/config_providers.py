@@ -1,11 +1,11 @@
-"""Settings whose values stand in files, written as Kafka's own configuration providers write them.
+"""Settings with values in files, in the syntax of Kafka's own configuration providers.
 
 `${directory:/etc/app/secrets:password}` is the content of the file `password` in that folder (DirectoryConfigProvider), without
 the newline at its end; `${file:/etc/app/kafka.properties:password}` is the value of that key in a properties file
-(FileConfigProvider). Both may be part of a longer value, such as a `sasl.jaas.config`. Other `${…}` are left as they are.
+(FileConfigProvider). Both may be part of a longer value, such as a `sasl.jaas.config`. Any other `${…}` is left unchanged.
 
-Settings keep their references; they are resolved at the moment a client is opened, and again when a file changes. What comes
-out of a file is `Hidden`: it does not show in a representation.
+Settings keep their references, which are resolved when a client is opened, and again when a file changes. Text from a file is
+`Hidden`: its representation does not show it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Hidden(str):
-    """Text from a file of secrets, which is not shown."""
+    """Text from a file, whose representation does not show it."""
 
     __slots__ = ()
 
@@ -35,12 +35,12 @@ class Hidden(str):
 
 
 def refers(value: Any) -> bool:
-    """Return whether a setting's value holds a reference."""
+    """Return whether a setting's value contains a reference."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
 def is_reference(value: Any) -> bool:
-    """Return whether a setting's value is one reference and nothing else."""
+    """Return whether a setting's value is a single reference and nothing else."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value.strip()) is not None
 
 
@@ -52,7 +52,7 @@ def files(value: Any) -> Iterator[Path]:
 
 
 def resolve(setting: str, value: Any) -> Any:
-    """Return a setting's value with its references replaced; what is no text, or holds none, comes back as it is.
+    """Return a setting's value with its references resolved; a value without references is returned unchanged.
 
     Args:
         setting: Its name, for errors.
@@ -89,7 +89,7 @@ def _read(setting: str, kind: str, path: str, key: str) -> str:
 
 
 def _properties(text: str) -> dict[str, str]:
-    r"""Read a Java properties file: `key=value`, `key: value` or `key value`, `#` and `!` comments, `\\` at the end goes on."""
+    r"""Read a Java properties file: `key=value`, `key: value` or `key value`, `#` and `!` comments, `\\` continues a line."""
     found = {}
     for line in re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n\s*", r"\1", text).splitlines():
         line = line.lstrip()  # noqa: PLW2901 (the line without its indentation)

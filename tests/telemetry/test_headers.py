@@ -73,7 +73,7 @@ def test_headers_are_sent_and_read_again(tmp_path, collector, monkeypatch, caplo
     assert traces[0]["x-tenant"] == "from-variable"
     assert traces[2]["x-more"] == "a=b"
     assert collector.received["/v1/metrics"][0]["x-key"] == "first key"
-    assert "headers are sent as they were" in caplog.text
+    assert "the previous headers are sent" in caplog.text
     assert "second" not in caplog.text
 
 
@@ -90,7 +90,7 @@ def test_missing_file_ends_the_start(tmp_path, monkeypatch):
 def test_what_is_no_header_is_refused_and_not_shown(tmp_path, text):
     """The error counts the entries instead of printing one, which may be a key with its name forgotten."""
     (tmp_path / "headers").write_text(text)
-    with pytest.raises(ConfigError, match=r"entry \d is no header") as caught:
+    with pytest.raises(ConfigError, match=r"entry \d is not a header") as caught:
         read_headers(tmp_path / "headers")
     assert text.rpartition(",")[2] not in str(caught.value)
 
