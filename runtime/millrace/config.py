@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -42,11 +42,11 @@ class GroupProtocol(StrEnum):
     STREAMS = "streams"
 
 
-def _lower(value: Any) -> Any:
+def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _comma_list(value: Any) -> Any:
+def _comma_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -59,6 +59,8 @@ def _listener(value: str) -> str:
         )
     return value
 
+
+_T = TypeVar("_T", int, float, str)
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 Bytes = Annotated[int, Field(ge=0)]
@@ -92,7 +94,7 @@ class StreamsConfig(BaseModel):
     max_warmup_replicas: Annotated[int, Field(ge=1)] = 2
     acceptable_recovery_lag: Annotated[int, Field(ge=0)] = 10_000
     probing_rebalance_interval_ms: Annotated[int, Field(ge=60_000)] = 600_000
-    task_assignor_class: Any = None
+    task_assignor_class: object = None
     group_protocol: Annotated[GroupProtocol, BeforeValidator(_lower)] = GroupProtocol.CLASSIC
     group_instance_id: str | None = None
     """A consumer setting in Java; static members are so common here that it has its own field."""
@@ -115,30 +117,30 @@ class StreamsConfig(BaseModel):
     buffered_records_per_partition: Annotated[int, Field(ge=1)] = 1_000
     repartition_purge_interval_ms: Millis = 30_000
 
-    default_key_serde: Any = None
-    default_value_serde: Any = None
-    default_list_key_serde_inner: Any = None
-    default_list_key_serde_type: Any = None
-    default_list_value_serde_inner: Any = None
-    default_list_value_serde_type: Any = None
-    default_timestamp_extractor: Any = None
-    deserialization_exception_handler: Any = None
-    default_deserialization_exception_handler: Any = None
-    processing_exception_handler: Any = None
+    default_key_serde: object = None
+    default_value_serde: object = None
+    default_list_key_serde_inner: object = None
+    default_list_key_serde_type: object = None
+    default_list_value_serde_inner: object = None
+    default_list_value_serde_type: object = None
+    default_timestamp_extractor: object = None
+    deserialization_exception_handler: object = None
+    default_deserialization_exception_handler: object = None
+    processing_exception_handler: object = None
     processing_exception_handler_global_enabled: bool = False
-    production_exception_handler: Any = None
-    default_production_exception_handler: Any = None
+    production_exception_handler: object = None
+    default_production_exception_handler: object = None
     errors_dead_letter_queue_topic_name: str | None = None
-    processor_wrapper_class: Any = None
-    windowed_inner_class_serde: Any = None
+    processor_wrapper_class: object = None
+    windowed_inner_class_serde: object = None
     window_size_ms: int | None = None
 
     statestore_cache_max_bytes: Bytes = 10_485_760
     cache_max_bytes_buffering: Bytes | None = None
     default_dsl_store: Annotated[str, Field(pattern="^(rocksDB|in_memory)$")] = "rocksDB"
-    dsl_store_suppliers_class: Any = None
+    dsl_store_suppliers_class: object = None
     dsl_store_format: Annotated[str, BeforeValidator(_lower), Field(pattern="^(default|headers)$")] = "default"
-    rocksdb_config_setter: Any = None
+    rocksdb_config_setter: object = None
     rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
     """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
     rocksdb_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -173,14 +175,14 @@ class StreamsConfig(BaseModel):
     receive_buffer_bytes: Annotated[int, Field(ge=-1)] = 32_768
     send_buffer_bytes: Annotated[int, Field(ge=-1)] = 131_072
     config_providers: CommaList = ()
-    default_client_supplier: Any = None
+    default_client_supplier: object = None
 
     metrics_recording_level: Annotated[
         str, BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v), Field(pattern="^(INFO|DEBUG|TRACE)$")
     ] = "INFO"
     metrics_num_samples: Annotated[int, Field(ge=1)] = 2
     metrics_sample_window_ms: Millis = 30_000
-    metric_reporters: Any = ()
+    metric_reporters: object = ()
     built_in_metrics_version: str = "latest"
     enable_metrics_push: bool = True
     log_summary_interval_ms: int = 120_000
@@ -196,7 +198,7 @@ class StreamsConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_client_settings(cls, data: Any) -> Any:
+    def _split_client_settings(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
         known = set(cls.model_fields) | {str(info.alias) for info in cls.model_fields.values()}
@@ -214,7 +216,7 @@ class StreamsConfig(BaseModel):
         return self
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any] | StreamsConfig) -> StreamsConfig:
+    def of(cls, settings: Mapping[str, object] | StreamsConfig) -> StreamsConfig:
         """Validate settings, given by Kafka's dotted names or by field names.
 
         Raises:
@@ -237,7 +239,7 @@ class StreamsConfig(BaseModel):
         """Whether records are processed in transactions (EOS-v2)."""
         return self.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE_V2
 
-    def internal(self, name: str, default: Any) -> Any:
+    def internal(self, name: str, default: _T) -> _T:
         """Return an internal setting (`__…__`), converted to the type of its default."""
         value = self.client_settings.get(name)
         return default if value is None else type(default)(value)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from millrace.errors import ConfigError
 
@@ -34,24 +34,24 @@ class Hidden(str):
         return "'[hidden]'"
 
 
-def refers(value: Any) -> bool:
+def refers(value: object) -> bool:
     """Return whether a setting's value contains a reference."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
-def is_reference(value: Any) -> bool:
+def is_reference(value: object) -> bool:
     """Return whether a setting's value is a single reference and nothing else."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value.strip()) is not None
 
 
-def files(value: Any) -> Iterator[Path]:
+def files(value: object) -> Iterator[Path]:
     """Yield the files that a setting's value refers to."""
     if isinstance(value, str):
         for kind, path, key in _REFERENCE.findall(value):
             yield Path(path, key) if kind == "directory" else Path(path)
 
 
-def resolve(setting: str, value: Any) -> Any:
+def resolve(setting: str, value: object) -> object:
     """Return a setting's value with its references resolved; a value without references is returned unchanged.
 
     Args:
@@ -61,7 +61,7 @@ def resolve(setting: str, value: Any) -> Any:
     Raises:
         ConfigError: A file or a key in it does not exist or cannot be read; names the setting and the file.
     """
-    if not refers(value):
+    if not isinstance(value, str) or not refers(value):
         return value
     return Hidden(_REFERENCE.sub(lambda match: _read(setting, match[1], match[2], match[3]), value))
 

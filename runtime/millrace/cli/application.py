@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -63,14 +63,14 @@ class Application:
     """What to run: where the topology is, and the settings of Kafka Streams."""
 
     entrypoint: str
-    settings: Mapping[str, Any]
-    app_config: Mapping[str, Any]
+    settings: Mapping[str, object]
+    app_config: Mapping[str, object]
     args: tuple[str, ...]
     folders: tuple[Path, ...] = ()
     """Where to look for the program, besides the working directory."""
     manifest: Path | None = None
     """The file that the settings come from."""
-    manifest_config: Mapping[str, Any] = field(default_factory=dict)
+    manifest_config: Mapping[str, object] = field(default_factory=dict)
     """Its `spec.kafka.config`."""
     log_level: LogLevel | None = None
     """What the manifest says about logs, like `log_format`."""
@@ -129,7 +129,7 @@ def application(
     manifest: Path | None,
     *,
     settings: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     replica: int | None = None,
     bootstrap: str | None = None,
     secrets_dir: Path | None = None,
@@ -149,10 +149,10 @@ def application(
         ConfigError: Neither entrypoint nor manifest is given, or a setting is not `key=value`.
         ManifestError: The manifest is wrong.
     """
-    merged: dict[str, Any] = {}
-    app_config: Mapping[str, Any] = {}
+    merged: dict[str, object] = {}
+    app_config: Mapping[str, object] = {}
     args: tuple[str, ...] = ()
-    kafka_config: Mapping[str, Any] = {}
+    kafka_config: Mapping[str, object] = {}
     logs: Logs | None = None
     if manifest is not None:
         from millrace.manifest import load, to_streams_config

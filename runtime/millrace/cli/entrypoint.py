@@ -30,7 +30,7 @@ def load_topology(
     entrypoint: str,
     *,
     streams_config: StreamsConfig | None = None,
-    app_config: Mapping[str, Any] | None = None,
+    app_config: Mapping[str, object] | None = None,
     args: Sequence[str] = (),
     folders: Sequence[Path] = (),
 ) -> Topology:
@@ -93,7 +93,10 @@ def parse(entrypoint: str) -> tuple[str, str, str | None]:
 
 
 def _call(
-    function: Callable[..., Any], entrypoint: str, app_config: Mapping[str, Any], streams_config: StreamsConfig | None
+    function: Callable[..., Any],
+    entrypoint: str,
+    app_config: Mapping[str, object],
+    streams_config: StreamsConfig | None,
 ) -> Topology:
     from millrace.dsl import StreamsBuilder
     from millrace.topology import Topology
@@ -119,7 +122,7 @@ def _call(
 
 
 def _arguments(
-    function: Callable[..., Any], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, Any]
+    function: Callable[..., Any], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, object]
 ) -> list[Any]:
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
@@ -244,7 +244,7 @@ class LocalHost:
             return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s"
         return ""
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
 
 

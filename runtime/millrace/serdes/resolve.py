@@ -123,7 +123,7 @@ def _made(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
     found = _find(value, key)
     if found is ListSerde:
         inner_key = f"default.list.{which}.serde.inner"
-        kind = getattr(config, f"default_list_{which}_serde_type")
+        kind = config.default_list_key_serde_type if which == "key" else config.default_list_value_serde_type
         return ListSerde(_inner(config, inner_key), container=_list_type(kind, f"default.list.{which}.serde.type"))
     if found is TimeWindowedSerde:
         return TimeWindowedSerde(_windowed_inner(config), config.window_size_ms)
@@ -143,7 +143,7 @@ def _inner(config: StreamsConfig, key: str) -> Serde[Any]:
     return resolve(value, key=key)
 
 
-def _setting(config: StreamsConfig, key: str) -> Any:
+def _setting(config: StreamsConfig, key: str) -> object:
     return getattr(config, key.replace(".", "_"), None) or config.client_settings.get(key)
 
 

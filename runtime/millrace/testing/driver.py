@@ -24,6 +24,7 @@ from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes.base import Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
@@ -70,7 +71,7 @@ class TopologyTestDriver:
     def __init__(
         self,
         topology: Topology,
-        config: Mapping[str, Any] | StreamsConfig | None = None,
+        config: Mapping[str, object] | StreamsConfig | None = None,
         *,
         initial_wall_clock_ms: int = 0,
         auto_commit: bool = True,
@@ -94,7 +95,7 @@ class TopologyTestDriver:
 
     def _start(self, topology: Topology) -> None:
         built = topology.build(self.config)
-        global_stores: Mapping[str, Any] = {}
+        global_stores: Mapping[str, StateStore] = {}
         self._global_topics: frozenset[str] = frozenset()
         if built.global_subtopology is not None:
             self._global_topics = frozenset(built.global_subtopology.source_topics)
@@ -263,12 +264,12 @@ class TopologyTestDriver:
     def get_state_store(self, name: str) -> Any:
         """Return a store, local or global, or None if the topology has no store of that name."""
         task = self._running_task()
-        found: Any = task.stores.get(name)
+        found = task.stores.get(name)
         return self._global.stores.get(name) if found is None and self._global is not None else found
 
-    def get_all_state_stores(self) -> dict[str, Any]:
+    def get_all_state_stores(self) -> dict[str, StateStore]:
         """Return every store by name."""
-        stores: dict[str, Any] = dict(self._running_task().stores)
+        stores = dict(self._running_task().stores)
         if self._global is not None:
             stores.update(self._global.stores)
         return stores

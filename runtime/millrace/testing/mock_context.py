@@ -58,7 +58,7 @@ class MockProcessorContext:
 
     def __init__(
         self,
-        config: Mapping[str, Any] | StreamsConfig | None = None,
+        config: Mapping[str, object] | StreamsConfig | None = None,
         *,
         task_id: TaskId = TaskId(0, 0),  # noqa: B008 (an immutable value)
         state_dir: Path | None = None,
