@@ -113,12 +113,12 @@ def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
     value = config.default_key_serde if which == "key" else config.default_value_serde
     if value is None:
         return None
-    serde = _made(config, value, which)
+    serde = _resolve_default(config, value, which)
     serde.configure(config)
     return serde
 
 
-def _made(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
+def _resolve_default(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
     key = f"default.{which}.serde"
     found = _find(value, key)
     if found is ListSerde:
