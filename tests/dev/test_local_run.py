@@ -128,7 +128,7 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
-    assert "wordcount runs in the background" in result.stdout
+    assert "wordcount is running in the background" in result.stdout
     wait_until(
         lambda: [replica["state"] for replica in status(place)["replicas"]] == ["running", "running"],
         "two running replicas",
@@ -136,11 +136,11 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     )
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 1
-    assert "wordcount runs already" in result.stderr
+    assert "wordcount is already running" in result.stderr
     before = status(place)
     result = millrace("dev", "down", *place)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("wordcount is stopped; its data stays in")
+    assert result.stdout.startswith("wordcount has stopped; its data is kept in")
     assert not [
         pid for pid in (before["pid"], *(replica["pid"] for replica in before["replicas"])) if is_running(pid, "")
     ]

@@ -1,4 +1,4 @@
-"""A running application, seen through its spans and metrics."""
+"""Spans and metrics of a running application."""
 
 import time
 

@@ -64,8 +64,8 @@ def run(kafka, tmp_path, look, **others):
 
 
 @pytest.mark.broker
-def test_prometheus_reads_what_dashboards_are_made_of(kafka, tmp_path):
-    """With `health.metrics` every metric is there, under the names that the alerts have, with the values of this moment."""
+def test_prometheus_can_read_every_metric(kafka, tmp_path):
+    """With `health.metrics` the page has every metric, with the names used by the alerts and current values."""
     total = "org_apache_kafka_stream_thread_process_total"
 
     def look(address):
@@ -95,7 +95,7 @@ def test_prometheus_reads_what_dashboards_are_made_of(kafka, tmp_path):
 
 @pytest.mark.broker
 def test_without_the_setting_there_is_no_page(kafka, tmp_path):
-    """Nothing is measured for nobody: the page is not found."""
+    """Nothing is measured, and the page is not found."""
 
     def look(address):
         status, _, text = fetch(address)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import load_instance
 from millrace.state.stores import Stores
 from millrace.state.suppliers import (
     KeyValueBytesStoreSupplier,
@@ -150,7 +150,7 @@ class BuiltInDslStoreSuppliers:
     IN_MEMORY = InMemoryDslStoreSuppliers()
 
 
-_JAVA_NAMES = {
+_BUILT_IN = {
     "RocksDBDslStoreSuppliers": BuiltInDslStoreSuppliers.ROCKS_DB,
     "InMemoryDslStoreSuppliers": BuiltInDslStoreSuppliers.IN_MEMORY,
 }
@@ -169,27 +169,11 @@ def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfi
     configured = config.dsl_store_suppliers_class
     if configured is None:
         return _of_type(config.default_dsl_store == StoreType.IN_MEMORY.value)
-    if isinstance(configured, str):
-        configured = _loaded(configured)
-    suppliers = configured() if isinstance(configured, type) else configured
-    configure = getattr(suppliers, "configure", None)
-    if callable(configure):
-        configure(config)
-    return cast("DslStoreSuppliers", suppliers)
+    suppliers = load_instance(configured, "dsl.store.suppliers.class", _BUILT_IN, config=config)
+    if not isinstance(suppliers, DslStoreSuppliers):
+        raise ConfigError(f"dsl.store.suppliers.class: {configured!r} is not a DslStoreSuppliers")
+    return suppliers
 
 
 def _of_type(in_memory: bool) -> DslStoreSuppliers:  # noqa: FBT001
     return BuiltInDslStoreSuppliers.IN_MEMORY if in_memory else BuiltInDslStoreSuppliers.ROCKS_DB
-
-
-def _loaded(name: str) -> Any:
-    java = name.rpartition("$")[2]
-    if java in _JAVA_NAMES:
-        return _JAVA_NAMES[java]
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"dsl.store.suppliers.class: {name!r} cannot be loaded ({error}); give module:attribute"
-        ) from error

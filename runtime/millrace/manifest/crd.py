@@ -143,7 +143,7 @@ class _Dumper(yaml.SafeDumper):
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().increase_indent(flow, False)
 
-    def ignore_aliases(self, _data: Any) -> bool:
+    def ignore_aliases(self, _data: object) -> bool:
         return True
 
 

@@ -90,7 +90,7 @@ class Matches:
             self.message,
         )
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Check values of the annotated type."""
         return self.rule.__get_pydantic_core_schema__(source, handler)
 
@@ -119,12 +119,12 @@ def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
     )
 
 
-def text(pattern: str, message: str, *, most: int, least: int | None = None) -> tuple[Any, ...]:
+def text(pattern: str, message: str, *, most: int, least: int | None = None) -> tuple[object, ...]:
     """Return the annotations of a string that has to match a pattern, to be unpacked into `Annotated`."""
     return Field(min_length=least, max_length=most), Matches(pattern, message)
 
 
-def _quantity(value: Any) -> Any:
+def _quantity(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise rule_error("must be a quantity, for example 10Gi")
     return str(value)
@@ -255,7 +255,7 @@ Int32 = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "i
 Int64 = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
-def atomic_list(most: int, *, least: int | None = None) -> tuple[Any, ...]:
+def atomic_list(most: int, *, least: int | None = None) -> tuple[object, ...]:
     """Return the annotations of a list that has a single owner: server-side apply replaces it as a whole.
 
     The API server wants to know for every list whether its order matters and what identifies its entries.
@@ -265,7 +265,7 @@ def atomic_list(most: int, *, least: int | None = None) -> tuple[Any, ...]:
     )
 
 
-def set_list(most: int) -> tuple[Any, ...]:
+def set_list(most: int) -> tuple[object, ...]:
     """Return the annotations of a list that is a set of scalars, whose entries may have different owners."""
     return (
         Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
@@ -273,7 +273,7 @@ def set_list(most: int) -> tuple[Any, ...]:
     )
 
 
-def map_list(most: int, key: str = "name") -> tuple[Any, ...]:
+def map_list(most: int, key: str = "name") -> tuple[object, ...]:
     """Return the annotations of a list whose entries are identified by a field; `key` is its name in the manifest."""
 
     def holds(items: Any) -> bool:

@@ -92,7 +92,7 @@ _SECURITY = re.compile(SECURITY_PATTERN)
 _STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ssl.key.password")
 
 
-def _setting_value(value: Any) -> Any:
+def _setting_value(value: object) -> object:
     if isinstance(value, bool):
         raise rule_error(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
     if not isinstance(value, int | str):
@@ -102,7 +102,7 @@ def _setting_value(value: Any) -> Any:
     return value
 
 
-def _open_secrets(config: Mapping[str, Any]) -> list[str]:
+def _open_secrets(config: Mapping[str, object]) -> list[str]:
     return [key for key, value in config.items() if key.endswith(SECRET_SETTINGS) and not str(value).startswith("${")]
 
 

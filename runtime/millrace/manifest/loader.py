@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Final, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -132,7 +132,7 @@ def _is_something_else(value: object) -> bool:
     return group != GROUP and not near
 
 
-def _wrong_kind(value: Mapping[str, Any], kind: str) -> list[Problem]:
+def _wrong_kind(value: Mapping[str, object], kind: str) -> list[Problem]:
     problems = []
     for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if name not in value:

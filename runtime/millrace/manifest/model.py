@@ -52,7 +52,7 @@ class Rule:
             return []
         return [{"rule": self.cel, "message": ": ".join(filter(None, (self.message, self.candidates)))}]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Check values of the annotated type."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
@@ -99,7 +99,7 @@ class ManifestModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
+    def _without_nulls(cls, value: object) -> object:
         """Drop fields that are null, such as `config:` with nothing after it, as the API server does."""
         if not isinstance(value, Mapping):
             return value

@@ -10,7 +10,6 @@ import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -108,12 +107,13 @@ def _unknown_field(path: Path, root: type[BaseModel]) -> str:
 def _meaning(path: Path, root: type[BaseModel]) -> str:
     model = _model_at(path[:-1], root)
     fields = {} if model is None else {field.alias: field for field in model.model_fields.values()}
-    description = getattr(fields.get(str(path[-1])), "description", None)
+    field = fields.get(str(path[-1]))
+    description = None if field is None else field.description
     first = "" if not description else " ".join(description.split()).partition(". ")[0].rstrip(".")
     return f": {first[0].lower()}{first[1:]}" if first else ""
 
 
-def _nearest(value: Any, expected: str) -> str:
+def _nearest(value: object, expected: str) -> str:
     options = [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")]
     near = difflib.get_close_matches(
         str(value).lower().replace("-", "_"), [option.lower() for option in options], 1, 0.6
@@ -133,7 +133,7 @@ def _model_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
     return model
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, typing.get_args(annotation))), None)
@@ -155,7 +155,7 @@ def _dotted(path: Path) -> str:
     return text
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a message shows it: quoted, and shortened if it is long."""
     if value is None:
         return "nothing"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from millrace.errors import ConfigError
 from millrace.kafka.security import CLOUD_IDENTITIES
@@ -29,12 +28,6 @@ from millrace.manifest.streamsapp import ErrorPolicy, Standby, StreamsApp, Strea
 SECRETS_DIR = Path("/etc/millrace/secrets")
 """Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
 
-_HANDLERS = {
-    "deserialization": ("deserialization.exception.handler", "LogAndContinueExceptionHandler"),
-    "processing": ("processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
-    "production": ("production.exception.handler", ""),
-}
-
 
 def replica_name(app: StreamsApp, replica: int) -> str:
     """Return the name of a replica, which is also its pod's name: `<name>-<replica>`."""
@@ -48,7 +41,7 @@ def to_streams_config(
     state_dir: Path | None = None,
     bootstrap_servers: Sequence[str] | None = None,
     secrets_dir: Path | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the settings of one replica of an application, for `StreamsConfig.of`.
 
     Args:
@@ -67,7 +60,7 @@ def to_streams_config(
     config = dict(spec.kafka.config)
     if bootstrap_servers is not None:
         config = {key: value for key, value in config.items() if not is_security_setting(key)}
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         **config,
         "application.id": spec.application_id,
         "num.stream.threads": spec.threads,
@@ -92,7 +85,7 @@ def to_streams_config(
     return settings
 
 
-def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
+def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
     """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show what is special about it."""
     processing = spec.processing
     if spec.kafka.group_protocol != Kafka.model_fields["group_protocol"].default:
@@ -117,8 +110,11 @@ def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
 
 
 def _handlers(policy: ErrorPolicy) -> Iterator[tuple[str, str]]:
-    for name, (key, continues) in _HANDLERS.items():
-        decision = getattr(policy, name)
+    for decision, key, continues in (
+        (policy.deserialization, "deserialization.exception.handler", "LogAndContinueExceptionHandler"),
+        (policy.processing, "processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
+        (policy.production, "production.exception.handler", ""),  # there is none that continues
+    ):
         if decision != "Fail":
             yield key, continues if decision == "Continue" else decision
 

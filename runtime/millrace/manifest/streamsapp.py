@@ -82,7 +82,7 @@ INT_OR_PERCENT_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
 _INT_OR_PERCENT_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
 
 
-def _int_or_percent(value: Any) -> Any:
+def _int_or_percent(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise rule_error(_INT_OR_PERCENT_RULE)
     return str(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -41,7 +41,7 @@ class Upgrade(ManifestModel):
     """What happens after a failed upgrade."""
 
 
-def _off(value: Any) -> Any:
+def _off(value: object) -> object:
     if value is False:
         raise rule_error('must be "Off" in quotes: YAML reads the bare word as a boolean')
     return value

@@ -52,7 +52,9 @@ class Document:
         node, line = self.node, self.node.start_mark.line
         for step in path:
             if isinstance(node, yaml.MappingNode):
-                pairs = [(key, item) for key, item in node.value if getattr(key, "value", None) == step]
+                pairs = [
+                    (key, item) for key, item in node.value if isinstance(key, yaml.ScalarNode) and key.value == step
+                ]
                 if not pairs:
                     break
                 line, node = pairs[-1][0].start_mark.line, pairs[-1][1]

@@ -6,11 +6,12 @@ none of this runs. With one, operators of the DSL, which are otherwise plain fun
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import load_instance
 from millrace.processor.adapter import (
     FixedKeyProcessorFactory,
     NodeProcessorSupplier,
@@ -89,32 +90,29 @@ class ProcessorWrapper:
         return supplier
 
 
+@runtime_checkable
+class _Wraps(Protocol):
+    """The methods of a `ProcessorWrapper`, which a user's class may have without being derived from it."""
+
+    wrap_processor_supplier: Callable[..., Any]
+    wrap_fixed_key_processor_supplier: Callable[..., Any]
+
+
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     """Return the wrapper of a configuration, configured.
 
     Raises:
         ConfigError: it cannot be loaded, or is not a wrapper.
     """
-    given: Any = config.processor_wrapper_class
+    given = config.processor_wrapper_class
     if given is None or (isinstance(given, str) and given.endswith("NoOpProcessorWrapper")):
         return None
-    if isinstance(given, str):
-        module, _, attribute = given.partition(":")
-        try:
-            given = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"processor.wrapper.class: {config.processor_wrapper_class!r} cannot be loaded ({error}); give module:attribute"
-            ) from error
-    wrapper = given() if isinstance(given, type) else given
-    for method in ("wrap_processor_supplier", "wrap_fixed_key_processor_supplier"):
-        if not callable(getattr(wrapper, method, None)):
-            raise ConfigError(
-                f"processor.wrapper.class: {given!r} has no method {method}; derive it from ProcessorWrapper"
-            )
-    configure = getattr(wrapper, "configure", None)
-    if callable(configure):
-        configure(config)
+    wrapper = load_instance(given, "processor.wrapper.class", config=config)
+    if not isinstance(wrapper, _Wraps):
+        raise ConfigError(
+            f"processor.wrapper.class: {given!r} is not a processor wrapper; derive it from ProcessorWrapper, which has the "
+            "methods wrap_processor_supplier and wrap_fixed_key_processor_supplier"
+        )
     return cast("ProcessorWrapper", wrapper)
 
 
