@@ -1,4 +1,4 @@
-"""The inventory: current, complete, and proven by tests that exist."""
+"""The inventory: up to date, complete, and proven by tests that exist."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from tests.docs import inventory
 
 
 def test_page_is_current():
-    """`docs/inventory.md` is what its data gives; run `python -m tests.docs.inventory` after a change."""
+    """`docs/inventory.md` matches its data; run `python -m tests.docs.inventory` after a change."""
     assert inventory.PAGE.read_text() == inventory.render(inventory.load())
 
 
 def test_every_proof_exists_and_every_row_has_one_or_a_reason():
-    """A row that is done names tests, recorded cases or descriptions that are there; any other says why it is not done."""
+    """A finished row names tests, recorded cases or descriptions that exist; any other says why it is not done."""
     problems = list(inventory.problems(inventory.load()))
     assert not problems, "\n".join(problems)
 
@@ -35,7 +35,7 @@ def test_every_section_is_there(section):
     ],
 )
 def test_what_is_missing_is_found(row, message):
-    """The checks themselves notice a row without proof or reason, and a proof that is not there."""
+    """The checks detect a row without proof or reason, and a proof that does not exist."""
     section = {"section": "A", "title": "t", "rows": [{"id": "A1", "area": "a", "feature": "f", "java": "j", **row}]}
     (problem,) = inventory.problems([inventory.Section.model_validate(section)])
     assert problem.startswith(message)
