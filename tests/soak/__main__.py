@@ -32,7 +32,7 @@ APPLICATIONS = {
     "eos-dynamic": (True, False),
     "alo-static": (False, True),
 }
-"""Whether exactly-once, and whether static members; the order alternates both."""
+"""Whether it is exactly-once, and whether members are static; the order alternates both."""
 _LONGEST_PHASE_S = 180.0
 _SHORTEST_PHASE_S = 10.0
 _LINE_EVERY_S = 10.0
@@ -54,7 +54,7 @@ _FIGURES = {
     "repeated": "repeated",
     "wrong": "wrong",
 }
-"""In the order in which they are shown, with their titles in a narrow column."""
+"""In the order of display, with titles for a narrow column."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -138,7 +138,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 class Display:
-    """A live table in a terminal, and else a line every few seconds."""
+    """A live table in a terminal, otherwise a line every few seconds."""
 
     def __init__(self, console: Console, results: list[Result]) -> None:
         self._console = console
@@ -155,7 +155,7 @@ class Display:
             self._live.stop()
 
     def show(self, phase: Phase) -> None:
-        """Show how a phase goes."""
+        """Show the progress of a phase."""
         if self._live is not None:
             self._live.update(_table(phase), refresh=True)
         elif time.monotonic() - self._line_at >= _LINE_EVERY_S:
@@ -168,7 +168,7 @@ class Display:
             )
 
     def tell(self, result: Result) -> None:
-        """Tell how a phase has ended."""
+        """Report how a phase ended."""
         faults = sum(number for name, number in result.figures.items() if name.startswith("fault: "))
         self._console.print(
             f"{result.application}: {result.verdict} ({result.name}): {result.figures['records in']:,} records in, "
