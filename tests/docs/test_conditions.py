@@ -13,7 +13,7 @@ from millrace.manifest.status import ConditionType
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 
-def test_page_is_current() -> None:
+def test_page_is_up_to_date() -> None:
     """`docs/conditions.md` matches the operator's table; run `python -m tests.docs.conditions` after a change."""
     assert conditions.PAGE.read_text() == conditions.render()
 

@@ -14,7 +14,7 @@ from millrace import errors
 PAGE = ROOT / "docs" / "differences.md"
 
 
-def test_example_runs():
+def test_examples_run():
     """The Python on the page works as shown."""
     failed, tried = doctest.testfile(str(PAGE), module_relative=False)
     assert tried > 5

@@ -16,7 +16,7 @@ OPERATORS = [
 ]
 
 
-def test_page_is_current():
+def test_page_is_up_to_date():
     """`docs/dsl.md` matches the docstrings; run `python -m tests.docs.dsl` after a change."""
     assert reference.PAGE.read_text() == reference.render()
 

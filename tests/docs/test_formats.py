@@ -23,7 +23,7 @@ def test_every_section_that_is_cited_is_there():
     assert not missing
 
 
-def test_examples_are_what_the_code_writes():
+def test_examples_match_the_code():
     """Every example on the page runs."""
     failed, tried = doctest.testfile(str(PAGE), module_relative=False)
     assert tried > 20

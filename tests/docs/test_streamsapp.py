@@ -11,7 +11,7 @@ from tests.manifest.test_every_field import fields_of
 from millrace.manifest import KINDS
 
 
-def test_page_is_current():
+def test_page_is_up_to_date():
     """`docs/streamsapp.md` matches the models; run `python -m tests.docs.streamsapp` after a change."""
     assert streamsapp.PAGE.read_text() == streamsapp.render()
 

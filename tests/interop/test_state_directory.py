@@ -369,7 +369,7 @@ def _check_history(what, before, after, expected, language, phase):
 @pytest.mark.parametrize(
     "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
 )
-def test_state_directory_changes_hands(application, java_alone, languages, guarantee):
+def test_state_directory_is_interchangeable(application, java_alone, languages, guarantee):
     """Reads, bytes on disk, offsets and process id are those of Java alone, and nothing is restored after the first run."""
     shared = application(**{"processing.guarantee": guarantee})
     process_ids = set()

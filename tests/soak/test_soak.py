@@ -148,7 +148,7 @@ def test_id_lost_from_a_total_is_found_among_duplicates(fed):
         ("ERROR one-StreamThread-1 died (to do: replace thread): A record was not written: (MSG_SIZE_TOO_LARGE)", None),
     ],
 )
-def test_log_tells_of_problems(tmp_path, line, problem):
+def test_problems_are_found_in_the_log(tmp_path, line, problem):
     """A dead thread or a wiped task is a problem, unless the soak itself caused it by having a record refused."""
     replica = Replica("one", "app", {}, tmp_path, static=True)
     replica.log_path.write_text(f"2026-01-01 00:00:00,000 millrace.runtime {line}\n")
