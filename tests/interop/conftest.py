@@ -27,20 +27,6 @@ FIRST_TIMESTAMP = int(time.time()) * 1000 - 3_600_000
 DEADLINE_S = 120.0
 
 
-<<<<<<< HEAD
-=======
-def _wait_until(condition, what, deadline_s=DEADLINE_S, check=lambda: None):
-    """Poll a condition until it holds, and return its value."""
-    deadline = time.monotonic() + deadline_s
-    while not (result := condition()):
-        check()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} has not happened within {deadline_s:.0f} s")
-        time.sleep(0.05)
-    return result
-
-
->>>>>>> aa1df84 (Rewrite the docstrings of the soak and interop tests in plain English)
 class App:
     """A running word count, in either language."""
 
