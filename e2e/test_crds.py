@@ -1,4 +1,4 @@
-"""The CRDs on a real API server: what it refuses, with which messages, and what it makes of what it accepts.
+"""The CRDs on a real API server: what it accepts and stores, and what it refuses, with which messages.
 
 The tables are the same as in `tests/manifest`, which applies them to the models; here they are applied to the API server.
 """

@@ -213,7 +213,7 @@ class Application:
             consumer.close()
 
     def status_on_disk(self, store):
-        """Return what a key-value store's `status` says on disk, also while it is open; 0 if that changes meanwhile."""
+        """Return what a key-value store's `status` says on disk, even while it is open; 0 if it is changing."""
         try:
             rows = _rows_of(self.directory / self.name / "0_0" / "rocksdb" / store)
         except Exception as error:  # of no class of its own
@@ -370,7 +370,8 @@ def _check_history(what, before, after, expected, language, phase):
     "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
 )
 def test_state_directory_is_interchangeable(application, java_alone, languages, guarantee):
-    """Reads, bytes on disk, offsets and process id are those of Java alone, and nothing is restored after the first run."""
+    """Reads, bytes on disk, offsets and process id are the same as with Java alone, and nothing is restored after the first
+    run."""
     shared = application(**{"processing.guarantee": guarantee})
     process_ids = set()
     before = None

@@ -61,28 +61,29 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="make soak MINUTES=… SOAK_ARGS='…'",
-        description="Run three instances on real brokers while processes, brokers and connections fail, in one phase for each "
-        "guarantee and kind of membership in turn, and compare every output record with what plain Python computes. "
-        "Ends with 0 if everything is as guaranteed, with 1 if not, and with 2 if an application got stuck.",
+        description="Run three instances on real brokers while processes, brokers and connections fail, with a phase for each "
+        "guarantee and kind of membership, and compare every output record with what plain Python computes. "
+        "Exits with 0 if the guarantees held, with 1 if not, and with 2 if an application got stuck.",
     )
     parser.add_argument(
-        "--minutes", type=float, default=4.0, help="how long things go wrong; each application gets its turn"
+        "--minutes", type=float, default=4.0, help="how long to inject faults, shared by all applications"
     )
     parser.add_argument(
-        "--seed", default=secrets.token_hex(4), help="repeats the plan of a run, or from its nth phase on: SEED/N"
+        "--seed", default=secrets.token_hex(4), help="repeat the plan of a run, or with SEED/N from its nth phase on"
     )
     parser.add_argument("--only", choices=APPLICATIONS, action="append", help="only this application (can be repeated)")
     parser.add_argument(
-        "--rate", type=int, default=80, help="events per second; all inputs get about twice as many records"
+        "--rate", type=int, default=80, help="events per second; all inputs together get about twice as many records"
     )
     parser.add_argument("--brokers", type=int, default=3, help="brokers; one of three is restarted in each phase")
     parser.add_argument(
-        "--patience", type=float, default=120.0, help="seconds without progress, and faults, that mean stuck"
+        "--patience",
+        type=float,
+        default=120.0,
+        help="seconds without progress or faults until an application counts as stuck",
     )
-    parser.add_argument(
-        "--directory", type=Path, help="where logs, state and the summary go (default: a new one in /tmp)"
-    )
-    parser.add_argument("--keep-going", action="store_true", help="run the phases after one that failed, too")
+    parser.add_argument("--directory", type=Path, help="for logs, state and the summary (default: a new one in /tmp)")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a phase that failed")
     return parser.parse_args(arguments)
 
 
@@ -132,7 +133,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             results.append(Result("", application, options.seed, verdict="failed", problems=[problem]))
         except KeyboardInterrupt:
             interrupted = True
-            console.print("Interrupted; these are the phases before:")
+            console.print("Interrupted; the phases so far:")
     code = conclude(results, options.seed, directory, console)
     return 130 if interrupted else code
 
