@@ -370,8 +370,7 @@ def _check_history(what, before, after, expected, language, phase):
     "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
 )
 def test_state_directory_is_interchangeable(application, java_alone, languages, guarantee):
-    """Reads, bytes on disk, offsets and process id are the same as with Java alone, and nothing is restored after the first
-    run."""
+    """Reads, bytes on disk, offsets and process id are as with Java alone, and nothing is restored after the first run."""
     shared = application(**{"processing.guarantee": guarantee})
     process_ids = set()
     before = None
