@@ -178,7 +178,7 @@ def test_rules_are_valid(rules: Path) -> None:
     assert status == 0, text
 
 
-def test_every_alert_is_tried() -> None:
+def test_every_alert_has_a_case() -> None:
     """Every alert has a test case."""
     assert CASES.keys() == RULES.keys()
 
@@ -241,7 +241,7 @@ def _samples(page: str, scraped: Mapping[str, str]) -> dict[str, tuple[str, dict
 
 
 @pytest.mark.thorough
-def test_expressions_are_about_what_is_exported(cluster: Any, tmp_path: Path) -> None:
+def test_expressions_use_exported_metrics(cluster: Any, tmp_path: Path) -> None:
     """Every metric and label in alerts and dashboards appears in a scrape of a real operator or a real application.
 
     So every panel shows something: none has an expression that never matches a series.

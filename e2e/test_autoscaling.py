@@ -27,7 +27,7 @@ def test_replicas_follow_the_load(word_count, words: Words) -> None:
     words.wait_exact()
 
 
-def test_recommendations_move_nothing(word_count, words: Words) -> None:
+def test_recommendations_change_nothing(word_count, words: Words) -> None:
     """In mode Recommend the status says how many replicas there should be, and why, but the number does not change."""
     app: Application = word_count(
         words, app={"entrypoint": "versions:slow"}, autoscaling={"mode": "Recommend", **_QUICK}
@@ -46,7 +46,7 @@ def advises_more(app: Application) -> bool:
 
 
 @pytest.mark.thorough
-def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
+def test_scaling_to_zero_and_back(word_count, words: Words) -> None:
     """An autoscaler may scale to zero: the application rests, and returning pods have their volumes and continue counting."""
     app: Application = word_count(words, replicas=3, upgrade={"gate": {"minStable": "1s"}})
     app.apply()

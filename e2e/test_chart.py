@@ -222,7 +222,7 @@ def test_pods_are_restricted(rendered) -> None:
             assert container["resources"]["limits"]["memory"]
 
 
-def test_everything_that_is_named_is_there(rendered, values) -> None:
+def test_everything_referenced_exists(rendered, values) -> None:
     """Bindings refer to existing roles and to the pods' ServiceAccount, volumes to ConfigMaps of the release."""
     there = {(item["kind"], item["metadata"]["name"]) for item in rendered}
     account = values.get("serviceAccount", {}).get("name", NAME)
@@ -244,7 +244,7 @@ def rules(items: list[dict[str, Any]], kind: str) -> dict[str, list[dict[str, An
     }
 
 
-def test_no_right_too_many(rendered) -> None:
+def test_no_excessive_permissions(rendered) -> None:
     """No wildcards; Secrets are only read one by one; nobody can get permissions, tokens or pods through the operator."""
     for rule in itertools.chain(*rules(rendered, "ClusterRole").values(), *rules(rendered, "Role").values()):
         assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
@@ -287,7 +287,7 @@ def test_namespaces_are_served_by_roles_in_them() -> None:
     ]
 
 
-def test_what_outlives_the_roles_is_held_to_their_namespaces() -> None:
+def test_deletion_permissions_are_limited_to_the_namespaces() -> None:
     """While a namespace is deleted the operator needs a ClusterRole, which a policy limits to the namespaces it serves."""
     items = objects({"watchNamespaces": ["orders", "payments"]})
     found = rules(items, "ClusterRole")[f"/{NAMESPACE}:{NAME}:namespace-deletion"]
@@ -299,7 +299,7 @@ def test_what_outlives_the_roles_is_held_to_their_namespaces() -> None:
     assert policy["spec"]["validations"][0]["expression"] == 'request.namespace in ["orders","payments"]'
 
 
-def test_lease_of_the_release_is_the_one_it_may_write() -> None:
+def test_operator_may_only_write_its_own_lease() -> None:
     """Two releases in a namespace have separate Leases, and each may only write its own."""
     items = objects({})
     environment = {variable["name"]: variable.get("value") for variable in next(pods(items))["containers"][0]["env"]}
@@ -309,7 +309,7 @@ def test_lease_of_the_release_is_the_one_it_may_write() -> None:
     assert named == [[environment["MILLRACE_OPERATOR_LEASE_NAME"]]]
 
 
-def test_crds_are_those_of_the_project_and_are_kept() -> None:
+def test_crds_match_the_project_and_are_kept() -> None:
     """The CRDs are the files in crds/, and helm keeps them, and with them every StreamsApp, on uninstall."""
     crds = {item["metadata"]["name"]: item for item in of_kind(objects({}), "CustomResourceDefinition")}
     originals = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("streams*.yaml")]
@@ -334,7 +334,7 @@ def test_replicas_are_spread_and_protected_when_there_are_several(replicas: int,
     assert the(items, "Deployment")["spec"]["replicas"] == replicas
 
 
-def test_everything_arrives() -> None:
+def test_all_values_reach_the_pod() -> None:
     """Values for the pod end up in the pod."""
     items = objects(EVERYTHING)
     deployment = the(items, "Deployment")
@@ -412,7 +412,7 @@ def test_names_fit(release: str, name: str | None) -> None:
         assert all(len(value) <= 63 for value in item["metadata"]["labels"].values())
 
 
-def test_rendered_manifests_are_current() -> None:
+def test_rendered_manifests_are_up_to_date() -> None:
     """charts/kustomize matches the chart; run `make manifests` after a change."""
     assert manifests.main(["--check"]) == 0
 

@@ -306,7 +306,7 @@ def name(request, api) -> Iterator[str]:
     client.CoreV1Api(api.client).delete_namespace(namespace)
 
 
-def test_children_are_taken_and_kept_as_they_are(api, name):
+def test_children_are_accepted_and_stored_unchanged(api, name):
     """Each child is accepted, in a dry run and for real; everything is stored, and nothing is left to apply."""
     for child in children_of(name):
         api.apply(child, dry_run="All")
@@ -322,7 +322,7 @@ def test_applying_again_writes_nothing(api, name):
         assert settled(api.apply(child)) == settled(before)
 
 
-def test_what_is_no_longer_wanted_is_taken_off(api, name):
+def test_unwanted_fields_are_removed(api, name):
     """A field that is no longer wanted is detected, and removed when the object is applied."""
     for child in children_of(name):
         labelled = copy.deepcopy(child)
@@ -344,7 +344,7 @@ def test_pods_are_admitted_where_restricted_is_enforced(api, name):
         api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
 
 
-def test_the_namespace_does_enforce_it(api, name):
+def test_namespace_enforces_restricted_pods(api, name):
     """A pod that drops one of the restrictions is refused, by Pod Security and nothing else."""
     app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
     template = plan_job(app)["spec"]["template"]
@@ -353,7 +353,7 @@ def test_the_namespace_does_enforce_it(api, name):
         api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
 
 
-def test_quantities_are_kept_as_they_are_written(api, name):
+def test_quantities_are_stored_as_written(api, name):
     """Whatever number and suffix a user writes, the operator's version of it is what the server stores."""
     numbers = ("1", "1.5", "0.3", "0.125", "7.25", "010", "999", "1000", "1024", "1536", "4096.125", "120000")
     suffixes = ("", "Ki", "Mi", "Gi", "Ti", "n", "u", "m", "k", "M", "G", "T", "e3", "E-2", "e1")
@@ -382,7 +382,7 @@ def test_kubeconform_finds_nothing(spec):
     assert conforming([child for child in children_of(spec) if child["kind"] != "PodMonitor"]) == []
 
 
-def test_kubeconform_would_find_something():
+def test_kubeconform_finds_misspelt_fields():
     """A misspelt field is found."""
     (job,) = (child for child in children_of("small") if child["kind"] == "Job")
     job["spec"]["backofLimit"] = 1

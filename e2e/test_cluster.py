@@ -185,7 +185,7 @@ def test_api_server_comes_back_with_its_data(api_server):
     assert not api_server.kubectl("get", "nodes")
 
 
-def test_a_machine_that_has_ended_may_be_stopped_again(tmp_path):
+def test_stopping_an_ended_machine_again_is_harmless(tmp_path):
     """This does not affect whoever has taken over its process id, its cable's name and its cgroup."""
     first = Machine.start(tmp_path / "first.log", owned=True)
     first.stop()
@@ -208,7 +208,7 @@ time.sleep(600)
 """
 
 
-def test_cluster_ends_with_its_owner(api_server):
+def test_cluster_ends_with_its_owner_process(api_server):
     """If the process that started a cluster is killed, nothing of the cluster remains once leftovers are removed."""
     with subprocess.Popen([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE) as ended:
         dead_pid = int(ended.stdout.read())

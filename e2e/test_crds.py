@@ -1,4 +1,4 @@
-"""The CRDs on a real API server: what it refuses, with which messages, and what it makes of what it accepts.
+"""The CRDs on a real API server: what it accepts and stores, and what it refuses, with which messages.
 
 The tables are the same as in `tests/manifest`, which applies them to the models; here they are applied to the API server.
 """
@@ -126,7 +126,7 @@ def explanations(kind: str) -> set[str]:
     return set(inside(schema_of(KINDS[kind])))
 
 
-def test_crds_are_taken_as_they_are(cluster: Cluster):
+def test_crds_are_accepted(cluster: Cluster):
     """The API server accepts the schemas: they are structural, and their rules are cheap enough."""
     for crd in json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"]:
         conditions = {condition["type"]: condition["status"] for condition in crd["status"]["conditions"]}
@@ -150,7 +150,7 @@ def test_wrong_value_is_refused_with_its_field(case: wrong.Wrong, resources: Res
             assert explanation in message
 
 
-def test_models_and_api_server_judge_alike(resources: Resources):
+def test_models_and_api_server_agree(resources: Resources):
     """The API server accepts exactly what the models accept, with values from anywhere put anywhere.
 
     Nulls and whole floats are left out: the API server rewrites them before validation.
@@ -179,7 +179,7 @@ def test_other_ways_to_brokers_are_accepted(name: str, resources: Resources) -> 
 
 @pytest.mark.parametrize("name", ["minimal", "everything"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_good_manifest_is_taken_and_means_the_same(kind: str, name: str, resources: Resources):
+def test_good_manifest_is_accepted_and_means_the_same(kind: str, name: str, resources: Resources):
     """The API server only adds the models' own defaults, so it returns the application that was written."""
     written = wrong.good(name)[kind]
     returned = resources.create(written, dry_run=True)

@@ -13,7 +13,7 @@ from e2e.support.application import Application
 from e2e.support.words import Words
 
 
-def test_killed_processes_and_pods_come_back_with_their_state(word_count, words: Words, cluster) -> None:
+def test_killed_processes_and_pods_keep_their_state(word_count, words: Words, cluster) -> None:
     """SIGKILL and `kubectl delete pod --force` under load: pods come back with their names and volumes, and counts are exact."""
     app: Application = word_count(words, replicas=2)
     app.apply()
@@ -47,7 +47,7 @@ def status_of_container(app: Application, pod: str) -> dict[str, Any]:
     return next(iter(found["status"].get("containerStatuses", ())), {}) if found else {}
 
 
-def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) -> None:
+def test_long_broker_outage_is_survived(own_words, word_count) -> None:
     """Kafka is down for longer than the session timeout and the status says so; when it is back, everything counts exactly."""
     kafka, words = own_words
     app: Application = word_count(words, replicas=2, membership={"sessionTimeout": "10s"})
@@ -76,7 +76,7 @@ def _since(then: str) -> float:
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
-def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
+def test_application_that_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
     """A resource that was wrong from the start is deleted without waiting for anything, and leaves nothing."""
     app: Application = word_count(words, replicas=1, image="localhost/nobody-built-this:1", deletionPolicy=policy)
     app.apply()
@@ -86,7 +86,7 @@ def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str
     assert "KafkaLeftBehind" not in {event["reason"] for event in app.events()}
 
 
-def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, words: Words, admin) -> None:
+def test_unreadable_record_is_reported_and_the_remedy_works(word_count, words: Words, admin) -> None:
     """By default it stops the replica, and conditions and `millrace explain` name the record; once skipped, all continues."""
     dead_letters = f"{words.input}-dead"
     admin.create_topics([NewTopic(dead_letters, 1, 1)])[dead_letters].result(30)

@@ -41,7 +41,7 @@ def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     return name
 
 
-def test_the_first_application_runs_as_the_page_says(cluster, operator, namespaces, image) -> None:
+def test_first_application_runs_as_documented(cluster, operator, namespaces, image) -> None:
     """Written, described, built and applied, it counts; scaled, it still counts; deleted, it is gone and its volumes remain."""
     manifest: dict[str, Any] = yaml.safe_load(blocks("yaml")[0])
     with EmbeddedKafka(host=cluster.host_address) as kafka:

@@ -295,7 +295,7 @@ def argo_says(resource: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("make", "flux", "argo"), STATES.values(), ids=STATES)
-def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, argo: str) -> None:
+def test_tools_understand_every_state(make: Callable[[], World], flux: str, argo: str) -> None:
     """Tools that wait for a StreamsApp stop when it matches the manifest, and fail when somebody has to act."""
     resource = resource_of(make())
     said = flux_says(resource)
@@ -304,7 +304,7 @@ def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, arg
     assert said["status"] in argo.split("|"), (said, resource["status"])
 
 
-def test_every_reason_to_stall_is_tried() -> None:
+def test_every_reason_to_stall_has_a_case() -> None:
     """Every reason to stall that a pass itself can reach has a test case."""
     known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
     assert known <= {ConditionReason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

@@ -10,7 +10,7 @@ from e2e.support.words import Words
 pytestmark = pytest.mark.disturbs
 
 
-def test_a_kubelet_that_dies_stops_nothing(word_count, words: Words, cluster) -> None:
+def test_dead_kubelet_stops_nothing(word_count, words: Words, cluster) -> None:
     """Pods keep processing without it; an upgrade requested meanwhile happens when it is back, and counts are exact."""
     app: Application = word_count(words, replicas=1)
     app.apply()

@@ -76,7 +76,7 @@ def world(api_server: Cluster) -> Iterator[World]:
         pytest.param("Retain", "cluster-wide", marks=pytest.mark.thorough),
     ],
 )
-def test_a_namespace_goes_with_its_applications(world: World, policy: str, mode: str) -> None:
+def test_namespace_is_deleted_with_its_applications(world: World, policy: str, mode: str) -> None:
     """The namespace is deleted; internal topics are deleted with Purge and kept with Retain."""
     name = f"app-{secrets.token_hex(3)}"
     changelog = f"{name}-counts-changelog"

@@ -48,7 +48,7 @@ def is_lost(app: Application, node: Node) -> bool:
     return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in found["status"]["conditions"])
 
 
-def test_a_node_that_is_lost_for_good_costs_no_word(word_count, words: Words, cluster: Cluster, second) -> None:
+def test_lost_node_loses_no_word(word_count, words: Words, cluster: Cluster, second) -> None:
     """The replica on the other node counts everything; `explain` says how to free the lost one: by deleting its claim."""
     app: Application = word_count(words, replicas=2, podTemplate={"tolerations": evicted_after(5)})
     app.apply()
@@ -79,7 +79,7 @@ def test_a_node_that_is_lost_for_good_costs_no_word(word_count, words: Words, cl
     assert app.instance(kept)["state"] == app.instance(lost)["state"]
 
 
-def test_a_node_that_was_cut_off_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
+def test_isolated_node_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
     """Its replica continues where it stopped; what was deleted meanwhile ends there, though nobody waited for it."""
     app: Application = word_count(words, replicas=2, drain={"terminationGracePeriodSeconds": 10})
     app.apply()

@@ -188,7 +188,7 @@ def expected_children(app: Application, revision: str) -> set[str]:
 
 
 @pytest.mark.timeout(1800)
-def test_operator_that_dies_again_and_again_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
+def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
     """Create, upgrade, scale in, delete, recreate, purge: counts are exact, nothing is created twice, left over or lost."""
     settings = {"upgrade": QUICK, "membership": {"sessionTimeout": "5m"}, "networkPolicy": OPEN}
     app: Application = word_count(words, replicas=2, **settings)

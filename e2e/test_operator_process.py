@@ -148,7 +148,7 @@ def _differing(before: dict[str, float], after: dict[str, float], but: dict[str,
     return {name: count for name, count in grown.items() if count}
 
 
-def test_broken_resource_holds_no_other_up(world):
+def test_broken_resource_does_not_block_others(world):
     """Among fifty good applications, one whose reconciliation fails reports it in `Stalled`; the others run, and can change."""
     space = world.namespace("poison")
     good = [f"good-{number}" for number in range(50)]
@@ -171,7 +171,7 @@ def _writes(operator: OperatorProcess) -> list[str]:
     return _WRITE_LINE.findall(operator.log)
 
 
-def test_watches_go_on_after_the_api_server_was_restarted(world):
+def test_watches_continue_after_an_api_server_restart(world):
     """Changes made while the API server was down are found, including deletions, which no watch reports."""
     space = world.namespace("restart")
     with world.operator("restart", space, RELIST_SECONDS=10, LEASE_SECONDS=120) as operator:

@@ -110,7 +110,7 @@ def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas
 
 
 @pytest.mark.timeout(1800)
-def test_of_two_replicas_one_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
+def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
     """A leader that is killed, or frozen, during an upgrade is replaced by the other, and writes nothing more.
 
     The API server's audit log proves it: every write came from the last pod that had written the Lease, and was answered before
@@ -178,7 +178,7 @@ def ended(pod: dict[str, Any]) -> int | None:
 
 
 @pytest.mark.timeout(1800)
-def test_operator_outlasts_an_api_server_that_is_away(cluster, operator, word_count, words: Words) -> None:
+def test_operator_survives_an_api_server_outage(cluster, operator, word_count, words: Words) -> None:
     """Down for longer than the Lease, during an upgrade: the operator stays alive, does not write, and continues afterwards."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     words.write(times=10)

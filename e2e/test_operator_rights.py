@@ -95,7 +95,7 @@ def is_refused(cluster: Cluster, verb: str, obj: dict[str, Any]) -> bool:
     return "managed-by" in refusal(cluster, verb, "--dry-run=server", "--validate=false", obj=obj)
 
 
-def test_the_operator_can_touch_its_own_objects_only(guarded: Cluster) -> None:
+def test_operator_can_only_touch_its_own_objects(guarded: Cluster) -> None:
     """Objects without the operator's label cannot be created, changed, deleted, or taken over by labelling them."""
     guarded.apply(config_map("theirs"), config_map("ours", OURS))
     kinds = [("v1", "Service", {"ports": [{"port": 80}]}), ("v1", "ServiceAccount", None)]
@@ -115,7 +115,7 @@ def test_the_operator_can_touch_its_own_objects_only(guarded: Cluster) -> None:
     guarded.kubectl("delete", "configmap,service,serviceaccount", "theirs", "-n", SPACE)
 
 
-def test_of_a_pod_only_the_drain_annotation_can_be_changed(guarded: Cluster) -> None:
+def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> None:
     """With the operator's account nobody can run their own image in an existing pod, or reassign a pod."""
     for name, labels in (("theirs", {}), ("ours", OURS)):
         metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
@@ -154,9 +154,7 @@ def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
     kubelet.close()
 
 
-def test_the_operator_has_the_rights_that_it_uses_and_no_others(
-    guarded: Cluster, kubelet: Kubelet, tmp_path: Path
-) -> None:
+def test_operator_has_exactly_the_permissions_it_uses(guarded: Cluster, kubelet: Kubelet, tmp_path: Path) -> None:
     """In an application's whole life nothing is refused to the operator, and each of its permissions is used."""
     settings = {"POD_NAMESPACE": WATCHED_NAMESPACE, "LEASE_NAME": "millrace-operator", "RELIST_SECONDS": 10}
     with OperatorProcess(own_kubeconfig(guarded, tmp_path), tmp_path / "operator.log", **settings) as operator:

@@ -95,7 +95,7 @@ def wait_for_passes(cluster: Cluster, operator: Release, app: Application, count
 
 
 @pytest.mark.usefixtures("earlier")
-def test_an_upgraded_operator_rolls_pods_once_and_then_rests(
+def test_upgraded_operator_rolls_pods_once_and_then_rests(
     cluster: Cluster,
     operator: Release,
     operator_values: Mapping[str, Any],

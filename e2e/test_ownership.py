@@ -160,7 +160,7 @@ def gone(world: Place, space: str, kind: str, *objects: str) -> None:
     wait_for(f"{kind} {objects} to be gone", lambda: not world.get(space, kind, *objects), timeout_s=180)
 
 
-def test_objects_of_somebody_else_are_left_alone(world):
+def test_foreign_objects_are_left_alone(world):
     """Whatever its kind, it is never written and survives the app, and the app continues by itself once it is gone."""
     space = world.namespace("foreign")
     theirs = {app: make(app) for app, make in FOREIGN.items()}
@@ -231,7 +231,7 @@ def hands(world) -> _Hands:
     return _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
 
 
-def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
+def test_unwanted_field_of_a_created_object_is_removed(hands):
     """An object is first created, not applied, yet a later apply removes fields that only the creation had."""
     made = hands.apply(hands.config_map(old="yes"))
     assert made["metadata"]["labels"]["old"] == "yes"
@@ -241,7 +241,7 @@ def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
     assert [item["operation"] for item in kept["metadata"]["managedFields"]] == ["Apply"]
 
 
-def test_object_that_was_replaced_meanwhile_is_not_overwritten(hands, world):
+def test_replaced_object_is_not_overwritten(hands, world):
     """It has the name of the object that was seen, but another uid."""
     space = hands.app["metadata"]["namespace"]
     made = hands.apply(hands.config_map())
@@ -347,7 +347,7 @@ def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, c
 
 
 @pytest.mark.thorough
-def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
+def test_ids_of_adopted_pods_are_retained(world, running):
     """The StatefulSet, which has the ids, is deleted before the members; the next app finds them in the retained ConfigMap."""
     space, _ = running
     uids = [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
@@ -363,7 +363,7 @@ def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
 
 
 @pytest.mark.thorough
-def test_finalizer_taken_off_by_force_ends_pods_and_leaves_the_rest(world, running):
+def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, running):
     """Garbage collection removes the StatefulSet; volumes, plans and manifests stay, and can be handed to the next app."""
     space, operator = running
     operator.signal(15)

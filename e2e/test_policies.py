@@ -94,7 +94,7 @@ def visitor(cluster: Cluster, images: Images) -> Callable[..., Pod]:
     return start
 
 
-def test_only_those_whom_the_policy_names_reach_the_pods(
+def test_only_allowed_peers_reach_the_pods(
     word_count, words: Words, operator: Release, cluster: Cluster, visitor, namespaces
 ) -> None:
     """Prometheus and the operator can read metrics and status; pods without the label, or in another namespace, cannot."""
@@ -162,7 +162,7 @@ def test_pods_connect_only_where_the_policy_says(word_count, words: Words, clust
     words.wait_exact()
 
 
-def test_a_plan_reaches_nothing(word_count, words: Words, cluster: Cluster, visitor) -> None:
+def test_plan_job_has_no_network(word_count, words: Words, cluster: Cluster, visitor) -> None:
     """A plan Job runs user code that does not need the network: under the policy it can reach no broker and resolve no name."""
     host, port = words.bootstrap_servers.rsplit(":", 1)
     program = {"entrypoint": "versions:endless"}

@@ -13,7 +13,7 @@ from e2e.support.words import Words
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, POD_MONITORS, PODS
 
 
-def test_pods_can_do_no_more_than_they_must(cluster: Cluster, operator: Release, word_count, words: Words) -> None:
+def test_pods_have_minimal_permissions(cluster: Cluster, operator: Release, word_count, words: Words) -> None:
     """Restricted is enforced, no pod has an API token or permissions, and the root filesystem is read-only.
 
     The pods' policy, which this cluster does not enforce, admits the operator in its own namespace; its labels alone are not
@@ -75,7 +75,7 @@ def rights(cluster: Cluster, namespace: str, user: str) -> list[Mapping[str, Any
     return json.loads(answer)["status"]["resourceRules"]
 
 
-def test_operator_can_do_no_more_than_it_must(cluster: Cluster, operator: Release, namespace: str) -> None:
+def test_operator_has_minimal_permissions(cluster: Cluster, operator: Release, namespace: str) -> None:
     """Cluster-wide it reads Secrets by name only, creates no pods, roles or tokens, and cannot enter containers.
 
     It may also get the objects it creates by name, to see who has taken a name; that shows no more than a list does.

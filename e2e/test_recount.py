@@ -12,7 +12,7 @@ from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
 
 
-def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
+def test_reset_application_counts_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
     """It waits while anybody is in the group; after a dry run it is done: no state is left, and the recount is exact."""
     app: Application = word_count(words, replicas=1)
 

@@ -135,7 +135,7 @@ def flux_says(resource: dict[str, Any]) -> str:
     return str(json.loads(answer.stdout)[0]["status"])
 
 
-def test_resource_that_nobody_has_seen_is_not_finished(cluster):
+def test_unseen_resource_is_in_progress(cluster):
     """Without an operator a new StreamsApp is in progress, not current, so tools keep waiting."""
     world = World(*cluster, "unseen")
     world.apply()
@@ -143,7 +143,7 @@ def test_resource_that_nobody_has_seen_is_not_finished(cluster):
     assert flux_says(world.app()) == "InProgress"
 
 
-def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
+def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
     """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
     world = World(*cluster, "budget")
     policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
@@ -187,7 +187,7 @@ def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
         assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
 
 
-def test_exceeded_quota_ends_the_wait(cluster):
+def test_exceeded_quota_is_reported_as_failure(cluster):
     """A quota forbids the StatefulSet: this generation's status says so, tools see a failure, metrics name the app."""
     world = World(*cluster, "quota")
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
@@ -215,7 +215,7 @@ def test_exceeded_quota_ends_the_wait(cluster):
         assert operator.metric(sample) == 0
 
 
-def test_forbidden_status_is_in_the_log_and_the_metrics(cluster):
+def test_refused_status_is_logged_and_counted(cluster):
     """If a status cannot be written, it cannot report that itself."""
     world = World(*cluster, "unwritten")
     world.forbid("streams.millrace.dev", "streamsapps/status", None)

@@ -257,7 +257,7 @@ def is_reset(app: Application) -> bool:
     )
 
 
-def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Application, tmp_path: Path) -> None:
+def test_reset_runs_once_and_nothing_is_reported_lost(api: Cluster, app: Application, tmp_path: Path) -> None:
     """A dry run shows what a reset will do; afterwards nothing is reported lost, and the application starts from scratch."""
     with running_operator(api, tmp_path / "operator.log"):
         app.remember()
@@ -286,7 +286,7 @@ def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Applicati
     assert status() == done
 
 
-def test_a_running_application_is_not_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
+def test_running_application_is_not_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
     """Nothing happens while `state` is running, and the status says what to do; the reset continues once it is suspended."""
     with running_operator(api, tmp_path / "operator.log"):
         app.remember()
@@ -301,7 +301,7 @@ def test_a_running_application_is_not_reset(api: Cluster, app: Application, tmp_
         wait_for("all to be gone", lambda: is_reset(app))
 
 
-def test_a_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
+def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
     """There is nothing to wait for."""
     app = Application(api, brokers)
     with running_operator(api, tmp_path / "operator.log"):
@@ -310,7 +310,7 @@ def test_a_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka,
         assert f"There is no StreamsApp {app.name}" in status()["message"]
 
 
-def test_an_operator_that_crashes_gets_there(api: Cluster, app: Application, tmp_path: Path) -> None:
+def test_crashing_operator_completes_the_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
     """Killed after every action, the operator still resets the application completely."""
     log = tmp_path / "operator.log"
     with running_operator(api, log):

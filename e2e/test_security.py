@@ -63,7 +63,7 @@ def incarnations(app: Application) -> dict[str, int]:
     return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in app.pods()}
 
 
-def test_passwords_are_shown_nowhere_and_may_change(word_count, operator: Release, secured, words, user) -> None:
+def test_passwords_are_never_shown_and_may_change(word_count, operator: Release, secured, words, user) -> None:
     """A password appears in no object, Event, log, page, process or readable file; a new one is used without a restart.
 
     The plan fails at first, because only then is the log of a plan Job kept and copied to the status. Session and transaction
@@ -176,7 +176,7 @@ def page(cluster: Cluster, namespace: str, pod: str, path: str) -> str:
     return cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy{path}")
 
 
-def test_what_is_wrong_with_a_secret_is_told_until_it_is_right(word_count, secured, words, user) -> None:
+def test_problem_with_a_secret_is_reported_until_fixed(word_count, secured, words, user) -> None:
     """If it is missing, incomplete or has a wrong password, the condition says which Secret and what; fixed, it recovers."""
     name, password = user
     app: Application = word_count(words, kafka=with_password(secured.scram_over_tls, ca="trusted"))
@@ -207,7 +207,7 @@ def told_of(app: Application, reason: str, *words: str) -> None:
     app.wait(f"BrokersReachable {reason} with {words}", holds, HEALING_S)
 
 
-def test_brokers_and_application_prove_who_they_are_by_certificates(word_count, secured, words, tmp_path) -> None:
+def test_brokers_and_application_authenticate_with_certificates(word_count, secured, words, tmp_path) -> None:
     """Brokers signed by another authority are not trusted, and the status says so; with the right one, mutual TLS works.
 
     Clients read certificates only once: for a new one the operator restarts the pod.

@@ -87,7 +87,7 @@ def small_volume(cluster: Cluster) -> Iterator[SmallVolume]:
     volume.unmount()
 
 
-def test_a_volume_that_is_full_is_told_and_costs_no_word(small_volume: SmallVolume, word_count, words: Words) -> None:
+def test_full_volume_is_reported_and_loses_no_word(small_volume: SmallVolume, word_count, words: Words) -> None:
     """A nearly full volume is reported; when it is full, the pod says why it cannot start; with space again, counts are exact."""
     storage = {"size": _SIZE, "storageClassName": small_volume.name}
     app: Application = word_count(words, replicas=1, storage=storage)

@@ -32,7 +32,7 @@ def told(app: Application, reason: str) -> str:
     return app.condition("TopicsReady")["message"]
 
 
-def test_a_topic_with_the_wrong_partitions_is_told_before_a_pod_starts(word_count, words: Words, admin) -> None:
+def test_wrong_partition_count_is_reported_before_pods_start(word_count, words: Words, admin) -> None:
     """Somebody else's topic is named with its and the required partitions, and left alone; once it is gone, all continues."""
     app: Application = word_count(words, replicas=1)
     create(admin, changelog(app), 3, **{"cleanup.policy": "compact"})
@@ -46,7 +46,7 @@ def test_a_topic_with_the_wrong_partitions_is_told_before_a_pod_starts(word_coun
     assert app.condition("Stalled")["status"] == "False"
 
 
-def test_a_replication_factor_below_the_in_sync_minimum_is_told(word_count, words: Words, admin) -> None:
+def test_replication_factor_below_the_in_sync_minimum_is_reported(word_count, words: Words, admin) -> None:
     """With fewer replicas than min.insync.replicas nothing could ever be written: reported, and the given remedy works."""
     app: Application = word_count(words, replicas=1)
     create(admin, changelog(app), 4, **{"cleanup.policy": "compact", "min.insync.replicas": "2"})
@@ -88,7 +88,7 @@ def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topi
     words.wait_exact()
 
 
-def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:
+def test_changelog_deleted_while_suspended_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
     """The state's backup is gone: nothing starts until the user accepts the loss; then the state starts empty."""
     app: Application = word_count(words, replicas=1)
     app.apply()
@@ -112,7 +112,7 @@ def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words:
     words.wait_exact(since=mark)
 
 
-def test_a_changelog_deleted_under_running_pods_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:
+def test_changelog_deleted_under_running_pods_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
     """Neither the operator nor a restarted pod creates it; a reset is a way out, after which everything is counted again."""
     app: Application = word_count(words, replicas=1)
     app.apply()

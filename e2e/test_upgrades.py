@@ -59,7 +59,7 @@ def reasons(app: Application) -> set[str]:
     return {event["reason"] for event in app.events()}
 
 
-def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
+def test_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
     """Static members keep their tasks and volumes: the group stays in its generation, nothing is restored, counts are exact."""
     patient = {"config": {"producer.transaction.timeout.ms": 120_000}}
     app: Application = word_count(words, replicas=3, upgrade=QUICK, membership={"sessionTimeout": "5m"}, kafka=patient)
@@ -92,7 +92,7 @@ def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -
     assert [status["restoration"]["restored_records"] for status in instances(app)] == [0, 0, 0]
 
 
-def test_a_topology_that_grows_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
+def test_growing_topology_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
     """While old pods exist, nobody assigns them tasks that they do not know: all keep running, and counts are exact."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     started(app)
@@ -138,7 +138,7 @@ def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
     assert not uids(app) & old
 
 
-def test_an_image_that_does_not_exist_leaves_the_running_one_alone(word_count, words: Words) -> None:
+def test_missing_image_leaves_running_pods_alone(word_count, words: Words) -> None:
     """What runs keeps running, the condition says why, and a good manifest fixes everything."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     started(app)
@@ -156,7 +156,7 @@ def test_an_image_that_does_not_exist_leaves_the_running_one_alone(word_count, w
     assert uids(app) == pods
 
 
-def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words: Words) -> None:
+def test_failed_plan_leaves_running_pods_alone(word_count, words: Words) -> None:
     """The condition shows the program's own error, what runs keeps running, and another restartNonce runs the program again."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     started(app)
@@ -184,7 +184,7 @@ def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words
         pytest.param("hanging", "ReadyTimeout", "30s", marks=pytest.mark.thorough),
     ],
 )
-def test_a_revision_whose_pods_do_not_run_is_rolled_back(
+def test_revision_whose_pods_fail_is_rolled_back(
     word_count, words: Words, version: str, reason: str, timeout: str
 ) -> None:
     """The plan is fine but the pods fail: the failed pod goes back to the stable revision, and counts are exact."""
@@ -202,7 +202,7 @@ def test_a_revision_whose_pods_do_not_run_is_rolled_back(
     assert state["currentRevision"] == state["stableRevision"] == stable
 
 
-def test_what_failed_for_another_reason_is_tried_again(word_count, words: Words) -> None:
+def test_failure_with_an_external_cause_can_be_retried(word_count, words: Words) -> None:
     """A revision that waited in vain for a Secret is rolled back; once the Secret exists, another restartNonce is enough."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     stable = started(app)
@@ -229,7 +229,7 @@ def assert_refused(app: Application, reason: str) -> None:
     assert f"repartition topic {prefix}-counts-repartition was renamed to {prefix}-tallies-repartition" in message
 
 
-def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
+def test_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
     """Nothing changes until the change is reverted; with policy Warn it is reported, allowed, and everything is recounted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     stable = started(app)
@@ -260,7 +260,7 @@ def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count,
     anew.wait_exact()
 
 
-def test_a_first_revision_need_not_be_stable_to_be_compared_with(word_count, words: Words) -> None:
+def test_new_topology_is_compared_with_a_first_revision_that_is_not_stable(word_count, words: Words) -> None:
     """Pods that have just started already have state, and suspending them does not change that; reverting the change helps."""
     app: Application = word_count(words, replicas=1, upgrade={"gate": {"minStable": "1h"}})
     app.apply()

@@ -18,11 +18,11 @@ def wait_for(
     """Return the first true value of `look`.
 
     Args:
-        what: What is awaited, for the error.
-        look: Is asked until it returns something true.
+        what: What it waits for, for the error.
+        look: Called until it returns something true.
         timeout_s: How long it may take.
-        poll_s: The pause between two looks.
-        tail: Says more about the state of things, for the error.
+        poll_s: The pause between two calls.
+        tail: Returns details about the current state, for the error.
 
     Raises:
         ClusterError: It took too long.

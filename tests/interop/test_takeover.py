@@ -1,4 +1,4 @@
-"""An application changes its language half-way, keeping its id: topics, changelogs and offsets are all that is handed over."""
+"""An application changes its language half-way and keeps its id: only topics, changelogs and offsets are handed over."""
 
 import base64
 import struct
@@ -20,7 +20,7 @@ WINDOWED_CHANGELOG = Serdes.time_windowed(STRING, WINDOW_MS, for_changelog=True)
 
 
 def _latest(records, key_serde):
-    """Last value per key, and the partitions each key was seen in."""
+    """The last value per key, and the partitions in which each key was seen."""
     values, partitions = {}, defaultdict(set)
     for record in records:
         key = key_serde.deserialize("", record.key())
@@ -72,7 +72,7 @@ def _check_results(application):
 
 
 def _check_partition_times(application):
-    """The committed metadata of each input partition says the largest timestamp read from it."""
+    """The committed metadata of each input partition has the largest timestamp read from it."""
     times = {
         key: _partition_time(metadata)
         for key, (_, metadata) in application.committed().items()
@@ -82,7 +82,7 @@ def _check_partition_times(application):
 
 
 def _check_every_count_appears_once(application):
-    """With the cache off, exactly-once output counts each word 1, 2, 3 … without a gap or a repetition."""
+    """Without the cache, exactly-once output counts each word 1, 2, 3 … without gaps or repetitions."""
     seen = Counter()
     for record in application.read(application.output):
         key, value = STRING.deserialize("", record.key()), LONG.deserialize("", record.value())
@@ -95,7 +95,7 @@ def _check_every_count_appears_once(application):
     ("first", "second"), [("java", "java"), ("java", "python"), ("python", "java"), ("python", "python")]
 )
 def test_another_program_takes_over(word_count, first, second, guarantee):
-    """The first program is stopped half-way, the second goes on with an empty disk: all counts are exact."""
+    """The first program is stopped half-way, and the second continues with an empty disk: all counts are exact."""
     cache = "0" if guarantee == "exactly_once_v2" else "10485760"
     application = word_count(**{"processing.guarantee": guarantee, "statestore.cache.max.bytes": cache})
     application.produce(LINES, seed=1)
@@ -119,7 +119,7 @@ def test_another_program_takes_over(word_count, first, second, guarantee):
 
 @pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
 def test_another_program_takes_over_from_one_that_was_killed(word_count, first, second):
-    """A program dies in the middle of a transaction; the other waits for its abort and repeats exactly what was lost."""
+    """A program dies during a transaction; the other waits for its abort and repeats exactly what was lost."""
     application = word_count(
         **{
             "processing.guarantee": "exactly_once_v2",
