@@ -2,7 +2,7 @@
 # environment in /opt/millrace; nothing writes to the file system except /tmp and the volumes. The base has Python 3.11 or newer with
 # its venv module, glibc and libstdc++, as every Debian-based image of Python does.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
-# `--build-arg CLOUD=aws` or `azure` adds the library by which pods show brokers their identity in that cloud.
+# `--build-arg CLOUD=aws` or `azure` adds the library with which pods authenticate by their identity in that cloud.
 ARG CLOUD=
 
 FROM ${BASE_IMAGE} AS build

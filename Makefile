@@ -1,4 +1,4 @@
-# Every target does its own set-up: Python 3.11+, make and git are all a machine needs.
+# Every target does its own setup: a machine only needs Python 3.11+, make and git.
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
@@ -10,7 +10,7 @@ PYTEST_ARGS ?=
 
 .PHONY: help
 help: ## Show this list
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  \033[36m%-10s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  \033[36m%-15s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: install
 install: $(READY) ## Create the environment with the locked dependencies
@@ -50,15 +50,15 @@ demo: $(READY) ## Count the words of Python's standard library with two exactly-
 	@$(BIN)/python examples/wordcount/demo.py
 
 .PHONY: crds
-crds: $(READY) ## Generate crds/ from the manifest models, and the chart's copy of it
+crds: $(READY) ## Generate crds/ and the chart's copy from the manifest models
 	@for folder in crds charts/millrace-operator/files/crds; do $(BIN)/python -m millrace.manifest.crd $$folder; done
 
 .PHONY: manifests
-manifests: $(READY) ## Render charts/kustomize/ from the chart (builds helm, if it is not there)
+manifests: $(READY) ## Render charts/kustomize/ from the chart (builds helm if necessary)
 	@$(BIN)/python -m e2e.manifests
 
 .PHONY: docs
-docs: $(READY) ## Generate the pages of docs/ that are made from code and data
+docs: $(READY) ## Generate the pages in docs/ that come from code and data
 	@for page in inventory dsl configuration streamsapp conditions; do $(BIN)/python -m tests.docs.$$page || exit 1; done
 
 .PHONY: bench
@@ -66,12 +66,12 @@ bench: $(READY) ## Measure the engine's CPU per record
 	@$(BIN)/python benchmarks/engine.py
 
 .PHONY: bench-fetching
-bench-fetching: $(READY) ## Measure how a backlog is fetched, on a real broker
+bench-fetching: $(READY) ## Measure how fast a backlog is fetched from a real broker
 	@$(BIN)/python benchmarks/fetching.py
 
 MINUTES ?= 4
 .PHONY: soak
-soak: $(READY) ## Let everything fail for MINUTES=4 on real brokers, and count every record (SOAK_ARGS=--help)
+soak: $(READY) ## Inject faults for MINUTES=4 on real brokers, and check every record (SOAK_ARGS=--help)
 	@$(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK_ARGS)
 
 LOCK = $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --quiet
@@ -81,7 +81,7 @@ bench-operator: $(READY) ## Measure the operator with 200 StreamsApps on a real 
 	@$(BIN)/python -m e2e.bench_latency $(BENCH)
 
 .PHONY: lock
-lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two images
+lock: ## Update the locked dependencies of the checkout and the images
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@test -x $(BIN)/uv || $(BIN)/pip install --quiet uv
 	@$(LOCK) pyproject.toml --extra operator --extra dev-kafka --extra schema-registry --extra aws --extra azure --group dev --output-file requirements-dev.lock
@@ -91,17 +91,17 @@ lock: ## Resolve and lock the dependencies anew: of the checkout, and of the two
 	@$(LOCK) --group build --constraint requirements-dev.lock --output-file requirements-build.lock
 
 .PHONY: e2e
-e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests on it, take it all down (root, Debian, Go)
+e2e: $(READY) ## Build and start a real Kubernetes, run the end-to-end tests, take it down again (root, Debian, Go)
 	@$(BIN)/python -m e2e $(E2E_ARGS)
 
 .PHONY: e2e-all
-e2e-all: $(READY) ## As e2e, with the tests that are slow and rarely fail
+e2e-all: $(READY) ## The same, including the tests that are slow and rarely fail
 	@$(BIN)/python -m e2e --all $(E2E_ARGS)
 
 MINORS ?= 1.30 1.37
 MINOR_TESTS ?= e2e/test_smoke.py e2e/test_crds.py e2e/test_children.py e2e/test_install.py e2e/test_lifecycle.py
 .PHONY: e2e-minors
-e2e-minors: $(READY) ## Run a part of the end-to-end tests on the oldest and the newest Kubernetes that can be built (MINORS="1.30 1.37")
+e2e-minors: $(READY) ## Run some of the end-to-end tests on the oldest and the newest Kubernetes (MINORS="1.30 1.37")
 	@for minor in $(MINORS); do E2E_KUBERNETES=$$minor $(BIN)/python -m e2e $(MINOR_TESTS) $(E2E_ARGS) || exit 1; done
 
 .PHONY: clean

@@ -182,7 +182,7 @@ def fastest(row: Row, batches: Batches, repeat: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description="CPU time per record of the engine, beside hand-written loops.")
+    parser = argparse.ArgumentParser(description="CPU time per record of the engine, compared with hand-written loops.")
     parser.add_argument("--records", type=int, default=200_000)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", default="", help="measure the rows whose name contains this")

@@ -331,11 +331,13 @@ def peak_mib() -> float:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description="How well a backlog is fetched: speed, bytes fetched twice, stalls.")
+    parser.add_argument("--records", type=int, default=1_000_000, help="records per scenario (default: %(default)s)")
     parser.add_argument(
-        "--records", type=int, default=1_000_000, help="records of each scenario (default: %(default)s)"
+        "--only", default=",".join(SCENARIOS), help="scenarios to run, separated by commas (default: all)"
     )
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="scenarios to run, with commas (default: all)")
-    parser.add_argument("--repeat", type=int, default=1, help="runs of each; the fastest counts (default: %(default)s)")
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="runs per scenario; the fastest counts (default: %(default)s)"
+    )
     parser.add_argument("--run", nargs=2, metavar=("SCENARIO", "BROKER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.run:

@@ -1,9 +1,9 @@
-"""`make e2e`: the whole run, its set-up included, with the duration of each part; arguments go to pytest: files, `-k`, ….
+"""`make e2e`: the whole run, including setup, with the duration of each part; arguments go to pytest: files, `-k`, ….
 
-One cluster with the operator in it serves all tests. Most of the time they wait for pods, so several files run at a time;
-those that disturb the others (`@pytest.mark.disturbs`) follow one by one. Those that are slow and rarely fail
-(`@pytest.mark.thorough`) run only with `--all`, as in `make e2e-all`. Should the run be killed, the kernel ends the cluster with
-it, and what files are left are removed here.
+All tests share one cluster with an operator. Most of the time they wait for pods, so several files run at a time; those that
+disturb others (`@pytest.mark.disturbs`) run afterwards, one by one. Those that are slow and rarely fail (`@pytest.mark.thorough`)
+only run with `--all`, as in `make e2e-all`. If the run is killed, the kernel ends the cluster with it, and the next run removes
+leftover files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WORKERS = os.environ.get("E2E_WORKERS", "4")
 
 
 def main(arguments: list[str]) -> int:
-    """Run the tests and return pytest's exit code, or 1 when the set-up fails."""
+    """Run the tests and return pytest's exit code, or 1 if the setup fails."""
     signal.signal(signal.SIGTERM, _end)
     remove_leftovers()
     try:

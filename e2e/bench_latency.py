@@ -1,17 +1,17 @@
-"""How fast the operator is, and how little it asks at rest, with many StreamsApps: `make bench-operator`.
+"""How fast the operator is, and how few requests it sends at rest, with many StreamsApps: `make bench-operator`.
 
-The API server, its controllers and the operator are real; nodes and pods are simulated, and at first brokers (`e2e.simulation`).
-Each application has credentials of its own. `--apps 1000 --pods 3` is the size that the operator is made for.
+The API server, its controllers and the operator are real; nodes and pods are simulated, and at first the brokers too
+(`e2e.simulation`). Each application has its own credentials. The operator is designed for `--apps 1000 --pods 3`.
 
-* *create*: all applications at once, until each is Ready; and for each from its creation to Ready;
-* *rest*: requests that the operator sends to the API server in a minute in which nothing happens;
-* *scale, one at a time*: from the change of a spec until a watch sees the StatefulSet with one replica more;
+* *create*: all applications at once, until all are Ready; and for each, from creation to Ready;
+* *rest*: the operator's requests to the API server in a minute in which nothing happens;
+* *scale, one at a time*: from changing a spec until a watch sees the StatefulSet with one more replica;
 * *scale, all at once*: the same for all applications at once;
-* *fail-over*: the operator is killed; from then until another has the Lease, and has passed over every application;
-* *brokers away*: an operator that meets brokers of which half refuse connections, and half accept them and are silent: until it
-  has passed over every application, and from the change of a spec until the status is about it; no probe may fail meanwhile.
+* *fail-over*: from killing the operator until another has the Lease, and has made a pass over every application;
+* *brokers away*: half of the brokers refuse connections, half accept them and stay silent: until the operator has made a pass
+  over every application, and from changing a spec until the status reflects it; no probe may fail meanwhile.
 
-The operator's memory and threads are told after each.
+After each it prints the operator's memory and threads.
 """
 
 import argparse
@@ -38,11 +38,11 @@ from e2e.simulation import Kubelet, manifest
 _GROUP = ("streams.millrace.dev", "v1alpha1")
 _SPACE = "bench"
 _SILENT: list[socket.socket] = []
-"""What accepts connections and says nothing."""
+"""A server that accepts connections and never answers."""
 
 
 class StatefulSets:
-    """Notes when a StatefulSet is seen with how many replicas."""
+    """Records when a StatefulSet is seen with how many replicas."""
 
     def __init__(self, api: client.ApiClient) -> None:
         self._apps = client.AppsV1Api(api)
@@ -62,7 +62,7 @@ class StatefulSets:
                 self._changed.notify_all()
 
     def wait(self, name: str, replicas: int) -> float:
-        """Wait until a StatefulSet has so many replicas, and return when that was."""
+        """Wait until a StatefulSet has this many replicas, and return when that was."""
         with self._changed:
             if not self._changed.wait_for(lambda: (name, replicas) in self.seen, timeout=900):
                 raise TimeoutError(f"{name} has not come to {replicas} replicas")
@@ -70,7 +70,7 @@ class StatefulSets:
 
 
 def main() -> int:
-    """Run the benchmark and print what was measured."""
+    """Run the benchmark and print the results."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--apps", type=int, default=200)
     arguments.add_argument("--pods", type=int, default=1, help="of each application, at first")
@@ -182,7 +182,7 @@ def _told_of(custom: client.CustomObjectsApi, name: str) -> int:
 
 
 def _wait_for_passes(operator: OperatorProcess, count: int) -> None:
-    """Wait until there were as many passes as applications, with which an operator begins."""
+    """Wait for one pass per application, which the operator does at startup."""
 
     def enough() -> bool:
         assert '"ok": true' in operator.get("/healthz"), operator.get("/healthz")
@@ -203,7 +203,7 @@ def _scale(custom: client.CustomObjectsApi, name: str, replicas: int) -> float:
 
 
 def _ready(custom: client.CustomObjectsApi) -> list[float]:
-    """Return how many seconds after its creation each application that is Ready was so."""
+    """Return, for each application that is Ready, how many seconds after its creation it was."""
     found: dict[str, Any] = custom.list_namespaced_custom_object(*_GROUP, _SPACE, "streamsapps")
     return [
         (datetime.fromisoformat(item["lastTransitionTime"]) - _created(app)).total_seconds()
@@ -225,7 +225,7 @@ def _but_for_the_lease(operator: OperatorProcess) -> float:
 
 
 def _wait_for_rest(operator: OperatorProcess) -> None:
-    """Wait until fifteen seconds pass without a request but those for the Lease."""
+    """Wait for fifteen seconds without any request except those for the Lease."""
     last = [_but_for_the_lease(operator), time.monotonic()]
 
     def quiet() -> bool:

@@ -1,7 +1,7 @@
-"""The real cluster, Kafka, images and operator that the tests share; each is made when the first test asks for it.
+"""The real cluster, Kafka, images and operator that the tests share; each is created when the first test needs it.
 
-`--cluster DIR` uses a cluster that runs already, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one.
-With `--prepared` its images and its operator are used as they are too, so that several pytests can share them.
+`--cluster DIR` uses a running cluster, and leaves it running: `python -m e2e.cluster up --dir DIR` starts one. With `--prepared`
+its images and operator are also used as they are, so that several pytest processes can share them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """End a run that is told to end as Ctrl-C would, so that all is taken down."""
+    """End a run that is terminated as Ctrl-C would, so that everything is taken down."""
     signal.signal(signal.SIGTERM, lambda *_: pytest.exit("told to end", returncode=143))
 
 
@@ -63,7 +63,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def loudly(request: pytest.FixtureRequest) -> Callable[[str], Any]:
-    """Say what takes long and how long it took, though pytest captures what tests print."""
+    """Report slow steps and how long they took, even though pytest captures output."""
     capture = request.config.pluginmanager.getplugin("capturemanager")
 
     @contextmanager
@@ -76,7 +76,7 @@ def loudly(request: pytest.FixtureRequest) -> Callable[[str], Any]:
 
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
-    """Give the session's Kubernetes with its node."""
+    """Return the session's Kubernetes with its node."""
     running: Path | None = request.config.getoption("--cluster")
     if running:
         found = Cluster.find(running)
@@ -93,7 +93,7 @@ def cluster(request: pytest.FixtureRequest, loudly) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def api_server(loudly) -> Iterator[Cluster]:
-    """Give a Kubernetes of its own with no node, for tests of the API: it shares nothing with `cluster`."""
+    """Return a separate Kubernetes without a node, for tests of the API: it shares nothing with `cluster`."""
     prepare()
     with temporary_cluster(with_node=False, saying=loudly) as cluster:
         yield cluster
@@ -101,7 +101,7 @@ def api_server(loudly) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
-    """Give the names of the images, built from the checkout and loaded into the node."""
+    """Return the names of the images, built from the checkout and loaded into the node."""
     if request.config.getoption("--prepared"):
         return Images()
     with loudly("Building the images and loading them into the node"):
@@ -110,14 +110,16 @@ def images(request: pytest.FixtureRequest, cluster: Cluster, loudly) -> Images:
 
 @pytest.fixture(scope="session")
 def kafka_options(cluster: Cluster) -> Mapping[str, Any]:
-    """Let the session's Kafka listen where pods reach it; `kafka` itself comes with Millrace's pytest plugin."""
-    steady = {"broker.session.timeout.ms": "60000"}  # nobody stops it: a pause of the machine is to cost no transaction
+    """Let the session's Kafka listen where pods can reach it; `kafka` itself comes with Millrace's pytest plugin."""
+    steady = {
+        "broker.session.timeout.ms": "60000"
+    }  # nobody stops it: a pause of the machine must not cost a transaction
     return {"host": cluster.host_address, "config": steady}
 
 
 @pytest.fixture
 def namespaces(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[NamespaceFactory]:
-    """Create namespaces whose end begins with the test's: `namespaces()`, `namespaces("orders", labels={…})`."""
+    """Create namespaces that are deleted after the test: `namespaces()`, `namespaces("orders", labels={…})`."""
     made: list[str] = []
     request.config.stash[_namespaces_key] = made
 
@@ -134,13 +136,13 @@ def namespaces(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Nam
 
 @pytest.fixture
 def namespace(namespaces: NamespaceFactory) -> str:
-    """Give one namespace of the test's own."""
+    """Return one namespace for this test."""
     return namespaces()
 
 
 @pytest.fixture(scope="session")
 def operator_values(images: Images) -> Mapping[str, Any]:
-    """Give the chart's values for the operator built from the checkout."""
+    """Return the chart's values for the operator built from the checkout."""
     return image_values(images.operator)
 
 
@@ -148,7 +150,7 @@ def operator_values(images: Images) -> Mapping[str, Any]:
 def operator(
     request: pytest.FixtureRequest, cluster: Cluster, operator_values: Mapping[str, Any], loudly
 ) -> Iterator[Release]:
-    """Give the operator, installed cluster-wide from its chart and ready."""
+    """Return the operator, installed cluster-wide from its chart and ready."""
     release = Release(cluster, OPERATOR_NAMESPACE)
     if request.config.getoption("--prepared"):
         yield release
@@ -161,7 +163,7 @@ def operator(
 
 @pytest.fixture
 def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
-    """Have the shared operator not run, so that an operator of the test's own serves everything: for tests that disturb."""
+    """Stop the shared operator, so that a test's own operator serves everything: for tests that disturb."""
     deployment = ("-n", operator.namespace, f"deployment/{operator.name}")
     selector = f"--selector=app.kubernetes.io/instance={operator.name}"
     cluster.kubectl("scale", *deployment, "--replicas=0")
@@ -173,25 +175,25 @@ def stood_down(cluster: Cluster, operator: Release) -> Iterator[None]:
 
 @pytest.fixture
 def admin(kafka) -> AdminClient:
-    """Give an administrator of the session's Kafka."""
+    """Return an administrator client for the session's Kafka."""
     return AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
 
 
 @pytest.fixture
 def kafka_topics(admin: AdminClient) -> Callable[[], list[str]]:
-    """Tell which topics there are: `kafka_topics()`."""
+    """Return a function that lists the existing topics: `kafka_topics()`."""
     return lambda: sorted(admin.list_topics(timeout=30).topics)
 
 
 @pytest.fixture
 def words(kafka) -> Words:
-    """Give topics of the test's own with words to count."""
+    """Return topics for this test with words to count."""
     return Words(kafka.bootstrap_servers, f"e2e-{secrets.token_hex(3)}")
 
 
 @pytest.fixture
 def own_words(cluster: Cluster) -> Iterator[tuple[EmbeddedKafka, Words]]:
-    """Give a Kafka that the test may stop, and words in it."""
+    """Return a Kafka that the test may stop, and words in it."""
     with EmbeddedKafka(host=cluster.host_address) as kafka:
         yield kafka, Words(kafka.bootstrap_servers, "own")
 
@@ -200,7 +202,7 @@ def own_words(cluster: Cluster) -> Iterator[tuple[EmbeddedKafka, Words]]:
 def word_count(
     cluster: Cluster, images: Images, operator: Release, namespaces: NamespaceFactory
 ) -> Iterator[Callable[..., Application]]:
-    """Make word counts in a namespace that enforces Restricted: `word_count(words, replicas=2)`; deleted after the test."""
+    """Create word counts in a namespace that enforces Restricted: `word_count(words, replicas=2)`; deleted after the test."""
     namespace = namespaces(labels={"pod-security.kubernetes.io/enforce": "restricted"})
     made: list[Application] = []
 
@@ -228,5 +230,5 @@ def word_count(
 
 @pytest.fixture
 def kubectl_json(cluster: Cluster) -> Callable[..., Any]:
-    """Run kubectl and give what it prints as data: `kubectl_json("get", "pods", "-n", namespace)`."""
+    """Run kubectl and return its output as data: `kubectl_json("get", "pods", "-n", namespace)`."""
     return lambda *arguments: json.loads(cluster.kubectl(*arguments, "--output=json"))

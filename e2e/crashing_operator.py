@@ -1,6 +1,6 @@
 """`python -m e2e.crashing_operator` runs the operator, which kills itself right after its first action.
 
-Carrying out an action on Kubernetes or on Kafka counts, and so does writing a status that differs from the one that is there.
+Actions on Kubernetes or Kafka count, and so does writing a status that differs from the existing one.
 """
 
 import functools

@@ -1,4 +1,4 @@
-"""What a failed test shows of the cluster: pods, events and the end of each log."""
+"""What a failed test shows about the cluster: pods, events and the end of each log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOG_LINES = 40
 
 
 def describe(cluster: Cluster, namespaces: list[str]) -> str:
-    """Return the state of some namespaces as text; what cannot be had is left out."""
+    """Return the state of some namespaces as text; what cannot be fetched is left out."""
     return "\n\n".join(part for namespace in namespaces for part in _parts(cluster, namespace) if part)
 
 

@@ -1,4 +1,4 @@
-"""helm on a cluster of the tests: releases of a chart, and what helm says when it fails."""
+"""helm on a test cluster: releases of a chart, and helm's messages if it fails."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def image_values(image: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release's name and place, installed or not."""
+    """A release's name and namespace, installed or not."""
 
     cluster: Cluster
     namespace: str
@@ -32,10 +32,10 @@ class Release:
     chart: Path = OPERATOR_CHART
 
     def apply(self, values: Mapping[str, Any], *, timeout_s: int = 180) -> None:
-        """Install the release or upgrade it, and wait until all of it is ready.
+        """Install the release or upgrade it, and wait until everything in it is ready.
 
         Raises:
-            ClusterError: It is not, or helm refused.
+            ClusterError: It does not become ready, or helm refused.
         """
         with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
             json.dump(values, file)
@@ -54,7 +54,7 @@ class Release:
             ClusterError: It failed.
         """
         with tempfile.TemporaryDirectory(prefix="millrace-helm-") as home:
-            # Nothing of the user's own helm is read or written.
+            # The user's own helm configuration is neither read nor written.
             environment = {f"HELM_{kind}_HOME": f"{home}/{kind}" for kind in ("CACHE", "CONFIG", "DATA")} | {
                 "HOME": home
             }

@@ -1,6 +1,6 @@
-"""Renders the chart into `charts/kustomize/`, for those who install without helm: `python -m e2e.manifests [--check]`.
+"""Renders the chart into `charts/kustomize/`, for installing without helm: `python -m e2e.manifests [--check]`.
 
-What only helm understands is left out: the pods of `helm test`, and the labels that say that helm manages an object.
+Whatever only helm understands is left out: the pods of `helm test`, and the labels of objects managed by helm.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _HEADER: Final = "# Rendered from charts/millrace-operator by `make manifests`; 
 
 
 def render(values: dict[str, Any], *, release: str = "millrace-operator", namespace: str = NAMESPACE) -> str:
-    """Return what `helm template` makes of the chart.
+    """Return the output of `helm template` for the chart.
 
     Args:
-        values: those that differ from the defaults.
+        values: values that differ from the defaults.
         release: the release's name.
         namespace: the release's namespace.
 
@@ -76,7 +76,7 @@ def _plain(values: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or with `--check` only say whether they are up to date; returns the exit code."""
+    """Write the files, or with `--check` only say whether they are up to date; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m e2e.manifests", description="Render charts/kustomize from the chart."
     )

@@ -1,4 +1,4 @@
-"""The operator as a process on this machine, beside the cluster that it serves."""
+"""The operator as a process on this machine, next to the cluster that it serves."""
 
 import os
 import re
@@ -20,10 +20,10 @@ class OperatorProcess:
     """A running operator; leaving its context ends it with SIGTERM.
 
     Args:
-        kubeconfig: The cluster's.
-        log: The file that it logs to, which is appended to.
-        module: What is run: the operator, or one with something simulated.
-        settings: `MILLRACE_OPERATOR_…` variables, without their prefix, and others with their whole names.
+        kubeconfig: The cluster's kubeconfig.
+        log: The file to which its log is appended.
+        module: The module to run: the operator, or one with simulated parts.
+        settings: `MILLRACE_OPERATOR_…` variables without the prefix, and other variables with their full names.
     """
 
     def __init__(self, kubeconfig: Path, log: Path, module: str = "e2e.simulation", **settings: str | int) -> None:
@@ -59,12 +59,12 @@ class OperatorProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged."""
+        """Its log."""
         return self._log.read_bytes()[self._begin :].decode()
 
     @property
     def leads(self) -> bool:
-        """Whether it has got the Lease."""
+        """Whether it holds the Lease."""
         return "holds the lease" in self.log
 
     @property
@@ -74,7 +74,7 @@ class OperatorProcess:
 
     @property
     def size(self) -> tuple[float, int]:
-        """Its memory in MiB, and how many threads it has."""
+        """Its memory in MiB, and its number of threads."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
         found = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
         return int(found["VmRSS"]) / 1024, int(found["Threads"])
@@ -88,7 +88,7 @@ class OperatorProcess:
         return self._process.wait(seconds)
 
     def ends_within(self, seconds: float) -> bool:
-        """Wait for so long at most, and say whether it has ended."""
+        """Wait this long at most, and return whether it has ended."""
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -96,7 +96,7 @@ class OperatorProcess:
         return True
 
     def wait_until_it_leads(self) -> Self:
-        """Wait until it has got the Lease."""
+        """Wait until it holds the Lease."""
         wait_for(
             "the Lease", lambda: self.leads or self._process.poll() is not None, timeout_s=180, tail=lambda: self.log
         )
@@ -104,7 +104,7 @@ class OperatorProcess:
         return self
 
     def get(self, path: str) -> str:
-        """Return what one of its own endpoints answers, an error included."""
+        """Return the response of one of its endpoints, even if it is an error."""
         found = wait_for("its port", lambda: _READY.search(self.log), timeout_s=120, tail=lambda: self.log)
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}{path}", timeout=60) as response:
@@ -113,6 +113,6 @@ class OperatorProcess:
             return error.read().decode()
 
     def metric(self, name: str) -> float:
-        """Return the sum of a metric's samples whose name, with its labels, begins so."""
+        """Return the sum of the samples of a metric whose name, with labels, starts like this."""
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)

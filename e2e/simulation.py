@@ -1,11 +1,10 @@
-"""The operator against a real API server, with simulated pods and brokers: for tests and measures of the operator alone.
+"""The operator against a real API server, with simulated pods and brokers: to test and measure only the operator.
 
-`python -m e2e.simulation` runs the operator as a process of its own. Its brokers have every topic and a stable group, its pods do
-well, and plan Jobs print the plan of a topology without state. `SIMULATED_BUG_IN`, names separated by commas, has reconciliation
-raise for the applications of these names. With `SIMULATED_BROKERS=real` brokers are those of the manifest, and the topology has a
-store.
+`python -m e2e.simulation` runs the operator as a separate process. Its brokers have every topic and a stable group, its pods are
+healthy, and plan Jobs print the plan of a topology without state. For applications listed in `SIMULATED_BUG_IN`, names separated
+by commas, reconciliation raises. With `SIMULATED_BROKERS=real` the manifest's brokers are used, and the topology has a store.
 
-`Kubelet` does for pods what a node would: it binds them, says that they run, and lets go of those that are deleted.
+`Kubelet` acts as the pods' node: it binds them, reports them as running, and releases those that are deleted.
 """
 
 import json
@@ -48,7 +47,7 @@ _PARTITIONS = 8
 
 
 def plan(application_id: str) -> TopologyPlan:
-    """Return the plan of a topology that passes records on."""
+    """Return the plan of a topology that forwards records."""
     return TopologyPlan(
         application_id=application_id, hash="0" * 64, subtopologies=(PlannedSubtopology(id=0, source_topics=(INPUT,)),)
     )
@@ -79,10 +78,10 @@ def manifest(name: str, **spec: Any) -> dict[str, Any]:
 
 
 class SimulatedKafka:
-    """Brokers that have all topics, and a group of all pods that were not told to leave."""
+    """Brokers with all topics, and a group of all pods that were not told to leave."""
 
     def observe(self, desired, objects):
-        """Return a stable group of the pods there are."""
+        """Return a stable group of the existing pods."""
         group = _group(desired, objects)
         return KafkaState(topics={INPUT: Topic("1", _PARTITIONS, 1)}, brokers=1, group=group, lag=0)
 
@@ -91,10 +90,10 @@ class SimulatedKafka:
         raise NotImplementedError
 
     def act(self, desired, action):
-        """Do as if it had been done."""
+        """Pretend that it has been done."""
 
     def forget(self, ref):
-        """Nothing was kept."""
+        """Nothing is kept."""
 
     def close(self):
         """Nothing is open."""
@@ -112,10 +111,10 @@ def _group(desired: DesiredApp, objects: Mapping[Key, Any]) -> ConsumerGroup | N
 
 
 class SimulatedInstances(InstanceStatusClient):
-    """Pods that do well, and leave when they are told."""
+    """Healthy pods, which leave when told to."""
 
     def ask(self, pods):
-        """Return for each running pod that it runs all its tasks, or that it has left."""
+        """Return, for each running pod, that it runs all its tasks, or that it has left."""
         return {
             pod["metadata"]["name"]: ReportedStatus("DRAINED")
             if _is_drained(pod)
@@ -151,7 +150,7 @@ class OutputsWithAStore(SimulatedOutputs):
 
 
 class Kubelet:
-    """Does for all pods of a cluster what a node would, until it is closed.
+    """Acts as the node of all pods in a cluster, until it is closed.
 
     Args:
         api: The client for the API server, of which this is the only user.
@@ -173,7 +172,7 @@ class Kubelet:
 
     @contextmanager
     def silent(self) -> Iterator[None]:
-        """Ask the API server nothing meanwhile, for it is about to be killed.
+        """Send no requests to the API server, because it is about to be killed.
 
         `ssl` leaves a socket open whose peer resets it between connecting and the handshake (Python 3.11 at least), and an
         open socket that is garbage fails whichever test runs when it is collected.
@@ -186,7 +185,7 @@ class Kubelet:
             self._begin()
 
     def _begin(self) -> None:
-        # The heart has a thread of its own: a node that is late with its heartbeat has its pods marked as not ready.
+        # Heartbeats have a separate thread: if a node's heartbeat is late, its pods are marked as not ready.
         self._threads = [
             threading.Thread(target=self._forever, args=work) for work in ((self._serve, 0.1), (self._beat, 5.0))
         ]
@@ -200,7 +199,7 @@ class Kubelet:
                 work()
             except (ApiException, HTTPError, OSError) as error:
                 print(f"kubelet: {error}", file=sys.stderr)  # noqa: T201 - seen when the test fails
-            # To list thousands of pods takes a while, which the API server and the operator have to share.
+            # Listing thousands of pods takes a while, and the API server and the operator have to share it.
             self._stop.wait(max(pause_s, 2 * (time.monotonic() - begun)))
 
     def _beat(self) -> None:
@@ -231,7 +230,7 @@ class Kubelet:
                 (self._let_go if state == "terminating" else self._start)(pod)
             except ApiException as error:
                 if error.status != 404:
-                    continue  # others write pods too: tried again
+                    continue  # others write pods too: retried
             self._done[uid] = state
 
     def _let_go(self, pod: dict[str, Any]) -> None:

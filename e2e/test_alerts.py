@@ -1,4 +1,4 @@
-"""Alerts and dashboards, judged by Prometheus' own promtool, and by what a real operator and a real application export."""
+"""Alerts and dashboards, checked by Prometheus' promtool and against the metrics of a real operator and a real application."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ RULES: Final = {rule["alert"]: rule for rule in yaml.safe_load(TEXT)["rules"]}
 SHOP: Final = {"namespace": "shop", "name": "orders"}
 POD: Final = {"namespace": "shop", "pod": "orders-0", "client_id": "orders-v1-1"}
 SCRAPED: Final = "scraped"
-"""The namespace of the application that a real operator has told of."""
+"""The namespace of the application that a real operator has reported."""
 METRIC: Final = re.compile(r"\b(?:millrace_operator|millrace_app|org_apache_kafka)_\w+")
 
 
 @dataclass(frozen=True)
 class Case:
-    """What raises an alert, and what does not."""
+    """What triggers an alert, and what does not."""
 
     series: Mapping[str, str]
-    """Series that raise it, with their values from minute to minute."""
+    """Series that trigger it, with their values from minute to minute."""
     quiet: Mapping[str, str]
-    """Series that do not."""
+    """Series that do not trigger it."""
     labels: Mapping[str, str]
-    """The alert's labels, but for its severity."""
+    """The alert's labels, except its severity."""
     value: str = ""
-    """What the alert's text says of the value."""
+    """What the alert's text says about the value."""
     at: str = "45m"
 
 
 def own(name: str, **labels: str) -> str:
-    """Return a series of the operator."""
+    """Return an operator series."""
     return series(f"millrace_operator_{name}", {"namespace": NAMESPACE, "pod": "operator-0", **labels})
 
 
@@ -59,12 +59,12 @@ def app(name: str, **labels: str) -> str:
 
 
 def runtime(name: str) -> str:
-    """Return a series that an application exports itself."""
+    """Return a series that an application itself exports."""
     return series(f"org_apache_kafka_stream_{name}", POD)
 
 
 def series(name: str, labels: Mapping[str, str]) -> str:
-    """Return a series as Prometheus writes it."""
+    """Return a series in Prometheus' notation."""
     return f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in labels.items())}}}"
 
 
@@ -156,7 +156,7 @@ CASES: Final[dict[str, Case]] = {
 
 
 def promtool(*arguments: str) -> tuple[int, str]:
-    """Run promtool, and return its exit status and what it says."""
+    """Run promtool, and return its exit status and output."""
     found = subprocess.run(
         [str(tools.path("promtool")), *arguments], capture_output=True, text=True, check=False, timeout=300
     )
@@ -165,7 +165,7 @@ def promtool(*arguments: str) -> tuple[int, str]:
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    """Give the file of the chart's rules."""
+    """Return the file with the chart's rules."""
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"groups": [{"name": "millrace", "rules": list(RULES.values())}]}))
     return path
@@ -173,20 +173,20 @@ def rules(tmp_path: Path) -> Path:
 
 @pytest.mark.thorough
 def test_rules_are_valid(rules: Path) -> None:
-    """Prometheus takes the rules as they are."""
+    """Prometheus accepts the rules without a warning."""
     status, text = promtool("check", "rules", "--lint=all", "--lint-fatal", str(rules))
     assert status == 0, text
 
 
-def test_every_alert_is_tried() -> None:
-    """No alert is without its case."""
+def test_every_alert_has_a_case() -> None:
+    """Every alert has a test case."""
     assert CASES.keys() == RULES.keys()
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_alert(rules: Path, tmp_path: Path, name: str) -> None:
-    """It is raised by what it is about, says which application or pod that is, and is silent otherwise."""
+    """It fires when it should, names the application or pod, and is silent otherwise."""
     case, rule = CASES[name], RULES[name]
     labels = {**case.labels, "severity": rule["labels"]["severity"]}
     raised = {
@@ -213,14 +213,14 @@ def _filled(text: str, labels: Mapping[str, str], value: str) -> str:
 
 
 def test_alerts_about_applications_name_them() -> None:
-    """Whoever is woken reads which application of which namespace it is."""
+    """An alert about an application says which application, and in which namespace."""
     for name, rule in RULES.items():
         if name.startswith("MillraceApp"):
             assert "{{ $labels.namespace }}/{{ $labels.name }}" in rule["annotations"]["summary"], name
 
 
 def _expressions() -> Iterator[tuple[str, str]]:
-    """Yield all expressions of alerts and dashboards by where they are."""
+    """Yield all expressions of alerts and dashboards, by location."""
     for name, rule in RULES.items():
         yield name, rule["expr"]
     for path in sorted((FILES / "dashboards").glob("*.json")):
@@ -231,7 +231,7 @@ def _expressions() -> Iterator[tuple[str, str]]:
 
 
 def _samples(page: str, scraped: Mapping[str, str]) -> dict[str, tuple[str, dict[str, str], float]]:
-    """Return the samples of a page with the labels that Prometheus adds where a page does not have them."""
+    """Return the samples of a page, with the labels that Prometheus adds."""
     found = {}
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
@@ -241,10 +241,10 @@ def _samples(page: str, scraped: Mapping[str, str]) -> dict[str, tuple[str, dict
 
 
 @pytest.mark.thorough
-def test_expressions_are_about_what_is_exported(cluster: Any, tmp_path: Path) -> None:
-    """Every metric and label in alerts and dashboards is in a scrape of a real operator or of a real application.
+def test_expressions_use_exported_metrics(cluster: Any, tmp_path: Path) -> None:
+    """Every metric and label in alerts and dashboards appears in a scrape of a real operator or a real application.
 
-    Panels show something then: none has an expression that never finds a series.
+    So every panel shows something: none has an expression that never matches a series.
     """
     pages: list[str] = []
     with tempfile.TemporaryDirectory(prefix="kafka-") as folder, EmbeddedKafka() as kafka:
@@ -273,7 +273,7 @@ def test_expressions_are_about_what_is_exported(cluster: Any, tmp_path: Path) ->
 
 
 def _of_scrape(expression: str) -> str:
-    """Return a panel's expression with its dashboard's variables filled in."""
+    """Return a panel's expression with the dashboard's variables filled in."""
     prefixes = {"millrace_operator_": NAMESPACE, "millrace_app_": SCRAPED}
     namespace = next((found for prefix, found in prefixes.items() if prefix in expression), POD["namespace"])
     filled = expression.replace("$namespace", namespace).replace("$client", ".*").replace("$__rate_interval", "5m")
@@ -283,9 +283,9 @@ def _of_scrape(expression: str) -> str:
 def _without_answer(
     tmp_path: Path, panels: Mapping[str, str], found: Mapping[str, tuple[str, Any, float]]
 ) -> list[str]:
-    """Return the panels whose expression gives nothing over these samples.
+    """Return the panels whose expression returns nothing for these samples.
 
-    promtool prints what an expression gives where that differs from what a test expects; here no test expects anything.
+    promtool prints the result of an expression if it differs from what a test expects; here tests expect nothing.
     """
     given = [{"series": item, "values": f"{value}x10"} for item, (_, _, value) in found.items()]
     asked = [{"expr": item, "eval_time": "10m", "exp_samples": []} for item in panels.values()]

@@ -1,4 +1,4 @@
-"""Replicas that follow the load, measured on real pods: out while they do not keep up, back when there is nothing to do."""
+"""Replicas that follow the load, measured on real pods: more while they cannot keep up, fewer when there is nothing to do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _QUICK = {"min": 1, "max": 3, "targetCatchUp": "30s", "cooldown": {"rebalance": 
 
 
 def test_replicas_follow_the_load(word_count, words: Words) -> None:
-    """More lines than one pod manages: more pods, and one when the lines have ended; `spec.replicas` is not written."""
+    """More lines than one pod can process start more pods, which go away again afterwards; `spec.replicas` is not written."""
     app: Application = word_count(words, app={"entrypoint": "versions:slow"}, autoscaling={"mode": "Auto", **_QUICK})
     app.apply()
     app.wait_ready()
@@ -27,8 +27,8 @@ def test_replicas_follow_the_load(word_count, words: Words) -> None:
     words.wait_exact()
 
 
-def test_recommendations_move_nothing(word_count, words: Words) -> None:
-    """With the mode Recommend the status says how many replicas there should be, and why; there are as many as before."""
+def test_recommendations_change_nothing(word_count, words: Words) -> None:
+    """In mode Recommend the status says how many replicas there should be, and why, but the number does not change."""
     app: Application = word_count(
         words, app={"entrypoint": "versions:slow"}, autoscaling={"mode": "Recommend", **_QUICK}
     )
@@ -46,8 +46,8 @@ def advises_more(app: Application) -> bool:
 
 
 @pytest.mark.thorough
-def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
-    """An autoscaler may have no replicas: that is a state to rest in; those that come back have their volumes, and count on."""
+def test_scaling_to_zero_and_back(word_count, words: Words) -> None:
+    """An autoscaler may scale to zero: the application rests, and returning pods have their volumes and continue counting."""
     app: Application = word_count(words, replicas=3, upgrade={"gate": {"minStable": "1s"}})
     app.apply()
     app.wait_ready()
@@ -70,10 +70,10 @@ def test_scaled_to_zero_and_back(word_count, words: Words) -> None:
 
 
 def claim_uids(app: Application) -> list[str]:
-    """Return which claims the application has."""
+    """Return the application's claims."""
     return [claim["metadata"]["uid"] for claim in app.objects("pvc")]
 
 
 def scale(app: Application, replicas: int) -> None:
-    """Set the number of replicas as an autoscaler does, through the resource's scale."""
+    """Set the number of replicas through the scale subresource, as an autoscaler does."""
     app.kubectl("scale", "streamsapp", app.name, f"--replicas={replicas}")

@@ -1,4 +1,4 @@
-"""What helm makes of the chart, with many values: objects that Kubernetes knows, that fit together, and no right too many."""
+"""What helm renders from the chart, for many values: valid, consistent objects without excessive permissions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CLUSTER_SCOPED = {
     "ValidatingAdmissionPolicyBinding",
 }
 FOREIGN = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
-"""Kinds that Kubernetes itself does not have."""
+"""Kinds that are not part of Kubernetes itself."""
 
 EVERYTHING: dict[str, Any] = {
     "image": {"repository": "registry.example.com:5000/millrace/operator", "digest": DIGEST, "pullPolicy": "Always"},
@@ -88,20 +88,20 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 
 
 def objects(values: dict[str, Any], **release: str) -> list[dict[str, Any]]:
-    """Return what the chart makes."""
+    """Return the rendered objects."""
     text = render(values, **{"release": RELEASE, "namespace": NAMESPACE, **release})
     return [item for item in yaml.safe_load_all(text) if item]
 
 
 @pytest.fixture(scope="module", params=COMBINATIONS)
 def values(request) -> dict[str, Any]:
-    """Each combination of values in turn."""
+    """Each combination of values."""
     return COMBINATIONS[request.param]
 
 
 @pytest.fixture(scope="module")
 def rendered(values) -> list[dict[str, Any]]:
-    """What the chart makes of them."""
+    """The objects rendered for them."""
     return objects(values)
 
 
@@ -117,7 +117,7 @@ def the(items: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def pods(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the specs of all pods: the operator's and the test's."""
+    """Yield the specs of all pods: the operator's and the one of `helm test`."""
     for item in items:
         if item["kind"] == "Deployment":
             yield item["spec"]["template"]["spec"]
@@ -126,7 +126,7 @@ def pods(items: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def conform(text: str) -> subprocess.CompletedProcess[str]:
-    """Hold objects against Kubernetes' own schemas; unknown fields and doubled keys are errors."""
+    """Validate objects against Kubernetes' own schemas; unknown fields and duplicate keys are errors."""
     command = [
         str(tools.path("kubeconform")),
         "-strict",
@@ -159,7 +159,7 @@ def test_lint(values) -> None:
 
 
 def test_kubernetes_knows_every_field(rendered) -> None:
-    """Every object is valid under strict schemas; only the kinds of Prometheus' operator are not Kubernetes' own."""
+    """Every object is valid under strict schemas; only the Prometheus operator's kinds are not part of Kubernetes."""
     result = conform(yaml.safe_dump_all(rendered))
     assert result.returncode == 0, result.stdout + result.stderr
     known = [item for item in rendered if item["kind"] not in FOREIGN]
@@ -167,13 +167,13 @@ def test_kubernetes_knows_every_field(rendered) -> None:
 
 
 def test_kubeconform_finds_what_is_wrong() -> None:
-    """The check above can fail: a misspelt field of a pod is an error."""
+    """The check above can fail: a misspelt field in a pod is an error."""
     text = render({}).replace("readOnlyRootFilesystem", "readOnlyRootFileSystem")
     assert conform(text).returncode != 0
 
 
 def test_every_object_is_labelled_and_in_its_namespace(rendered, values) -> None:
-    """Objects carry the recommended labels, and namespaced ones say where they belong, so that `kubectl apply` may take them."""
+    """Objects have the recommended labels, and namespaced ones have a namespace, so that `kubectl apply` accepts them."""
     for item in rendered:
         labels = item["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == RELEASE
@@ -186,13 +186,13 @@ def test_every_object_is_labelled_and_in_its_namespace(rendered, values) -> None
 
 
 def test_names_are_unique(rendered) -> None:
-    """No two objects are the same one."""
+    """No object is rendered twice."""
     keys = [(item["kind"], item["metadata"].get("namespace"), item["metadata"]["name"]) for item in rendered]
     assert len(keys) == len(set(keys))
 
 
 def test_selectors_select_the_operator_only(rendered) -> None:
-    """Deployment, Service, policies and monitors select the operator's pod, and never that of `helm test`."""
+    """Deployment, Service, policies and monitors select the operator's pod, and never the pod of `helm test`."""
     labels = the(rendered, "Deployment")["spec"]["template"]["metadata"]["labels"]
     test_labels = the(rendered, "Pod")["metadata"]["labels"]
     selectors = [the(rendered, "Service")["spec"]["selector"]]
@@ -205,7 +205,7 @@ def test_selectors_select_the_operator_only(rendered) -> None:
 
 
 def test_pods_are_restricted(rendered) -> None:
-    """Every pod satisfies the Pod Security Standard `restricted`, and has limits, also that of `helm test`."""
+    """Every pod, including that of `helm test`, satisfies the Pod Security Standard `restricted` and has limits."""
     found = list(pods(rendered))
     assert len(found) == 2
     for pod in found:
@@ -222,8 +222,8 @@ def test_pods_are_restricted(rendered) -> None:
             assert container["resources"]["limits"]["memory"]
 
 
-def test_everything_that_is_named_is_there(rendered, values) -> None:
-    """Bindings name roles and the ServiceAccount of the pods, volumes name ConfigMaps of the release."""
+def test_everything_referenced_exists(rendered, values) -> None:
+    """Bindings refer to existing roles and to the pods' ServiceAccount, volumes to ConfigMaps of the release."""
     there = {(item["kind"], item["metadata"]["name"]) for item in rendered}
     account = values.get("serviceAccount", {}).get("name", NAME)
     assert {pod["serviceAccountName"] for pod in pods(rendered)} == {account}
@@ -237,15 +237,15 @@ def test_everything_that_is_named_is_there(rendered, values) -> None:
 
 
 def rules(items: list[dict[str, Any]], kind: str) -> dict[str, list[dict[str, Any]]]:
-    """Return the rules by the namespace and name of a role."""
+    """Return the rules by namespace and name of their role."""
     return {
         f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item["rules"]
         for item in of_kind(items, kind)
     }
 
 
-def test_no_right_too_many(rendered) -> None:
-    """No wildcard; Secrets are only read one by one; nobody's rights, tokens or pods can be reached through the operator."""
+def test_no_excessive_permissions(rendered) -> None:
+    """No wildcards; Secrets are only read one by one; nobody can get permissions, tokens or pods through the operator."""
     for rule in itertools.chain(*rules(rendered, "ClusterRole").values(), *rules(rendered, "Role").values()):
         assert "*" not in {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
         if "secrets" in rule["resources"]:
@@ -264,7 +264,7 @@ def test_no_right_too_many(rendered) -> None:
 
 
 def test_all_namespaces_are_served_by_default() -> None:
-    """Without watchNamespaces there is one ClusterRole for all; the Lease alone is a matter of the operator's own namespace."""
+    """Without watchNamespaces there is one ClusterRole for all; only the Lease is limited to the operator's own namespace."""
     items = objects({})
     assert [*rules(items, "Role")] == [f"{NAMESPACE}/{NAME}-leader"]
     (cluster_role,) = [found for name, found in rules(items, "ClusterRole").items() if name == f"/{NAMESPACE}:{NAME}"]
@@ -273,7 +273,7 @@ def test_all_namespaces_are_served_by_default() -> None:
 
 
 def test_namespaces_are_served_by_roles_in_them() -> None:
-    """With watchNamespaces nothing may be read or written elsewhere, except which StorageClasses can grow."""
+    """With watchNamespaces nothing can be read or written elsewhere, except which StorageClasses allow expansion."""
     rbac = {"aggregate": False, "namespaceDeletion": False}
     items = objects({"watchNamespaces": ["orders", "payments"], "rbac": rbac})
     assert [*rules(items, "Role")] == [f"orders/{NAME}", f"payments/{NAME}", f"{NAMESPACE}/{NAME}-leader"]
@@ -287,8 +287,8 @@ def test_namespaces_are_served_by_roles_in_them() -> None:
     ]
 
 
-def test_what_outlives_the_roles_is_held_to_their_namespaces() -> None:
-    """What the operator needs while a namespace is deleted is a ClusterRole, which a policy holds to the namespaces it serves."""
+def test_deletion_permissions_are_limited_to_the_namespaces() -> None:
+    """While a namespace is deleted the operator needs a ClusterRole, which a policy limits to the namespaces it serves."""
     items = objects({"watchNamespaces": ["orders", "payments"]})
     found = rules(items, "ClusterRole")[f"/{NAMESPACE}:{NAME}:namespace-deletion"]
     assert {resource for rule in found for resource in rule["resources"] if "resourceNames" not in rule} == {
@@ -299,8 +299,8 @@ def test_what_outlives_the_roles_is_held_to_their_namespaces() -> None:
     assert policy["spec"]["validations"][0]["expression"] == 'request.namespace in ["orders","payments"]'
 
 
-def test_lease_of_the_release_is_the_one_it_may_write() -> None:
-    """Two releases in a namespace have Leases of their own, and the right is about that name."""
+def test_operator_may_only_write_its_own_lease() -> None:
+    """Two releases in a namespace have separate Leases, and each may only write its own."""
     items = objects({})
     environment = {variable["name"]: variable.get("value") for variable in next(pods(items))["containers"][0]["env"]}
     named = [
@@ -309,8 +309,8 @@ def test_lease_of_the_release_is_the_one_it_may_write() -> None:
     assert named == [[environment["MILLRACE_OPERATOR_LEASE_NAME"]]]
 
 
-def test_crds_are_those_of_the_project_and_are_kept() -> None:
-    """The CRDs are the files of crds/, and helm leaves them, and with them every StreamsApp, when it uninstalls."""
+def test_crds_match_the_project_and_are_kept() -> None:
+    """The CRDs are the files in crds/, and helm keeps them, and with them every StreamsApp, on uninstall."""
     crds = {item["metadata"]["name"]: item for item in of_kind(objects({}), "CustomResourceDefinition")}
     originals = [yaml.safe_load(path.read_text()) for path in (ROOT / "crds").glob("streams*.yaml")]
     assert {*crds} == {item["metadata"]["name"] for item in originals}
@@ -327,15 +327,15 @@ def test_crds_are_those_of_the_project_and_are_kept() -> None:
 
 @pytest.mark.parametrize(("replicas", "budgets"), [(1, 0), (2, 1)])
 def test_replicas_are_spread_and_protected_when_there_are_several(replicas: int, budgets: int) -> None:
-    """A budget for one replica would keep its node from being drained; with two, they avoid each other's node."""
+    """With one replica there is no budget, which would keep its node from being drained; two replicas avoid each other's node."""
     items = objects({"replicas": replicas})
     assert len(of_kind(items, "PodDisruptionBudget")) == budgets
     assert ("affinity" in next(pods(items))) is bool(budgets)
     assert the(items, "Deployment")["spec"]["replicas"] == replicas
 
 
-def test_everything_arrives() -> None:
-    """Values that the pod is given are in the pod."""
+def test_all_values_reach_the_pod() -> None:
+    """Values for the pod end up in the pod."""
     items = objects(EVERYTHING)
     deployment = the(items, "Deployment")
     pod, (container,) = next(pods(items)), next(pods(items))["containers"]
@@ -357,7 +357,7 @@ def test_everything_arrives() -> None:
 
 
 def test_alerts_are_about_the_release() -> None:
-    """Placeholders are gone: alerts look at the operator's namespace, wait as told, and the user's own come last."""
+    """Placeholders are replaced: alerts use the operator's namespace and the configured wait; the user's own rules come last."""
     rule = the(objects(EVERYTHING), "PrometheusRule")
     alerts = rule["spec"]["groups"][0]["rules"]
     assert "@" not in yaml.safe_dump(alerts)
@@ -369,7 +369,7 @@ def test_alerts_are_about_the_release() -> None:
 
 
 def test_dashboards_are_found_by_grafana() -> None:
-    """The ConfigMap has the label that the sidecar looks for, and every dashboard."""
+    """The ConfigMap has the label that the sidecar looks for, and contains every dashboard."""
     (found,) = [
         item for item in of_kind(objects(EVERYTHING), "ConfigMap") if item["metadata"]["name"].endswith("-dashboards")
     ]
@@ -403,7 +403,7 @@ def test_old_kubernetes_is_refused() -> None:
 
 @pytest.mark.parametrize(("release", "name"), [("millrace-operator", "millrace-operator"), ("a" * 53, None)])
 def test_names_fit(release: str, name: str | None) -> None:
-    """A release of the chart's own name makes short names; the longest one that helm allows makes valid ones."""
+    """A release with the chart's own name gives short names; the longest name that helm allows gives valid ones."""
     items = objects(EVERYTHING, release=release)
     found = the(items, "Deployment")["metadata"]["name"]
     assert found == (name or found)
@@ -412,14 +412,14 @@ def test_names_fit(release: str, name: str | None) -> None:
         assert all(len(value) <= 63 for value in item["metadata"]["labels"].values())
 
 
-def test_rendered_manifests_are_current() -> None:
-    """charts/kustomize is what the chart makes; run `make manifests` after a change."""
+def test_rendered_manifests_are_up_to_date() -> None:
+    """charts/kustomize matches the chart; run `make manifests` after a change."""
     assert manifests.main(["--check"]) == 0
 
 
 @pytest.mark.parametrize("overlay", ["cluster-wide", "namespaced"])
 def test_kustomize(overlay: str) -> None:
-    """`kubectl apply -k` takes the overlay: Kubernetes knows every field, and nothing in it is helm's."""
+    """`kubectl apply -k` accepts the overlay: Kubernetes knows every field, and nothing in it is specific to helm."""
     command = [*tools.kubernetes("kubectl"), "kustomize", str(KUSTOMIZE / overlay)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     result = conform(text)
@@ -431,7 +431,7 @@ def test_kustomize(overlay: str) -> None:
 
 
 def test_namespaced_overlay_can_be_moved(tmp_path) -> None:
-    """With `namespace` set, all of the overlay moves: objects, bindings, and through them the namespace that is served."""
+    """Setting `namespace` moves the whole overlay: objects, bindings, and so the namespace that is served."""
     (tmp_path / "kustomization.yaml").write_text(
         yaml.safe_dump(
             {"namespace": "orders", "resources": ["base"], "images": [{"name": "millrace-operator", "newTag": "7"}]}

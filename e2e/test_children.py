@@ -1,7 +1,7 @@
-"""Every object that the operator makes of a StreamsApp, judged by Kubernetes itself.
+"""Every object that the operator creates for a StreamsApp, checked by Kubernetes itself.
 
-A real API server takes each one, in a namespace that enforces Restricted pod security, keeps it so that a second look finds
-nothing to apply, and applying it again writes nothing. kubeconform finds no field that Kubernetes does not know.
+A real API server accepts each one in a namespace that enforces Restricted pod security, and stores it in such a way that there is
+nothing left to apply; applying it again writes nothing. kubeconform finds no field that Kubernetes does not know.
 """
 
 import copy
@@ -27,7 +27,7 @@ from millrace_operator.reconcile.drift import needs_apply, stamped
 
 MANAGER = "millrace-operator"
 RUN = secrets.token_hex(3)
-"""Keeps the namespaces apart from those of a run before, which may still be going."""
+"""Distinguishes the namespaces from those of an earlier run, which may still be terminating."""
 
 PECULIAR: dict[str, Any] = {
     "metadata": {"annotations": {"example.com/empty": ""}},
@@ -124,7 +124,7 @@ PECULIAR: dict[str, Any] = {
         }
     ],
 }
-"""What users may write and the API server keeps otherwise: empty values, zeros, unusual quantities."""
+"""What users may write and the API server stores differently: empty values, zeros, unusual quantities."""
 
 SPECS: dict[str, dict[str, Any]] = {
     "small": SMALL,
@@ -196,7 +196,7 @@ class Api:
         self._dynamic = dynamic.DynamicClient(api_client)
 
     def apply(self, wanted: dict[str, Any], **options: Any) -> dict[str, Any]:
-        """Apply an object on the server's side and return what is kept."""
+        """Apply an object on the server side and return what is stored."""
         kind = self._dynamic.resources.get(api_version=wanted["apiVersion"], kind=wanted["kind"])
         metadata = wanted["metadata"]
         kept = self._dynamic.server_side_apply(
@@ -220,14 +220,14 @@ class Api:
         return True
 
     def try_pod(self, namespace: str, spec: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-        """Have a pod judged by everything that admits pods, without creating it, and return what would be kept."""
+        """Have all admission plugins check a pod, without creating it, and return what would be stored."""
         pod = {"metadata": {"name": "tried-0", "labels": labels}, "spec": spec}
         kept = client.CoreV1Api(self.client).create_namespaced_pod(namespace, pod, dry_run="All")
         return dict(self.client.sanitize_for_serialization(kept))
 
 
 def namespace_of(name: str) -> str:
-    """Return the namespace in which a spec's children are tried."""
+    """Return the namespace in which a spec's children are tested."""
     return f"{RUN}-{name}"
 
 
@@ -238,7 +238,7 @@ def children_of(name: str) -> list[dict[str, Any]]:
 
 
 def differences(wanted: Any, kept: Any, path: str = "") -> Iterator[str]:
-    """Yield where what is kept does not have what was wanted, to the letter."""
+    """Yield the paths where what is stored does not match exactly what was wanted."""
     if isinstance(wanted, dict) and isinstance(kept, dict):
         for key, value in wanted.items():
             if key in kept:
@@ -253,7 +253,7 @@ def differences(wanted: Any, kept: Any, path: str = "") -> Iterator[str]:
 
 
 def settled(kept: dict[str, Any]) -> dict[str, Any]:
-    """Return what only a write changes: all but the status and what the server counts and notes."""
+    """Return the parts that only a write changes: everything except the status and the server's own bookkeeping."""
     noise = ("resourceVersion", "managedFields")
     metadata = {key: value for key, value in kept["metadata"].items() if key not in noise}
     return {**{key: value for key, value in kept.items() if key != "status"}, "metadata": metadata}
@@ -271,7 +271,7 @@ def control_plane() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def api(control_plane) -> Api:
-    """Return an API server that knows PodMonitors, and the priority class and runtime class of the specs."""
+    """Return an API server with PodMonitors and with the priority class and runtime class used in the specs."""
     served = Api(control_plane.client)
     served.apply(POD_MONITOR_CRD)
     served.apply(
@@ -296,7 +296,7 @@ def api(control_plane) -> Api:
 
 @pytest.fixture(scope="module", params=SPECS)
 def name(request, api) -> Iterator[str]:
-    """Return the name of a spec, whose namespace enforces Restricted and has the user's ServiceAccount."""
+    """Return the name of a spec whose namespace enforces Restricted and has the user's ServiceAccount."""
     spec_name, namespace = request.param, namespace_of(request.param)
     levels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
     api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": levels}})
@@ -306,8 +306,8 @@ def name(request, api) -> Iterator[str]:
     client.CoreV1Api(api.client).delete_namespace(namespace)
 
 
-def test_children_are_taken_and_kept_as_they_are(api, name):
-    """Each child is taken, tried and for real; what is kept has all of it, and nothing is left to apply."""
+def test_children_are_accepted_and_stored_unchanged(api, name):
+    """Each child is accepted, in a dry run and for real; everything is stored, and nothing is left to apply."""
     for child in children_of(name):
         api.apply(child, dry_run="All")
         kept = api.apply(child)
@@ -316,14 +316,14 @@ def test_children_are_taken_and_kept_as_they_are(api, name):
 
 
 def test_applying_again_writes_nothing(api, name):
-    """What is applied a second time is left as it was."""
+    """Applying an object a second time changes nothing."""
     for child in children_of(name):
         before = api.apply(child)
         assert settled(api.apply(child)) == settled(before)
 
 
-def test_what_is_no_longer_wanted_is_taken_off(api, name):
-    """A field that is wanted no more is seen to be there, and is gone once the object is applied."""
+def test_unwanted_fields_are_removed(api, name):
+    """A field that is no longer wanted is detected, and removed when the object is applied."""
     for child in children_of(name):
         labelled = copy.deepcopy(child)
         labelled["metadata"]["labels"]["example.com/old"] = "yes"
@@ -333,7 +333,7 @@ def test_what_is_no_longer_wanted_is_taken_off(api, name):
 
 
 def test_pods_are_admitted_where_restricted_is_enforced(api, name):
-    """The pods of the StatefulSet and of the plan Job pass every admission, Pod Security at level Restricted among them."""
+    """The pods of the StatefulSet and of the plan Job pass every admission check, including Pod Security at level Restricted."""
     app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
     for child in children_of(name):
         if child["kind"] == "ServiceAccount":
@@ -344,8 +344,8 @@ def test_pods_are_admitted_where_restricted_is_enforced(api, name):
         api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
 
 
-def test_the_namespace_does_enforce_it(api, name):
-    """A pod that takes back one of the restrictions is refused, by Pod Security and nothing else."""
+def test_namespace_enforces_restricted_pods(api, name):
+    """A pod that drops one of the restrictions is refused, by Pod Security and nothing else."""
     app = revision_of(SPECS[name], name=name, namespace=namespace_of(name))
     template = plan_job(app)["spec"]["template"]
     template["spec"]["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
@@ -353,8 +353,8 @@ def test_the_namespace_does_enforce_it(api, name):
         api.try_pod(namespace_of(name), template["spec"], template["metadata"]["labels"])
 
 
-def test_quantities_are_kept_as_they_are_written(api, name):
-    """Whatever number with whatever suffix a user writes, what the operator makes of it is what the server keeps."""
+def test_quantities_are_stored_as_written(api, name):
+    """Whatever number and suffix a user writes, the operator's version of it is what the server stores."""
     numbers = ("1", "1.5", "0.3", "0.125", "7.25", "010", "999", "1000", "1024", "1536", "4096.125", "120000")
     suffixes = ("", "Ki", "Mi", "Gi", "Ti", "n", "u", "m", "k", "M", "G", "T", "e3", "E-2", "e1")
     ours = [canonical_quantity(number + suffix) for number in numbers for suffix in suffixes]
@@ -368,7 +368,7 @@ def test_quantities_are_kept_as_they_are_written(api, name):
 
 
 def conforming(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return what kubeconform has to say against objects."""
+    """Return kubeconform's complaints about objects."""
     command = [str(tools.path("kubeconform")), "-strict", "-schema-location", tools.schemas(), "-output", "json", "-"]
     text = "\n---\n".join(json.dumps(item) for item in objects)
     result = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
@@ -378,12 +378,12 @@ def conforming(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_kubeconform_finds_nothing(spec):
-    """No child has a field that Kubernetes does not know, or lacks one that it needs; PodMonitors are not Kubernetes' own."""
+    """No child has a field that Kubernetes does not know, or lacks a required one; PodMonitors are not part of Kubernetes."""
     assert conforming([child for child in children_of(spec) if child["kind"] != "PodMonitor"]) == []
 
 
-def test_kubeconform_would_find_something():
-    """A field that is misspelt is found."""
+def test_kubeconform_finds_misspelt_fields():
+    """A misspelt field is found."""
     (job,) = (child for child in children_of("small") if child["kind"] == "Job")
     job["spec"]["backofLimit"] = 1
     assert len(conforming([job])) == 1

@@ -1,4 +1,4 @@
-"""The cluster keeps what the other tests rely on: real pods, volumes, names and faults; and it leaves nothing behind."""
+"""The cluster provides what the other tests rely on: real pods, volumes, names and faults; and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_pod_writes_to_its_volume_and_finds_its_own_name(cluster, pod):
 
 
 def test_volume_outlives_its_pod_and_grows_with_its_claim(cluster, pod):
-    """A deleted pod comes back to its data, and a claim that asks for more has more."""
+    """A deleted pod comes back with its data, and a claim that asks for more space gets it."""
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=120)
     cluster.kubectl("delete", "pod", "pod-0", "-n", pod)
     wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=120)
@@ -143,14 +143,14 @@ def test_killed_container_restarts_only_while_a_kubelet_runs(cluster, pod):
 
 @pytest.mark.disturbs
 def test_node_comes_back_from_a_reboot(cluster, pod):
-    """After the kubelet, containerd and all containers were killed at once, pods run again with their data."""
+    """After the kubelet, containerd and all containers are killed at once, pods run again with their data."""
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=120)
     cluster.node.reboot()
     wait_for("the second start", lambda: _starts(cluster, pod) == "xx", timeout_s=120)
 
 
 def test_pod_can_be_cut_off_from_a_port_and_frozen(cluster, pod):
-    """A blocked pod reaches a server on the host no more until it is unblocked; a frozen one does nothing until resumed."""
+    """A blocked pod cannot reach a server on the host until it is unblocked; a frozen pod does nothing until it is resumed."""
     wait_for("the first start", lambda: _starts(cluster, pod) == "x", timeout_s=120)
     address = _pod(cluster, pod)["status"]["podIP"]
     container = _pod(cluster, pod)["status"]["containerStatuses"][0]["containerID"]
@@ -178,15 +178,15 @@ def _failure(cluster, *arguments):
 
 
 def test_api_server_comes_back_with_its_data(api_server):
-    """A killed API server is up again with what it held, and it shares nothing with the cluster that has a node."""
+    """A killed API server comes back with its data, and shares nothing with the cluster that has a node."""
     api_server.kubectl("create", "configmap", "kept")
     api_server.restart_api_server()
     assert "kept" in api_server.kubectl("get", "configmaps")
     assert not api_server.kubectl("get", "nodes")
 
 
-def test_a_machine_that_has_ended_may_be_stopped_again(tmp_path):
-    """It leaves alone whoever has its number, its cable's name and its cgroup by then."""
+def test_stopping_an_ended_machine_again_is_harmless(tmp_path):
+    """This does not affect whoever has taken over its process id, its cable's name and its cgroup."""
     first = Machine.start(tmp_path / "first.log", owned=True)
     first.stop()
     second = Machine.start(tmp_path / "second.log", owned=True)
@@ -208,8 +208,8 @@ time.sleep(600)
 """
 
 
-def test_cluster_ends_with_its_owner(api_server):
-    """If the process that started a cluster is killed, nothing of the cluster is left once leftovers are removed."""
+def test_cluster_ends_with_its_owner_process(api_server):
+    """If the process that started a cluster is killed, nothing of the cluster remains once leftovers are removed."""
     with subprocess.Popen([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE) as ended:
         dead_pid = int(ended.stdout.read())
     directory = api_server.directory.with_name(f"millrace-e2e-{dead_pid}-x")

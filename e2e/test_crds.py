@@ -1,6 +1,6 @@
-"""The CRDs on a real API server: what it refuses, with which words, and what it makes of what it takes.
+"""The CRDs on a real API server: what it accepts and stores, and what it refuses, with which messages.
 
-The tables are those of `tests/manifest`, where the models are held to them: here the API server is.
+The tables are the same as in `tests/manifest`, which applies them to the models; here they are applied to the API server.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NEARLY_RIGHT: Final[list[Any]] = [
     *("earliest", "offset:1", "shift:-1", "timestamp:2026-02-30T00:00:00Z", "timestamp:2026-02-28T00:00:00+01:00"),
     *("timestamp:1969-12-31T23:59:59Z", "timestamp:2026-02-28T00:00:00.1234567Z", "timestamp:2026-02-28T00:00:00Z"),
 ]
-"""Values that are right somewhere, or just miss it."""
+"""Values that are valid somewhere, or nearly valid."""
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Return a control plane with the CRDs in it."""
+    """Return a control plane with the CRDs installed."""
     prepare()
     with (
         tempfile.TemporaryDirectory(prefix="crds-") as directory,
@@ -58,7 +58,7 @@ class Resources:
         self._api = CustomObjectsApi(cluster.client)
 
     def where(self, kind: str) -> dict[str, str]:
-        """Return where the API has a kind."""
+        """Return the API path of a kind."""
         return {"group": GROUP, "version": VERSION, "namespace": NAMESPACE, "plural": KINDS[kind].plural}
 
     def create(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Resources:
         )
 
     def replace(self, manifest: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
-        """Put a manifest in the place of the resource of that name, whatever its version."""
+        """Replace the resource of that name with a manifest, whatever its version."""
         where = {**self.where(manifest["kind"]), "name": manifest["metadata"]["name"]}
         version = self._api.get_namespaced_custom_object(**where)["metadata"]["resourceVersion"]
         body = {**manifest, "metadata": {**manifest["metadata"], "resourceVersion": version}}
@@ -99,7 +99,7 @@ def stored(resources: Resources) -> dict[str, dict[str, Any]]:
 
 
 def refusal(error: ApiException) -> str:
-    """Return what the user is told."""
+    """Return the message that the user sees."""
     assert error.status in {400, 422}
     return str(json.loads(error.body)["message"])
 
@@ -115,7 +115,7 @@ def refusal_of(manifest: dict[str, Any], resources: Resources) -> str:
 
 @functools.cache
 def explanations(kind: str) -> set[str]:
-    """Return the messages of all rules of a kind, without what they list after a colon."""
+    """Return the messages of all rules of a kind, without the lists after a colon."""
 
     def inside(schema: dict[str, Any]) -> Iterator[str]:
         yield from (rule["message"].partition(": ")[0] for rule in schema.get(VALIDATIONS, ()))
@@ -126,8 +126,8 @@ def explanations(kind: str) -> set[str]:
     return set(inside(schema_of(KINDS[kind])))
 
 
-def test_crds_are_taken_as_they_are(cluster: Cluster):
-    """The API server finds no fault in the schemas: they are structural, and their rules are cheap enough."""
+def test_crds_are_accepted(cluster: Cluster):
+    """The API server accepts the schemas: they are structural, and their rules are cheap enough."""
     for crd in json.loads(cluster.kubectl("get", "crd", "--output=json"))["items"]:
         conditions = {condition["type"]: condition["status"] for condition in crd["status"]["conditions"]}
         assert conditions.get("Established") == "True"
@@ -138,7 +138,7 @@ def test_crds_are_taken_as_they_are(cluster: Cluster):
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_wrong_value_is_refused_with_its_field(case: wrong.Wrong, resources: Resources):
-    """Each wrong value is refused, the message names the field, and what the models explain is explained in the same words."""
+    """Each invalid value is refused with a message that names the field, in the models' words where these explain it."""
     with pytest.raises(ApiException) as caught:
         resources.create(case.manifest, dry_run=True)
     message = refusal(caught.value)
@@ -150,10 +150,10 @@ def test_wrong_value_is_refused_with_its_field(case: wrong.Wrong, resources: Res
             assert explanation in message
 
 
-def test_models_and_api_server_judge_alike(resources: Resources):
-    """What the models take the API server takes, and nothing else: with values from anywhere put anywhere.
+def test_models_and_api_server_agree(resources: Resources):
+    """The API server accepts exactly what the models accept, with values from anywhere put anywhere.
 
-    Left out are nulls and whole floats, which the API server rewrites before it looks.
+    Nulls and whole floats are left out: the API server rewrites them before validation.
     """
     random = Random(20260131)
     places = [(kind, field) for kind, field in wrong.places() if field.startswith("spec")]
@@ -173,14 +173,14 @@ def test_models_and_api_server_judge_alike(resources: Resources):
 
 @pytest.mark.parametrize("name", wrong.OTHER_WAYS)
 def test_other_ways_to_brokers_are_accepted(name: str, resources: Resources) -> None:
-    """Fields that exclude those of the fullest manifest are taken in manifests of their own."""
+    """Fields that are mutually exclusive with those of the fullest manifest are accepted in separate manifests."""
     assert refusal_of(wrong.good(name)["StreamsApp"], resources) == ""
 
 
 @pytest.mark.parametrize("name", ["minimal", "everything"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_good_manifest_is_taken_and_means_the_same(kind: str, name: str, resources: Resources):
-    """What the API server adds are the models' own defaults, so what it gives back is the application that was written."""
+def test_good_manifest_is_accepted_and_means_the_same(kind: str, name: str, resources: Resources):
+    """The API server only adds the models' own defaults, so it returns the application that was written."""
     written = wrong.good(name)[kind]
     returned = resources.create(written, dry_run=True)
     before, _ = check(written, KINDS[kind])
@@ -194,7 +194,7 @@ def test_good_manifest_is_taken_and_means_the_same(kind: str, name: str, resourc
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_a_spec_or_status_is_lost(kind: str, stored: dict[str, Any], resources: Resources):
-    """Every field is stored as it was written: none is missing in the schema, which would drop it."""
+    """Every field is stored as it was written: a field missing from the schema would be dropped."""
     written = wrong.good("everything")[kind]
     assert stored[kind]["spec"] == written["spec"]
     assert resources.write_status(written)["status"] == written["status"]
@@ -202,7 +202,7 @@ def test_nothing_of_a_spec_or_status_is_lost(kind: str, stored: dict[str, Any], 
 
 @pytest.mark.parametrize("change", list(wrong.changes()), ids=str)
 def test_changes(change: wrong.Change, stored: dict[str, Any], resources: Resources):
-    """What must not change is refused with the reason; everything else may change."""
+    """Changes to immutable fields are refused with the reason; all others are allowed."""
     assert stored[change.kind]
     if not change.refused:
         assert resources.replace(change.manifest, dry_run=True)
@@ -213,7 +213,7 @@ def test_changes(change: wrong.Change, stored: dict[str, Any], resources: Resour
 
 
 def test_kubectl_applies_twice_without_a_change(cluster: Cluster):
-    """The same manifest once more leaves the resource as it is."""
+    """Applying the same manifest again does not change the resource."""
     arguments = ("apply", "--filename", str(wrong.GOOD / "minimal.yaml"))
     assert "created" in cluster.kubectl(*arguments)
     again = cluster.kubectl(*arguments).splitlines()
@@ -222,7 +222,7 @@ def test_kubectl_applies_twice_without_a_change(cluster: Cluster):
 
 
 def test_kubectl_explains_scales_and_shows(cluster: Cluster, stored: dict[str, Any], resources: Resources):
-    """`kubectl explain`, `scale` and `get` serve these kinds as they do Kubernetes' own."""
+    """`kubectl explain`, `scale` and `get` work with these kinds as with Kubernetes' own."""
     assert stored
     resources.write_status(wrong.good("everything")["StreamsApp"])
     assert "its offsets, topics" not in cluster.kubectl("explain", "streamsapp.spec.kafka.auth.type")

@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, caused for real: processes killed, pods gone, brokers away, records that cannot be read."""
+"""Real failures in a cluster: killed processes, deleted pods, unreachable brokers, unreadable records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from e2e.support.application import Application
 from e2e.support.words import Words
 
 
-def test_killed_processes_and_pods_come_back_with_their_state(word_count, words: Words, cluster) -> None:
-    """SIGKILL and `kubectl delete pod --force` under load: the same names on the same volumes, and counts are exact."""
+def test_killed_processes_and_pods_keep_their_state(word_count, words: Words, cluster) -> None:
+    """SIGKILL and `kubectl delete pod --force` under load: pods come back with their names and volumes, and counts are exact."""
     app: Application = word_count(words, replicas=2)
     app.apply()
     app.wait_ready()
@@ -42,20 +42,20 @@ def test_killed_processes_and_pods_come_back_with_their_state(word_count, words:
 
 
 def status_of_container(app: Application, pod: str) -> dict[str, Any]:
-    """Return the status of a pod's program; empty while there is none."""
+    """Return the status of a pod's container; empty if there is none."""
     found = app.object("pod", pod)
     return next(iter(found["status"].get("containerStatuses", ())), {}) if found else {}
 
 
-def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) -> None:
-    """With Kafka down for longer than the session time-out it is told; when it is back, all runs and counts exactly."""
+def test_long_broker_outage_is_survived(own_words, word_count) -> None:
+    """Kafka is down for longer than the session timeout and the status says so; when it is back, everything counts exactly."""
     kafka, words = own_words
     app: Application = word_count(words, replicas=2, membership={"sessionTimeout": "10s"})
     app.apply()
     app.wait_ready()
     words.write(times=10)
     words.wait_exact()
-    time.sleep(2)  # for the transaction's other markers: a lone broker that is killed before would never write them
+    time.sleep(2)  # for the transaction's other markers: a single broker that is killed before would never write them
     kafka.kill()
     app.wait("told", lambda: app.condition("BrokersReachable").get("status") == "False")
     away_for(app, 20)
@@ -67,7 +67,7 @@ def test_brokers_that_are_away_for_long_are_waited_for(own_words, word_count) ->
 
 
 def away_for(app: Application, seconds: int) -> None:
-    """Wait until brokers have been told to be away for some time."""
+    """Wait until the brokers have been reported as down for some time."""
     app.wait(f"{seconds} s away", lambda: _since(app.condition("BrokersReachable")["lastTransitionTime"]) > seconds)
 
 
@@ -76,8 +76,8 @@ def _since(then: str) -> float:
 
 
 @pytest.mark.parametrize("policy", ["Retain", "Purge"])
-def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
-    """A resource that was wrong from the start goes without waiting for anything, and leaves nothing."""
+def test_application_that_never_ran_is_deleted_at_once(word_count, words: Words, policy: str) -> None:
+    """A resource that was wrong from the start is deleted without waiting for anything, and leaves nothing."""
     app: Application = word_count(words, replicas=1, image="localhost/nobody-built-this:1", deletionPolicy=policy)
     app.apply()
     app.wait_for("Stalled", "True", "PlanImageUnavailable")
@@ -86,8 +86,8 @@ def test_what_never_ran_is_deleted_at_once(word_count, words: Words, policy: str
     assert "KafkaLeftBehind" not in {event["reason"] for event in app.events()}
 
 
-def test_a_record_that_cannot_be_read_is_told_and_the_remedy_helps(word_count, words: Words, admin) -> None:
-    """By default it stops the replica, and conditions and `millrace explain` say which record it is; skipped, all goes on."""
+def test_unreadable_record_is_reported_and_the_remedy_works(word_count, words: Words, admin) -> None:
+    """By default it stops the replica, and conditions and `millrace explain` name the record; once skipped, all continues."""
     dead_letters = f"{words.input}-dead"
     admin.create_topics([NewTopic(dead_letters, 1, 1)])[dead_letters].result(30)
     app: Application = word_count(words, replicas=1, app={"entrypoint": "versions:keyed"})

@@ -1,4 +1,4 @@
-"""The first application of `docs/getting-started.md`, done as the page says: its files, its manifest, its commands."""
+"""The first application in `docs/getting-started.md`, exactly as on the page: its files, its manifest, its commands."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def image(cluster: Cluster, images: Images, tmp_path: Path) -> str:
     return name
 
 
-def test_the_first_application_runs_as_the_page_says(cluster, operator, namespaces, image) -> None:
-    """Written, described, built, applied, it counts; scaled, it still does; deleted, it is gone and its volumes stay."""
+def test_first_application_runs_as_documented(cluster, operator, namespaces, image) -> None:
+    """Written, described, built and applied, it counts; scaled, it still counts; deleted, it is gone and its volumes remain."""
     manifest: dict[str, Any] = yaml.safe_load(blocks("yaml")[0])
     with EmbeddedKafka(host=cluster.host_address) as kafka:
         manifest["spec"]["image"] = image

@@ -1,4 +1,4 @@
-"""Installing, upgrading and removing the operator in a cluster of its own: with helm, namespaced, and with kubectl only."""
+"""Installing, upgrading and removing the operator in a separate cluster: with helm, namespaced, and with kubectl only."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 @pytest.fixture(scope="module")
 def fresh() -> Iterator[Cluster]:
-    """A cluster in which nothing of Millrace is installed."""
+    """A cluster without Millrace."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder, Cluster.start(Path(folder) / "c") as cluster:
         provide_images(cluster, with_apps=False)
         for name in ("orders", "payments"):
@@ -44,23 +44,23 @@ def operator_values() -> dict[str, Any]:
 
 
 def namespace(cluster: Cluster, name: str) -> None:
-    """Make a namespace that enforces the Pod Security Standard `restricted`."""
+    """Create a namespace that enforces the Pod Security Standard `restricted`."""
     cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": RESTRICTED}})
 
 
 def get(cluster: Cluster, *arguments: str) -> Any:
-    """Return what kubectl gets; None if it is not there."""
+    """Return what kubectl gets; None if it does not exist."""
     text = cluster.kubectl("get", *arguments, "--output=json", "--ignore-not-found")
     return json.loads(text) if text else None
 
 
 def listed(cluster: Cluster, kinds: str, selector: str, *flags: str) -> list[str]:
-    """Return the names of what a selector finds."""
+    """Return the names of the objects that a selector finds."""
     return cluster.kubectl("get", kinds, f"--selector={selector}", "--output=name", *flags).split()
 
 
 def application(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
-    """Return a StreamsApp that needs no broker to be looked at."""
+    """Return a StreamsApp that the operator can handle without a broker."""
     return {
         "apiVersion": "streams.millrace.dev/v1alpha1",
         "kind": "StreamsApp",
@@ -76,13 +76,13 @@ def application(name: str, namespace: str, **spec: Any) -> dict[str, Any]:
 
 
 def seen(cluster: Cluster, name: str, namespace: str) -> bool:
-    """Return whether the operator has looked at an application as it is now."""
+    """Return whether the operator has seen the current generation of an application."""
     app = get(cluster, "streamsapp", name, "-n", namespace)
     return bool(app.get("status", {}).get("observedGeneration") == app["metadata"]["generation"])
 
 
 def wait_until_seen(cluster: Cluster, name: str, namespace: str) -> None:
-    """Wait until the operator has looked at an application."""
+    """Wait until the operator has seen an application."""
     wait_for(f"the operator to see {namespace}/{name}", lambda: seen(cluster, name, namespace), timeout_s=180)
 
 
@@ -93,7 +93,7 @@ def may(cluster: Cluster, account: str, verb: str, resource: str, *flags: str) -
 
 
 def patch_is_refused(cluster: Cluster, account: str, name: str, namespace: str) -> bool:
-    """Return whether the policy refuses that a ServiceAccount changes an application, without changing it."""
+    """Return whether the policy forbids a ServiceAccount to change an application, without changing it."""
     change = json.dumps({"metadata": {"annotations": {"a": "b"}}})
     try:
         cluster.kubectl(
@@ -106,19 +106,19 @@ def patch_is_refused(cluster: Cluster, account: str, name: str, namespace: str) 
 
 
 def replicas(cluster: Cluster, namespace: str) -> list[str]:
-    """Return the names of the operator's pods, those included that are on their way out."""
+    """Return the names of the operator's pods, including terminating ones."""
     found = listed(cluster, "pods", "app.kubernetes.io/name=millrace-operator", "-n", namespace)
     return [name.removeprefix("pod/") for name in found]
 
 
 def complaints(cluster: Cluster, namespace: str) -> list[str]:
-    """Return the lines of the operator's log about rights that it lacks."""
+    """Return the lines in the operator's log about missing permissions."""
     log = cluster.kubectl("logs", "-n", namespace, "-l", "app.kubernetes.io/name=millrace-operator", "--tail=-1")
     return [line for line in log.splitlines() if "orbidden" in line or '"403' in line]
 
 
 def test_life_of_a_release(fresh, operator_values) -> None:
-    """Install, test, upgrade with older CRDs about, uninstall and install again: applications and CRDs are there throughout."""
+    """Install, test, upgrade over older CRDs, uninstall and install again: applications and CRDs are kept throughout."""
     namespace(fresh, "millrace")
     release = Release(fresh, "millrace")
     release.apply(operator_values)
@@ -127,7 +127,7 @@ def test_life_of_a_release(fresh, operator_values) -> None:
     fresh.apply(application("kept", "orders"))
     wait_until_seen(fresh, "kept", "orders")
 
-    for crd in CRDS:  # as an older version had it
+    for crd in CRDS:  # as in an older version
         fresh.kubectl("patch", "crd", crd, "--type=json", "-p", '[{"op": "remove", "path": "/spec/names/shortNames"}]')
     release.apply({**operator_values, "replicas": 2, "operator": {"logLevel": "DEBUG"}})
     assert all(get(fresh, "crd", crd)["spec"]["names"]["shortNames"] for crd in CRDS)
@@ -161,9 +161,9 @@ def test_life_of_a_release(fresh, operator_values) -> None:
 
 
 def test_some_namespaces_only(fresh, operator_values) -> None:
-    """An operator of one namespace serves that one, may change nothing elsewhere, and misses no right.
+    """An operator for one namespace serves that one, may change nothing elsewhere, and has all the permissions it needs.
 
-    It may read a StreamsApp elsewhere by name: the right to finish deletions with a namespace cannot be held to some of them.
+    It may read a StreamsApp elsewhere by name: the permission to finish deletions in a namespace cannot be limited to some.
     """
     namespace(fresh, "team")
     release = Release(fresh, "team", name="ours")
@@ -197,7 +197,7 @@ def test_some_namespaces_only(fresh, operator_values) -> None:
 
 
 def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> None:
-    """Who may view or edit a namespace may view or edit its StreamsApps, but not their status."""
+    """Those who may view or edit a namespace may view or edit its StreamsApps, but not their status."""
     release = Release(fresh, "rights")
     release.apply({**operator_values, "crds": {"install": False}, "replicas": 0})
     for role in ("view", "edit"):
@@ -228,7 +228,7 @@ def test_users_rights_come_with_the_clusters_roles(fresh, operator_values) -> No
 
 
 def test_without_helm(fresh, tmp_path) -> None:
-    """`kubectl apply -k` of the overlay for one namespace serves that one; `millrace explain` tells of an application there."""
+    """`kubectl apply -k` of the overlay for one namespace serves that one; `millrace explain` explains an application there."""
     namespace(fresh, "alone")
     repository, _, tag = Images().operator.rpartition(":")
     (tmp_path / "kustomization.yaml").write_text(

@@ -1,6 +1,6 @@
-"""What Flux and Argo CD make of a StreamsApp in every state it can be in, by Flux's library and the script for Argo CD.
+"""How Flux and Argo CD see a StreamsApp in every state it can be in, using Flux's library and the script for Argo CD.
 
-The states are those of the operator's decisions, over a small cluster that the tests of reconciliation play with.
+The states come from the operator's decisions about the small simulated cluster of the reconciliation tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def running(**spec: Any) -> World:
 
 
 def until(world: World, state: str) -> World:
-    """Go on until an application does this."""
+    """Continue until an application does this."""
     for _ in range(200):
         world.turn()
         if world.status is not None and world.status.lifecycle_state == state:
@@ -47,7 +47,7 @@ def until(world: World, state: str) -> World:
 
 
 def changed(**spec: Any) -> World:
-    """Return a healthy application that was changed, and has been looked at for long."""
+    """Return a healthy application that was changed long enough ago to have settled."""
     world = running()
     world.change(**spec)
     world.run(600)
@@ -55,7 +55,7 @@ def changed(**spec: Any) -> World:
 
 
 def upgraded_to(program: Program, **spec: Any) -> World:
-    """Return a healthy application whose image was changed to this program, and has been looked at for long."""
+    """Return a healthy application that was upgraded to this program, long enough ago to have settled."""
     world = running()
     world.programs["new"] = program
     world.change(image="new", **spec)
@@ -64,7 +64,7 @@ def upgraded_to(program: Program, **spec: Any) -> World:
 
 
 def new(program: Program) -> World:
-    """Return an application that has never run and whose program is this."""
+    """Return an application that has never run, with this program."""
     world = World()
     world.programs[world.manifest["image"]] = program
     world.run(600)
@@ -72,7 +72,7 @@ def new(program: Program) -> World:
 
 
 def refused(*kinds: str) -> World:
-    """Return an application whose upgrade may not be written to these kinds of children."""
+    """Return an application whose upgrade is not allowed to write these kinds of children."""
     world = running()
     world.refuses = set(kinds)
     world.change(image="registry.example/words:2", replicas=3, podDisruptionBudget={"maxUnavailable": 2})
@@ -81,7 +81,7 @@ def refused(*kinds: str) -> World:
 
 
 def failed_pass(reason: str) -> World:
-    """Return an application over which a pass has come to no decision."""
+    """Return an application for which a pass could not reach a decision."""
     world = running()
     world.change(replicas=3)
     world.status = stalled_status(world.desired(), reason, "It did not work.")
@@ -101,14 +101,14 @@ def newer() -> World:
 
 
 def first_seen() -> World:
-    """Return an application that was looked at once."""
+    """Return an application that has been reconciled once."""
     world = World()
     world.turn()
     return world
 
 
 def scaling_in() -> World:
-    """Return an application that gives a pod up."""
+    """Return an application that is removing a pod."""
     world = running()
     world.change(replicas=1)
     return until(world, "Draining")
@@ -123,7 +123,7 @@ def suspending() -> World:
 
 
 def paused() -> World:
-    """Return an application that the operator is told to leave alone."""
+    """Return an application that the operator has been told to leave alone."""
     world = running()
     world.annotations[PAUSE_ANNOTATION] = "true"
     world.run(30)
@@ -148,7 +148,7 @@ def without_input() -> World:
 
 
 def with_unfit_topic() -> World:
-    """Return an application one of whose internal topics has another number of partitions."""
+    """Return an application with an internal topic that has the wrong number of partitions."""
     world = running()
     for name, topic in list(world.topics.items()):
         if name != INPUT:
@@ -158,7 +158,7 @@ def with_unfit_topic() -> World:
 
 
 def brokers_away() -> World:
-    """Return an application that runs while no broker answers."""
+    """Return an application that is running while the brokers are down."""
     world = running()
     world.brokers_up = False
     world.run(30)
@@ -166,7 +166,7 @@ def brokers_away() -> World:
 
 
 def name_taken() -> World:
-    """Return an application whose StatefulSet's name somebody else's StatefulSet has."""
+    """Return an application whose StatefulSet's name is taken by somebody else's StatefulSet."""
     world = World()
     metadata = {"name": APP, "namespace": NAMESPACE, "labels": {"app": "legacy"}}
     world.create({"kind": "StatefulSet", "metadata": metadata, "spec": {"theirs": True}})
@@ -175,7 +175,7 @@ def name_taken() -> World:
 
 
 def id_in_use() -> World:
-    """Return an application in whose group a Java application is."""
+    """Return an application with a Java application in its group."""
     java = ConsumerGroupMember("java", "java-0", "10.0.0.3", "java-7f-StreamThread-1-consumer")
     world = World(group_exists=True, strangers=[java])
     world.run(300)
@@ -183,7 +183,7 @@ def id_in_use() -> World:
 
 
 def renewal_failed() -> World:
-    """Return an application whose pod does not come up as this operator builds it."""
+    """Return an application whose pod does not come up as built by this operator."""
     world = World()
     world.run(300)
     (pod,) = world.pods()
@@ -254,7 +254,7 @@ STATES: dict[str, tuple[Callable[[], World], str, str]] = {
     "it is deleted": (deleting, "Terminating", "Progressing"),
     "it is deleted, and that is refused": (refused_deletion, "Terminating", "Degraded"),
 }
-"""How an application comes to be in a state, and what is to be thought of it; where two answers will do, either is."""
+"""How an application gets into a state, and what the tools should make of it; where there are two answers, either is fine."""
 
 
 def newer_image() -> World:
@@ -265,7 +265,7 @@ def newer_image() -> World:
 
 
 def resource_of(world: World) -> dict[str, Any]:
-    """Return the resource as the API server gives it."""
+    """Return the resource as the API server returns it."""
     assert world.status is not None
     metadata: dict[str, Any] = {"name": "words", "namespace": "team", "generation": world.generation}
     if world.deleted_at is not None:
@@ -280,7 +280,7 @@ def resource_of(world: World) -> dict[str, Any]:
 
 
 def flux_says(resource: dict[str, Any]) -> dict[str, str]:
-    """Return what Flux's library answers."""
+    """Return the answer of Flux's library."""
     asked = json.dumps([resource])
     answer = subprocess.run([str(tools.path("kstatus"))], input=asked, capture_output=True, text=True, check=True)
     (found,) = json.loads(answer.stdout)
@@ -288,15 +288,15 @@ def flux_says(resource: dict[str, Any]) -> dict[str, str]:
 
 
 def argo_says(resource: dict[str, Any]) -> dict[str, str]:
-    """Return what the script answers in the Lua that Argo CD has."""
+    """Return the script's answer, run by Argo CD's Lua."""
     lua = lupa.lua51.LuaRuntime(unpack_returned_tuples=True)
     lua.globals().obj = lua.table_from(resource, recursive=True)
     return dict(lua.execute(HEALTH.read_text()))
 
 
 @pytest.mark.parametrize(("make", "flux", "argo"), STATES.values(), ids=STATES)
-def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, argo: str) -> None:
-    """Who waits for a StreamsApp goes on when it is as the manifest says, and ends when somebody has to do something."""
+def test_tools_understand_every_state(make: Callable[[], World], flux: str, argo: str) -> None:
+    """Tools that wait for a StreamsApp stop when it matches the manifest, and fail when somebody has to act."""
     resource = resource_of(make())
     said = flux_says(resource)
     assert said["status"] in flux.split("|"), (said, resource["status"])
@@ -304,7 +304,7 @@ def test_state_is_taken_for_what_it_is(make: Callable[[], World], flux: str, arg
     assert said["status"] in argo.split("|"), (said, resource["status"])
 
 
-def test_every_reason_to_stall_is_tried() -> None:
-    """No state in which somebody has to do something is left out, of those that a pass itself comes to."""
+def test_every_reason_to_stall_has_a_case() -> None:
+    """Every reason to stall that a pass itself can reach has a test case."""
     known = {reason for reason, item in REASONS.items() if item.condition == "Stalled"} - {ConditionReason.NOT_STALLED}
     assert known <= {ConditionReason(name.partition(":")[0].partition(",")[0]) for name in STATES if name[0].isupper()}

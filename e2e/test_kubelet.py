@@ -1,4 +1,4 @@
-"""A node whose kubelet dies: nobody starts, stops or probes pods on it, until it is back."""
+"""A node whose kubelet dies: nothing starts, stops or probes its pods until the kubelet is back."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from e2e.support.words import Words
 pytestmark = pytest.mark.disturbs
 
 
-def test_a_kubelet_that_dies_stops_nothing(word_count, words: Words, cluster) -> None:
-    """Pods process on without it; an upgrade that is asked for meanwhile is done when it is back, and counts are exact."""
+def test_dead_kubelet_stops_nothing(word_count, words: Words, cluster) -> None:
+    """Pods keep processing without it; an upgrade requested meanwhile happens when it is back, and counts are exact."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()

@@ -10,8 +10,8 @@ from e2e.support.application import Application
 from e2e.support.words import Words
 
 
-def test_applied_it_becomes_ready_and_counts_exactly(word_count, words: Words) -> None:
-    """A manifest is all it takes; applied once more, it makes nobody write anything."""
+def test_applied_application_becomes_ready_and_counts_exactly(word_count, words: Words) -> None:
+    """A manifest is all it takes; applying it again causes no writes."""
     words.write(times=20)
     app: Application = word_count(words, replicas=2)
     app.apply()
@@ -33,14 +33,14 @@ def test_applied_it_becomes_ready_and_counts_exactly(word_count, words: Words) -
 
 
 def versions(app: Application) -> dict[str, str]:
-    """Return the version of each thing that the operator writes."""
+    """Return the version of each object that the operator writes."""
     kinds = "statefulset,service,configmap,serviceaccount,networkpolicy,poddisruptionbudget,job,pvc"
     items = [app.resource(), *app.objects(kinds)]
     return {f"{item['kind']}/{item['metadata']['name']}": written(item) for item in items}
 
 
 def written(item: dict) -> str:
-    """Return what changes when the operator writes an object, and not when others do (a StatefulSet's status, say)."""
+    """Return what changes when the operator writes an object, but not when others do (a StatefulSet's status, for example)."""
     fields = [
         (entry.get("subresource", ""), entry["time"])
         for entry in item["metadata"].get("managedFields", ())
@@ -49,8 +49,8 @@ def written(item: dict) -> str:
     return str(sorted(fields)) if fields else item["metadata"]["resourceVersion"]
 
 
-def test_scaled_out_and_in_under_load_it_counts_exactly(word_count, words: Words) -> None:
-    """1 → 3 → 1 replicas by the scale subresource: tasks move, those that leave are drained, and no word is lost."""
+def test_scaling_out_and_in_under_load_counts_exactly(word_count, words: Words) -> None:
+    """1 → 3 → 1 replicas through the scale subresource: tasks move, leaving replicas are drained, and no word is lost."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -73,8 +73,8 @@ def scale(app: Application, replicas: int) -> None:
 
 
 @pytest.mark.thorough
-def test_a_pod_drains_when_it_is_annotated_and_not_when_a_neighbour_asks(word_count, words: Words) -> None:
-    """Another pod's request changes nothing. The annotation reaches the instance, which hands over; wanted, it is replaced."""
+def test_pod_drains_when_annotated_but_not_on_request_from_another_pod(word_count, words: Words) -> None:
+    """A request from another pod changes nothing. The annotation reaches the instance, which hands over, and is replaced."""
     app: Application = word_count(words, replicas=2)
     app.apply()
     app.wait_ready()
@@ -106,8 +106,8 @@ print(connection.getresponse().status)
 """
 
 
-def test_suspended_it_stops_and_resumed_it_goes_on(word_count, words: Words) -> None:
-    """Suspending stops the pods and leaves the group, resuming goes on with the state on the volumes."""
+def test_suspended_application_stops_and_resumes(word_count, words: Words) -> None:
+    """Suspending stops the pods and leaves the group; resuming continues with the state on the volumes."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -124,8 +124,8 @@ def test_suspended_it_stops_and_resumed_it_goes_on(word_count, words: Words) -> 
     assert sum(app.instance(pod["metadata"]["name"])["restoration"]["restored_records"] for pod in app.pods()) == 0
 
 
-def test_deleted_it_keeps_its_volumes_and_takes_them_again(word_count, words: Words) -> None:
-    """With the policies' defaults, an application that is deleted and applied anew goes on where it was."""
+def test_deleted_application_keeps_its_volumes_and_reuses_them(word_count, words: Words) -> None:
+    """By default, an application that is deleted and applied again continues where it stopped."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -145,8 +145,8 @@ def test_deleted_it_keeps_its_volumes_and_takes_them_again(word_count, words: Wo
     assert app.instance(f"{app.name}-0")["restoration"]["restored_records"] == 0
 
 
-def test_purged_it_leaves_nothing(word_count, words: Words, kafka_topics) -> None:
-    """`deletionPolicy: Purge` deletes internal topics, offsets and volumes too, and the user's topics never."""
+def test_purged_application_leaves_nothing(word_count, words: Words, kafka_topics) -> None:
+    """`deletionPolicy: Purge` also deletes internal topics, offsets and volumes, but never the user's topics."""
     app: Application = word_count(words, replicas=1, deletionPolicy="Purge")
     app.apply()
     app.wait_ready()
@@ -163,8 +163,8 @@ def test_purged_it_leaves_nothing(word_count, words: Words, kafka_topics) -> Non
 
 
 @pytest.mark.parametrize("policy", [pytest.param("Retain", marks=pytest.mark.thorough), "Purge"])
-def test_deletion_ends_while_kafka_is_down(word_count, own_words, policy: str) -> None:
-    """An application whose brokers are gone can be deleted, whatever its policy."""
+def test_deletion_completes_while_kafka_is_down(word_count, own_words, policy: str) -> None:
+    """An application whose brokers are down can be deleted, whatever its policy."""
     kafka, words = own_words
     app: Application = word_count(words, replicas=1, deletionPolicy=policy, drain={"terminationGracePeriodSeconds": 10})
     app.apply()
@@ -174,8 +174,8 @@ def test_deletion_ends_while_kafka_is_down(word_count, own_words, policy: str) -
     app.wait("no pods", lambda: not app.objects("pods"))
 
 
-def test_orphaned_it_runs_on_and_is_adopted_again(word_count, words: Words) -> None:
-    """`deletionPolicy: Orphan` leaves everything, and the same manifest takes it over without a restart."""
+def test_orphaned_application_keeps_running_and_is_adopted(word_count, words: Words) -> None:
+    """`deletionPolicy: Orphan` leaves everything running, and the same manifest takes it over without a restart."""
     app: Application = word_count(words, replicas=1, deletionPolicy="Orphan")
     app.apply()
     app.wait_ready()
@@ -188,8 +188,8 @@ def test_orphaned_it_runs_on_and_is_adopted_again(word_count, words: Words) -> N
     assert [pod["metadata"]["uid"] for pod in app.pods()] == pods
 
 
-def test_paused_it_is_left_alone(word_count, words: Words) -> None:
-    """With the annotation `streams.millrace.dev/pause` the operator only looks on."""
+def test_paused_application_is_left_alone(word_count, words: Words) -> None:
+    """With the annotation `streams.millrace.dev/pause` the operator only watches."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -207,8 +207,8 @@ def test_paused_it_is_left_alone(word_count, words: Words) -> None:
 
 
 @pytest.mark.thorough
-def test_a_restart_is_asked_for_by_a_number(word_count, words: Words) -> None:
-    """Another `restartNonce` replaces every pod, one by one."""
+def test_restart_nonce_restarts_pods(word_count, words: Words) -> None:
+    """Changing `restartNonce` replaces every pod, one by one."""
     app: Application = word_count(words, replicas=2)
     app.apply()
     app.wait_ready()
@@ -222,8 +222,8 @@ def test_a_restart_is_asked_for_by_a_number(word_count, words: Words) -> None:
     words.wait_exact()
 
 
-def test_what_is_taken_away_comes_back(word_count, words: Words) -> None:
-    """Children that somebody deletes or edits are made as they should be."""
+def test_deleted_and_edited_children_are_restored(word_count, words: Words) -> None:
+    """Children that somebody deletes or edits are restored."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()

@@ -1,4 +1,4 @@
-"""Many apps in one cluster at once, each with pods of its own, and broken ones among them."""
+"""Many applications in one cluster at the same time, each with its own pods, including broken ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from e2e.support.words import Words
 
 MANY = 50
 PATIENCE_S = 480
-"""How long the pods and plan Jobs of so many take to start on two cores, one after another."""
+"""How long the pods and plan Jobs of so many applications take to start, one after another, on two cores."""
 
 SMALL = {"resources": {"requests": {"cpu": "10m", "memory": "256Mi"}}}
-"""Pods of which the node holds fifty."""
+"""Pods small enough that fifty fit on the node."""
 
 BROKEN = {
     "no-image": ({"image": "localhost/nobody-built-this:1"}, "Stalled", "True", "nobody-built-this"),
@@ -29,14 +29,14 @@ BROKEN = {
         "nobody-made-this",
     ),
 }
-"""What is wrong, the condition that tells it, and a word of its message."""
+"""What is wrong, the condition that reports it, and a word from its message."""
 
 
 @pytest.mark.disturbs
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
-def test_broken_resources_hold_none_of_fifty_good_ones_up(word_count: Callable[..., Application], kafka) -> None:
-    """Fifty run in pods of their own and count exactly, and change; of those that are broken each says why."""
+def test_broken_resources_do_not_block_fifty_good_ones(word_count: Callable[..., Application], kafka) -> None:
+    """Fifty applications run, count exactly, and change; each broken one says what is wrong with it."""
     prefix = f"many-{secrets.token_hex(3)}"
     broken: dict[str, Application] = {}
     good: list[tuple[Application, Words]] = []

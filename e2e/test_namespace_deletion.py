@@ -1,7 +1,7 @@
-"""`kubectl delete namespace`: it takes everything in no order, while a StreamsApp waits for the operator.
+"""`kubectl delete namespace`: objects disappear in any order, while a StreamsApp waits for the operator.
 
-The API server and its namespace controller are real, and so are the brokers; pods are simulated. The operator has the rights that
-the chart gives it, and no others.
+The API server, its namespace controller and the brokers are real; pods are simulated. The operator has exactly the permissions
+that the chart gives it.
 """
 
 import secrets
@@ -22,7 +22,7 @@ from millrace.dev.kafka import EmbeddedKafka
 
 OPERATOR = "platform"
 _RIGHTS = ("ServiceAccount", "Role", "ValidatingAdmissionPolicy", "ClusterRole")
-"""What kinds begin with that are about the operator's rights."""
+"""Prefixes of the kinds that are about the operator's permissions."""
 
 
 class World:
@@ -32,7 +32,7 @@ class World:
         self.cluster, self.kafka, self.folder = cluster, kafka, folder
 
     def operator(self, namespace: str, *, namespaced: bool) -> OperatorProcess:
-        """Install the rights of an operator, and start it with them."""
+        """Install an operator's permissions, and start it with them."""
         name = f"millrace-operator-{secrets.token_hex(3)}"
         values = {"watchNamespaces": [namespace] if namespaced else [], "crds": {"install": False}}
         rendered = [item for item in yaml.safe_load_all(render(values, release=name, namespace=OPERATOR)) if item]
@@ -46,17 +46,17 @@ class World:
         return OperatorProcess(kubeconfig, self.folder / f"{name}.log", **settings, SIMULATED_BROKERS="real")
 
     def is_gone(self, namespace: str) -> bool:
-        """Return whether a namespace does not exist any more."""
+        """Return whether a namespace is gone."""
         return not self.cluster.kubectl("get", "namespace", namespace, "--ignore-not-found", "-o", "name").strip()
 
     def topics(self) -> set[str]:
-        """Return the topics that there are."""
+        """Return the existing topics."""
         return set(self.kafka.admin().list_topics(timeout=60).topics)
 
 
 @pytest.fixture(scope="module")
 def world(api_server: Cluster) -> Iterator[World]:
-    """Give a control plane with the CRDs and a simulated node."""
+    """Return a control plane with the CRDs and a simulated node."""
     api_server.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
     api_server.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=110s")
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OPERATOR}})
@@ -76,8 +76,8 @@ def world(api_server: Cluster) -> Iterator[World]:
         pytest.param("Retain", "cluster-wide", marks=pytest.mark.thorough),
     ],
 )
-def test_a_namespace_goes_with_its_applications(world: World, policy: str, mode: str) -> None:
-    """The namespace goes; internal topics go with Purge and stay with Retain."""
+def test_namespace_is_deleted_with_its_applications(world: World, policy: str, mode: str) -> None:
+    """The namespace is deleted; internal topics are deleted with Purge and kept with Retain."""
     name = f"app-{secrets.token_hex(3)}"
     changelog = f"{name}-counts-changelog"
     world.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})

@@ -17,11 +17,11 @@ from e2e.support.words import Words
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 
 LOST_S = 300.0
-"""How long it may take until a node that says nothing is known to be lost, and something has come of it."""
+"""How long it may take until a silent node is known to be lost, and this has had an effect."""
 
 
 def evicted_after(seconds: int) -> list[dict[str, Any]]:
-    """Return the tolerations of a pod that its node, once it is lost, loses after a time; Kubernetes' default is 5 minutes."""
+    """Return tolerations that evict a pod from a lost node after this time; Kubernetes' default is 5 minutes."""
     taints = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
     return [
         {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds} for taint in taints
@@ -30,26 +30,26 @@ def evicted_after(seconds: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def second(cluster: Cluster, images: Images) -> Iterator[Node]:
-    """Give a second node, with the image of the applications."""
+    """Return a second node, with the applications' image."""
     with cluster.another_node(f"n{secrets.token_hex(2)}", [images.apps]) as node:
         yield node
 
 
 def pod_on(app: Application, node: Node) -> str:
-    """Return the name of the only pod of an app on a node."""
+    """Return the name of an application's only pod on a node."""
     (pod,) = (pod["metadata"]["name"] for pod in app.pods() if pod["spec"]["nodeName"] == node.name)
     return pod
 
 
 def is_lost(app: Application, node: Node) -> bool:
-    """Return whether the cluster has given a node up."""
+    """Return whether the cluster considers a node lost."""
     found = app.object("node", node.name)
     assert found is not None
     return any(item["type"] == "Ready" and item["status"] == "Unknown" for item in found["status"]["conditions"])
 
 
-def test_a_node_that_is_lost_for_good_costs_no_word(word_count, words: Words, cluster: Cluster, second) -> None:
-    """The replica on the other node counts all; `explain` says what the lost one waits for, and its claim's deletion frees it."""
+def test_lost_node_loses_no_word(word_count, words: Words, cluster: Cluster, second) -> None:
+    """The replica on the other node counts everything; `explain` says how to free the lost one: by deleting its claim."""
     app: Application = word_count(words, replicas=2, podTemplate={"tolerations": evicted_after(5)})
     app.apply()
     app.wait_ready()
@@ -79,8 +79,8 @@ def test_a_node_that_is_lost_for_good_costs_no_word(word_count, words: Words, cl
     assert app.instance(kept)["state"] == app.instance(lost)["state"]
 
 
-def test_a_node_that_was_cut_off_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
-    """Its replica goes on where it was; what was deleted meanwhile ends there, though nobody has waited for it."""
+def test_isolated_node_comes_back(word_count, words: Words, cluster: Cluster, second) -> None:
+    """Its replica continues where it stopped; what was deleted meanwhile ends there, though nobody waited for it."""
     app: Application = word_count(words, replicas=2, drain={"terminationGracePeriodSeconds": 10})
     app.apply()
     app.wait_ready()

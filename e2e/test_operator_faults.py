@@ -1,8 +1,8 @@
-"""The operator dies after every single thing it does, with real pods and a real Kafka: all comes to its end all the same.
+"""The operator dies after every single action, with real pods and a real Kafka, and everything still converges.
 
-It runs as a process beside the cluster, with the rights of its ServiceAccount in one namespace and no others. It ends itself, as
-SIGKILL would, after so many actions (writing a status is one), and is started again: with one action per life, every action of a
-creation, an upgrade and a deletion is one after which it has died, before the next action, the status and the Events.
+It runs as a process next to the cluster, with only its ServiceAccount's permissions in one namespace. It ends itself, like
+SIGKILL, after a number of actions (writing a status is one), and is restarted. With one action per life, it dies after every
+action of a creation, an upgrade and a deletion, before the next action, the status and the Events.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ MOST_LIVES = 120
 LONGEST_LIFE_S = 120.0
 QUICK = {"gate": {"minStable": "1s"}}
 OPEN = {"ingressFrom": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
-"""The operator is not in the cluster, so that no policy can let just it reach the pods."""
+"""The operator is outside the cluster, so no policy can allow only it to reach the pods."""
 LAST_DEATH_S = 60.0
-"""How long a process may take to die of the action by which all came to its end."""
+"""How long a process may take to die from the last action needed."""
 _ACTION = re.compile(r"passes: \S+ \S+: (\w+(?: the \w+| topics| members)?)|requests: patch \S+/(status)")
 _WRITE = re.compile(r"requests: (?:apply|create|patch|delete|update) (?!/apis/coordination)\S*")
 
 
 class Mortal:
-    """An operator that lives from one death to the next, and what is watched meanwhile.
+    """An operator that keeps dying and restarting, and what is observed meanwhile.
 
     Args:
-        app: What it serves.
-        admin: For a look at the app's Kafka.
-        kubeconfig: With the operator's own rights.
-        log: What all its lives log to.
+        app: The application that it serves.
+        admin: A client for the app's Kafka.
+        kubeconfig: A kubeconfig with the operator's own permissions.
+        log: The log of all its lives.
     """
 
     def __init__(self, app: Application, admin: AdminClient, kubeconfig: Path, log: Path) -> None:
@@ -53,11 +53,11 @@ class Mortal:
         self._kubeconfig = kubeconfig
         self._log = log
         self.topics: dict[str, str] = {}
-        """The id of each internal topic there has been."""
+        """The id of each internal topic that has existed."""
         self.claims: dict[str, str] = {}
-        """The uid of each claim there has been."""
+        """The uid of each claim that has existed."""
         self.pods: set[str] = set()
-        """The uids of all pods there have been."""
+        """The uids of all pods that have existed."""
 
     def live(self, **settings: int) -> OperatorProcess:
         """Start it."""
@@ -66,12 +66,12 @@ class Mortal:
         return OperatorProcess(self._kubeconfig, self._log, "millrace_operator", **given)
 
     def until(self, done: Callable[[], bool], *lives: int, last_death_s: float = 0) -> list[str]:
-        """Let it die again and again until something holds, and return after which actions it has died.
+        """Let it die again and again until a condition holds, and return the actions after which it died.
 
         Args:
-            done: What is to hold.
-            lives: How many actions its lives are long, in turn.
-            last_death_s: How long a death is waited for once it holds: by an action, after which there is one.
+            done: The condition.
+            lives: How many actions each life lasts, in turn.
+            last_death_s: How long to wait for one more death once the condition holds.
         """
         died_after: list[str] = []
         for actions in itertools.cycle(lives):
@@ -87,7 +87,7 @@ class Mortal:
         raise AssertionError("lives are endless")
 
     def rest(self) -> None:
-        """Let it die until a life has nothing to do: what was done may have to be told of, such as a lag that is steady again."""
+        """Let it die until a life has nothing left to do: there may be something to report afterwards, such as a steady lag."""
         for _ in range(MOST_LIVES):
             with self.live(CRASH_AFTER_ACTIONS=1, RESYNC_SECONDS=1) as operator:
                 self._app.wait(
@@ -98,7 +98,7 @@ class Mortal:
         raise AssertionError("there is always something to do")
 
     def look(self) -> None:
-        """Check that nothing has been made twice."""
+        """Check that nothing was created twice."""
         for name, topic_id in internal_topics(self._admin, self._app).items():
             assert self.topics.setdefault(name, topic_id) == topic_id, f"{name} was made anew"
         for claim in self._app.objects("pvc"):
@@ -131,7 +131,7 @@ def internal_topics(admin: AdminClient, app: Application) -> dict[str, str]:
 def mortal(
     cluster: Cluster, operator_values, admin: AdminClient, tmp_path: Path
 ) -> Iterator[Callable[[Application], Mortal]]:
-    """Make operators that die: `mortal(app)`; they have the rights that the chart gives in the app's namespace."""
+    """Return a factory of operators that die: `mortal(app)`; they have the chart's permissions in the app's namespace."""
     releases: list[Release] = []
 
     def make(app: Application) -> Mortal:
@@ -153,11 +153,11 @@ def mortal(
 
 
 def at_rest(app: Application, *, but_not: str | None = None) -> bool:
-    """Return whether the newest manifest runs in all replicas, is told of, and has exactly the children that it needs.
+    """Return whether all replicas run the newest manifest, the status says so, and the children are exactly the required ones.
 
     Args:
         app: The application.
-        but_not: A revision that it is to have left behind.
+        but_not: A revision that must no longer be current.
     """
     resource = app.object("streamsapp")
     assert resource is not None
@@ -175,21 +175,21 @@ def at_rest(app: Application, *, but_not: str | None = None) -> bool:
 
 
 def children(app: Application) -> set[str]:
-    """Return kinds and names of all that was made for the app, but for its pods and claims."""
+    """Return kinds and names of all objects created for the app, except its pods and claims."""
     kinds = "statefulset,job,configmap,service,serviceaccount,poddisruptionbudget,networkpolicy"
     return {f"{item['kind']}/{item['metadata']['name']}" for item in app.objects(kinds)}
 
 
 def expected_children(app: Application, revision: str) -> set[str]:
-    """Return what there is to be for an app of which one revision runs well, and no other has to be known."""
+    """Return the expected objects for an app with one good revision and no others to remember."""
     kinds = ("StatefulSet", "Service", "ServiceAccount", "PodDisruptionBudget", "NetworkPolicy")
     own = {f"{kind}/{app.name}" for kind in kinds} | {f"NetworkPolicy/{app.name}.plan"}
     return own | {f"ConfigMap/{app.name}-{what}-{revision}" for what in ("rev", "plan")}
 
 
 @pytest.mark.timeout(1800)
-def test_operator_that_dies_again_and_again_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
-    """Created, upgraded, scaled in, deleted, made again, purged: counts are exact, nothing is made twice, left over or lost."""
+def test_operator_that_keeps_dying_converges(word_count, words: Words, stood_down, mortal, admin) -> None:
+    """Create, upgrade, scale in, delete, recreate, purge: counts are exact, nothing is created twice, left over or lost."""
     settings = {"upgrade": QUICK, "membership": {"sessionTimeout": "5m"}, "networkPolicy": OPEN}
     app: Application = word_count(words, replicas=2, **settings)
     operator: Mortal = mortal(app)
@@ -252,5 +252,5 @@ def test_operator_that_dies_again_and_again_converges(word_count, words: Words, 
 
 
 def groups(admin: AdminClient) -> set[str]:
-    """Return the consumer groups there are."""
+    """Return the existing consumer groups."""
     return {group.group_id for group in admin.list_consumer_groups(request_timeout=30).result().valid}

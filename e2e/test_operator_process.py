@@ -1,8 +1,8 @@
 """The operator as a process against a real API server, with simulated pods and brokers.
 
-A fault in its own code holds nobody up, nothing is written at rest, and it goes on after the API server was away. With real pods,
-`test_operator_faults.py` and `test_operator_replicas.py` have it die and be followed by another; `test_many.py` has it serve
-fifty apps, and broken ones among them.
+A bug in its own code delays nobody else, nothing is written at rest, and it continues after the API server was down. With real
+pods, `test_operator_faults.py` and `test_operator_replicas.py` let it die and be replaced; in `test_many.py` it serves fifty
+applications, including broken ones.
 """
 
 import json
@@ -38,7 +38,7 @@ class World:
         self.folder = folder
 
     def namespace(self, name: str) -> str:
-        """Make a namespace."""
+        """Create a namespace."""
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         return name
 
@@ -61,7 +61,7 @@ class World:
         return found.get("items", [found] if found else [])
 
     def ready(self, namespace: str) -> set[str]:
-        """Return the names of the apps that are ready, as they were specified last."""
+        """Return the names of the apps that are ready with their latest spec."""
         return {
             app["metadata"]["name"]
             for app in self.get(namespace, "streamsapps")
@@ -74,16 +74,16 @@ class World:
         }
 
     def wait_ready(self, namespace: str, *names: str, timeout_s: float = 240) -> None:
-        """Wait until these apps are ready, and no others."""
+        """Wait until exactly these apps are ready."""
         wait_for(f"{len(names)} apps to be ready", lambda: self.ready(namespace) == set(names), timeout_s=timeout_s)
 
     def condition(self, namespace: str, name: str, kind: str) -> dict[str, str]:
-        """Return a condition of an app; empty if it has none of the kind."""
+        """Return a condition of an app; empty if it has none of that type."""
         conditions = self.get(namespace, "streamsapp", name)[0].get("status", {}).get("conditions", [])
         return next((item for item in conditions if item["type"] == kind), {})
 
     def requests(self) -> dict[str, float]:
-        """Return how often the API server was asked to write what an operator writes, by resource."""
+        """Return how many writes of the operator's kind the API server has received, by resource."""
         found: dict[str, float] = {}
         for line in self.cluster.kubectl("get", "--raw", "/metrics").splitlines():
             match = re.match(r"apiserver_request_total\{(.*)\} (\S+)$", line)
@@ -108,7 +108,7 @@ def world() -> Iterator[World]:
 
 
 def test_apps_run_and_then_nothing_is_written(world):
-    """Applications come to run; from then on neither time, nor the same manifest again, nor a new operator writes anything."""
+    """Applications start running; after that neither time, the same manifest again, nor a new operator causes a write."""
     space = world.namespace("rest")
     with world.operator("rest", space, RESYNC_SECONDS=1, RELIST_SECONDS=10) as operator:
         world.apply(space, "one", "two", replicas=2)
@@ -136,20 +136,20 @@ def test_apps_run_and_then_nothing_is_written(world):
 
 
 def _unchanged(world: World, operator: OperatorProcess) -> dict[str, float] | None:
-    """Return the counts of writes if four more passes leave them alone."""
+    """Return the counts of writes once four more passes leave them unchanged."""
     before, passes = world.requests(), operator.metric("millrace_operator_reconcile_seconds_count")
     wait_for("passes", lambda: operator.metric("millrace_operator_reconcile_seconds_count") > passes + 4, timeout_s=180)
     return before if world.requests() == before else None
 
 
 def _differing(before: dict[str, float], after: dict[str, float], but: dict[str, int]) -> dict[str, float]:
-    """Return by how much counts have grown, but for what the test has written itself."""
+    """Return how much counts have grown, apart from the test's own writes."""
     grown = {name: count - before.get(name, 0) - but.get(name, 0) for name, count in after.items()}
     return {name: count for name, count in grown.items() if count}
 
 
-def test_broken_resource_holds_no_other_up(world):
-    """Among fifty good ones, one on which reconciliation fails says so in `Stalled`; the others run, and change, without it."""
+def test_broken_resource_does_not_block_others(world):
+    """Among fifty good applications, one whose reconciliation fails reports it in `Stalled`; the others run, and can change."""
     space = world.namespace("poison")
     good = [f"good-{number}" for number in range(50)]
     with world.operator("poison", space, SIMULATED_BUG_IN="broken") as operator:
@@ -167,12 +167,12 @@ def test_broken_resource_holds_no_other_up(world):
 
 
 def _writes(operator: OperatorProcess) -> list[str]:
-    """Return the writes that an operator has sent, but for its Lease."""
+    """Return the writes that an operator has sent, except for its Lease."""
     return _WRITE_LINE.findall(operator.log)
 
 
-def test_watches_go_on_after_the_api_server_was_restarted(world):
-    """What changed while the API server was away is found; so is what was deleted, which no watch tells of."""
+def test_watches_continue_after_an_api_server_restart(world):
+    """Changes made while the API server was down are found, including deletions, which no watch reports."""
     space = world.namespace("restart")
     with world.operator("restart", space, RELIST_SECONDS=10, LEASE_SECONDS=120) as operator:
         world.apply(space, "one")
@@ -192,7 +192,7 @@ def test_watches_go_on_after_the_api_server_was_restarted(world):
 
 
 def test_probes_and_metrics_are_served(world):
-    """An operator that waits for the Lease is alive and ready; the metrics tell that it does not lead."""
+    """An operator that waits for the Lease is alive and ready; the metrics show that it is not the leader."""
     space = world.namespace("probes")
     with world.operator("holder", space, LEASE_SECONDS=60) as holder:
         holder.wait_until_it_leads()

@@ -1,4 +1,4 @@
-"""Two replicas of the operator in a cluster, of which one writes; and an API server that goes away under the operator."""
+"""Two replicas of the operator in a cluster, one of which writes; and an API server that goes down under the operator."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ QUICK = {"gate": {"minStable": "1s"}}
 
 
 class Replicas:
-    """The pods of a release of the operator.
+    """The pods of an operator release.
 
     Args:
         cluster: Where it is installed.
-        release: It.
+        release: The release.
     """
 
     def __init__(self, cluster: Cluster, release: Release) -> None:
@@ -42,7 +42,7 @@ class Replicas:
         return self._cluster.kubectl("--namespace", self._release.namespace, *arguments)
 
     def pods(self) -> dict[str, dict[str, Any]]:
-        """Return the pods that are not on their way out, by name."""
+        """Return the pods that are not terminating, by name."""
         selector = f"app.kubernetes.io/name=millrace-operator,app.kubernetes.io/instance={self._release.name}"
         items = json.loads(self.kubectl("get", "pods", f"--selector={selector}", "--output=json"))["items"]
         return {item["metadata"]["name"]: item for item in items if "deletionTimestamp" not in item["metadata"]}
@@ -60,13 +60,13 @@ class Replicas:
         self.kubectl("rollout", "status", f"deployment/{self._release.name}", "--timeout=110s")
 
     def get(self, pod: str, path: str) -> str:
-        """Return what a pod answers."""
+        """Return a pod's response."""
         address = self.pods()[pod]["status"]["podIP"]
         return fetched(address, path)
 
 
 def fetched(address: str, path: str) -> str:
-    """Return what the operator at an address answers."""
+    """Return the response of the operator at an address."""
     with urllib.request.urlopen(f"http://{address}:8080{path}", timeout=60) as response:
         return response.read().decode()
 
@@ -80,7 +80,7 @@ def container_of(pod: dict[str, Any]) -> dict[str, Any]:
 def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas]]:
     """Install two replicas that serve one namespace and live in it: `pair(namespace)`.
 
-    They have no liveness probe, so that one that stands still ends by itself and not by the kubelet.
+    They have no liveness probe, so that a frozen one ends by itself and is not killed by the kubelet.
     """
     releases: list[Release] = []
 
@@ -110,11 +110,11 @@ def pair(cluster: Cluster, operator_values) -> Iterator[Callable[[str], Replicas
 
 
 @pytest.mark.timeout(1800)
-def test_of_two_replicas_one_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
-    """A leader that is killed, or stands still, in the middle of an upgrade is followed by the other, and writes no more.
+def test_only_one_of_two_replicas_writes(cluster, word_count, words: Words, stood_down, pair) -> None:
+    """A leader that is killed, or frozen, during an upgrade is replaced by the other, and writes nothing more.
 
-    The API server's audit is the witness: every write came from the pod that had written the Lease last, and was answered before
-    another pod wrote it.
+    The API server's audit log proves it: every write came from the last pod that had written the Lease, and was answered before
+    another pod wrote the Lease.
     """
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     replicas = pair(app.namespace)
@@ -125,7 +125,7 @@ def test_of_two_replicas_one_writes(cluster, word_count, words: Words, stood_dow
     with words.load():
         begin_roll(app, entrypoint="versions:compatible")
         replicas.node.kill_container(container_of(replicas.pods()[first])["containerID"])
-        # Else it would be back before its Lease ends.
+        # Otherwise it would be back before its Lease ends.
         replicas.kubectl("delete", "pod", first, "--force", "--grace-period=0")
         killed = time.time()
         second = replicas.wait_for_another(first)
@@ -159,27 +159,27 @@ def test_of_two_replicas_one_writes(cluster, word_count, words: Words, stood_dow
 
 
 def begin_roll(app: Application, entrypoint: str) -> None:
-    """Change the application, and wait until the first of its pods is taken."""
+    """Change the application, and wait until its first pod is being replaced."""
     before = {pod["metadata"]["uid"] for pod in app.pods()}
     app.apply(app={"entrypoint": entrypoint})
     app.wait("a pod to be taken", lambda: before - {pod["metadata"]["uid"] for pod in app.pods()})
 
 
 def wrote(cluster: Cluster, app: Application, pod: str) -> bool:
-    """Return whether a replica has written anything but the Lease."""
+    """Return whether a replica has written anything except the Lease."""
     found = writes_of(cluster, app.namespace, "millrace-operator")
     return any(write.pod == pod and not write.of_lease for write in found)
 
 
 def ended(pod: dict[str, Any]) -> int | None:
-    """Return with what the pod's container has ended before it was restarted."""
+    """Return how the pod's container ended before it was restarted."""
     last = container_of(pod).get("lastState", {}).get("terminated")
     return last["exitCode"] if last else None
 
 
 @pytest.mark.timeout(1800)
-def test_operator_outlasts_an_api_server_that_is_away(cluster, operator, word_count, words: Words) -> None:
-    """Away for longer than the Lease lasts, in the middle of an upgrade: the operator is alive, does not write, and goes on."""
+def test_operator_survives_an_api_server_outage(cluster, operator, word_count, words: Words) -> None:
+    """Down for longer than the Lease, during an upgrade: the operator stays alive, does not write, and continues afterwards."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     words.write(times=10)
     app.apply()

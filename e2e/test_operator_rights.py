@@ -1,7 +1,6 @@
-"""What the operator's account may do, on a real API server: what the operator asks for, nothing else, to its own objects only.
+"""What the operator's account may do, on a real API server: what the operator asks for and nothing else, to its own objects only.
 
-The operator runs with the chart's rights and no others, and the API server writes down what it asks for. Pods and brokers are
-simulated.
+The operator runs with only the chart's permissions, and the API server logs its requests. Pods and brokers are simulated.
 """
 
 import json
@@ -35,18 +34,18 @@ NOT_SIMULATED: set[Right] = {
     ("get", "", "pods/log"),  # of plan Jobs
     ("get", "", "secrets"),  # with credentials
     ("get", "storage.k8s.io", "storageclasses"),  # before a volume grows
-    ("patch", "", "persistentvolumeclaims"),  # to have it grow
+    ("patch", "", "persistentvolumeclaims"),  # to resize it
     ("get", "streams.millrace.dev", "streamsresets"),  # right before a reset is carried out
     ("patch", "streams.millrace.dev", "streamsresets"),  # for its finalizer
     ("patch", "streams.millrace.dev", "streamsresets/status"),
     ("patch", "", "events"),  # that come again
 }
-"""What the operator needs for parts of the world that are simulated here; tests with a node use it."""
+"""Permissions for parts of the world that are simulated here; tests with a node use them."""
 
 
 @pytest.fixture(scope="module")
 def guarded(api_server: Cluster) -> Cluster:
-    """Give a control plane with the chart's objects, and no operator in it."""
+    """Return a control plane with the chart's objects, but no operator."""
     for name in (WATCHED_NAMESPACE, SPACE):
         api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     documents = yaml.safe_load_all(render({"replicas": 0}, namespace=WATCHED_NAMESPACE))
@@ -64,7 +63,7 @@ def config_map(name: str, labels: dict[str, str] | None = None) -> dict[str, Any
 
 
 def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None) -> str:
-    """Return what the API server says when the operator's account is refused something; empty if it is not."""
+    """Return the API server's message if it refuses something to the operator's account; empty if it does not."""
     files = () if obj is None else ("--filename=-",)
     try:
         cluster.kubectl(
@@ -81,7 +80,7 @@ def refusal(cluster: Cluster, *arguments: str, obj: dict[str, Any] | None = None
 
 
 def refused_patch(cluster: Cluster, kind: ResourceKind, name: str, body: dict[str, Any]) -> str:
-    """Return what the API server says when the operator's account is refused a merge patch; empty if it is not."""
+    """Return the API server's message if it refuses the operator's account a merge patch; empty if it does not."""
     api = config.new_client_from_config(str(cluster.kubeconfig))
     api.set_default_header("Impersonate-User", ACCOUNT)
     try:
@@ -92,12 +91,12 @@ def refused_patch(cluster: Cluster, kind: ResourceKind, name: str, body: dict[st
 
 
 def is_refused(cluster: Cluster, verb: str, obj: dict[str, Any]) -> bool:
-    """Return whether the policy refuses that an object is written, without writing it."""
+    """Return whether the policy refuses to let an object be written, without writing it."""
     return "managed-by" in refusal(cluster, verb, "--dry-run=server", "--validate=false", obj=obj)
 
 
-def test_the_operator_can_touch_its_own_objects_only(guarded: Cluster) -> None:
-    """What is not labelled as the operator's can be neither made, nor changed, nor deleted, nor taken over by labelling it."""
+def test_operator_can_only_touch_its_own_objects(guarded: Cluster) -> None:
+    """Objects without the operator's label cannot be created, changed, deleted, or taken over by labelling them."""
     guarded.apply(config_map("theirs"), config_map("ours", OURS))
     kinds = [("v1", "Service", {"ports": [{"port": 80}]}), ("v1", "ServiceAccount", None)]
     for version, kind, spec in kinds:
@@ -116,8 +115,8 @@ def test_the_operator_can_touch_its_own_objects_only(guarded: Cluster) -> None:
     guarded.kubectl("delete", "configmap,service,serviceaccount", "theirs", "-n", SPACE)
 
 
-def test_of_a_pod_only_the_drain_annotation_can_be_changed(guarded: Cluster) -> None:
-    """Whoever has the operator's account cannot run an image of theirs in a pod that is there, nor make it another's."""
+def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> None:
+    """With the operator's account nobody can run their own image in an existing pod, or reassign a pod."""
     for name, labels in (("theirs", {}), ("ours", OURS)):
         metadata = {"name": name, "namespace": SPACE, "labels": labels, "annotations": {"a": "b"}}
         spec = {"automountServiceAccountToken": False, "containers": [{"name": "c", "image": "registry.example/a:1"}]}
@@ -149,16 +148,14 @@ def test_of_a_pod_only_the_drain_annotation_can_be_changed(guarded: Cluster) -> 
 
 @pytest.fixture
 def kubelet(guarded: Cluster) -> Iterator[Kubelet]:
-    """Give a simulated node."""
+    """Return a simulated node."""
     kubelet = Kubelet(config.new_client_from_config(str(guarded.kubeconfig)))
     yield kubelet
     kubelet.close()
 
 
-def test_the_operator_has_the_rights_that_it_uses_and_no_others(
-    guarded: Cluster, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    """Through an application's whole life nothing is refused to it, and each of its rights is used."""
+def test_operator_has_exactly_the_permissions_it_uses(guarded: Cluster, kubelet: Kubelet, tmp_path: Path) -> None:
+    """In an application's whole life nothing is refused to the operator, and each of its permissions is used."""
     settings = {"POD_NAMESPACE": WATCHED_NAMESPACE, "LEASE_NAME": "millrace-operator", "RELIST_SECONDS": 10}
     with OperatorProcess(own_kubeconfig(guarded, tmp_path), tmp_path / "operator.log", **settings) as operator:
         operator.wait_until_it_leads()
@@ -173,7 +170,7 @@ def test_the_operator_has_the_rights_that_it_uses_and_no_others(
 
 
 def own_kubeconfig(cluster: Cluster, folder: Path) -> Path:
-    """Return the file by which a process is the operator's account."""
+    """Return the kubeconfig of the operator's account."""
     token = cluster.kubectl("create", "token", "millrace-operator", "-n", WATCHED_NAMESPACE, "--duration=2h").strip()
     content = yaml.safe_load(cluster.kubeconfig.read_text())
     content["users"] = [{"name": user["name"], "user": {"token": token}} for user in content["users"]]
@@ -183,9 +180,9 @@ def own_kubeconfig(cluster: Cluster, folder: Path) -> Path:
 
 
 def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
-    """Have an application made, scaled in, upgraded, tampered with, stripped of what is optional, and purged.
+    """Let an application be created, scaled in, upgraded, tampered with, stripped of optional parts, and purged.
 
-    Another one is orphaned, and others find names taken.
+    Another one is orphaned, and others find that names are taken.
     """
     name = "one"
 
@@ -215,7 +212,7 @@ def live_through(cluster: Cluster, kubelet: Kubelet) -> None:
 
 
 def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
-    """Have an application left to itself while its plan Job runs."""
+    """Leave an application alone while its plan Job is running."""
     app = manifest(name, deletionPolicy="Orphan", observability=monitored("30s"))
     selector = f"--selector=streams.millrace.dev/app={name}"
     with kubelet.silent():
@@ -230,7 +227,7 @@ def orphan(cluster: Cluster, kubelet: Kubelet, name: str) -> None:
 
 
 def meet_objects_of_others(cluster: Cluster) -> None:
-    """Have applications of which each finds an object of somebody else under a name that it wants."""
+    """Create applications that each find somebody else's object under a name they need."""
     metadata = {"namespace": SPACE, "labels": {"app": "legacy"}}
     theirs = [
         {"apiVersion": version, "kind": kind, "metadata": {**metadata, "name": name}, **fields}
@@ -246,17 +243,17 @@ def meet_objects_of_others(cluster: Cluster) -> None:
 
 
 def monitored(interval: str) -> dict[str, Any]:
-    """Return `spec.observability` of an application that is scraped so often."""
+    """Return `spec.observability` of an application that is scraped this often."""
     return {"metrics": {"podMonitor": {"enabled": True, "interval": interval}}}
 
 
 def has(cluster: Cluster, kind: str, name: str, change: dict[str, Any]) -> bool:
-    """Return whether an object has what somebody has changed about it."""
+    """Return whether an object has the change that somebody made."""
     return is_part_of(change, json.loads(cluster.kubectl("get", kind, name, "-n", SPACE, "-o", "json")))
 
 
 def is_settled(cluster: Cluster, name: str, replicas: int) -> bool:
-    """Return whether an application runs as it is specified, and its operator has nothing left to do."""
+    """Return whether an application runs as specified, and its operator has nothing left to do."""
     app = json.loads(cluster.kubectl("get", "streamsapp", name, "-n", SPACE, "-o", "json"))
     status, generation = app.get("status", {}), app["metadata"]["generation"]
     conditions = {item["type"]: item["status"] for item in status.get("conditions", ())}
@@ -266,14 +263,14 @@ def is_settled(cluster: Cluster, name: str, replicas: int) -> bool:
 
 
 def audited(cluster: Cluster) -> list[dict[str, Any]]:
-    """Return what the operator's process has asked for that is about objects, and not only which kinds there are."""
+    """Return the requests of the operator's process that are about objects, not only about which kinds exist."""
     lines = cluster.audit_log.read_bytes().rpartition(b"\n")[0].decode().splitlines()
     events = [json.loads(line) for line in lines if ACCOUNT in line]
     return [event for event in events if event["user"]["username"] == ACCOUNT and "objectRef" in event]
 
 
 def rights_used(events: list[dict[str, Any]]) -> set[Right]:
-    """Return verb, group and resource of what was asked for."""
+    """Return verb, group and resource of the requests."""
     references = [(event["verb"], event["objectRef"]) for event in events]
     return {
         (verb, item.get("apiGroup", ""), "/".join(filter(None, (item["resource"], item.get("subresource")))))
@@ -282,7 +279,7 @@ def rights_used(events: list[dict[str, Any]]) -> set[Right]:
 
 
 def rights_of_the_chart() -> set[Right]:
-    """Return verb, group and resource of every right in the chart's roles for the operator."""
+    """Return verb, group and resource of every permission in the chart's roles for the operator."""
     found: set[Right] = set()
     for item in yaml.safe_load_all(render({}, namespace=WATCHED_NAMESPACE)):
         if (

@@ -1,14 +1,14 @@
-"""An operator that is upgraded under applications that run: their pods are renewed as in a roll, once, and no count is lost."""
+"""An operator that is upgraded under running applications: their pods are replaced once, as in a roll, and no count is lost."""
 
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster
 from e2e.helm import Release, image_values
@@ -21,13 +21,13 @@ from e2e.support.words import Words
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 BEFORE = "f3af01e"
-"""The version that is upgraded: the last one whose pods do not tell by which template they were made."""
+"""The version to upgrade from: the last one whose pods do not say which template they were built from."""
 RESYNC = {"operator": {"resyncSeconds": 5}}
 
 
 @pytest.fixture(scope="module")
 def source_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The earlier version's sources, from the history of the checkout."""
+    """The earlier version's sources, from the checkout's history."""
     folder = tmp_path_factory.mktemp("before")
     archive = subprocess.run(["git", "archive", BEFORE], cwd=ROOT, capture_output=True, check=False)
     assert archive.returncode == 0, (
@@ -39,7 +39,7 @@ def source_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def images_before(cluster: Cluster, images: Images, source_before: Path) -> Images:
-    """The earlier version's images, applications included: who upgrades the operator leaves those as they are."""
+    """The earlier version's images, including the applications: an upgrade of the operator leaves these as they are."""
     names = ("runtime", "operator", "wordcount", "apps")
     earlier = Images(**{name: getattr(images, name).rpartition(":")[0] + ":before" for name in names})
     return provide_images(cluster, images=earlier, source=source_before)
@@ -49,7 +49,7 @@ def images_before(cluster: Cluster, images: Images, source_before: Path) -> Imag
 def earlier(
     operator: Release, images_before: Images, source_before: Path, operator_values: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Have the earlier version installed from its own chart; in the end it is the newest one that is."""
+    """Install the earlier version from its own chart; at the end the newest one is installed."""
     chart = source_before / "charts/millrace-operator"
     Release(operator.cluster, operator.namespace, operator.name, chart).apply(image_values(images_before.operator))
     yield
@@ -57,17 +57,17 @@ def earlier(
 
 
 def uids(app: Application) -> dict[str, str]:
-    """Return which pods there are."""
+    """Return the existing pods."""
     return {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in app.pods()}
 
 
 def generations(app: Application) -> set[int]:
-    """Return the generations of the group, as its members know them: another with every rebalance."""
+    """Return the group's generations, as its members know them: every rebalance starts another."""
     return {app.instance(pod)["group"]["generation"] for pod in uids(app)}
 
 
 def deletions(cluster: Cluster, operator: Release, app: Application) -> list[str]:
-    """Return the names of the application's pods that the operator has deleted, in their order."""
+    """Return the names of the application's pods that the operator has deleted, in order."""
     before = f"delete /api/v1/namespaces/{app.namespace}/pods/"
     found = (write.what.partition("?")[0] for write in writes_of(cluster, operator.namespace, operator.name))
     return [what.removeprefix(before) for what in found if what.startswith(f"{before}{app.name}-")]
@@ -83,19 +83,19 @@ def passes(cluster: Cluster, operator: Release) -> float:
 
 
 def versions(app: Application) -> dict[str, str]:
-    """Return the versions of what the operator writes for an application."""
+    """Return the versions of the objects that the operator writes for an application."""
     kinds = ("streamsapp", "statefulset")
     return {kind: item["metadata"]["resourceVersion"] for kind in kinds if (item := app.object(kind)) is not None}
 
 
 def wait_for_passes(cluster: Cluster, operator: Release, app: Application, count: int) -> None:
-    """Wait until the operator has looked at everything so many times more."""
+    """Wait until the operator has checked everything this many more times."""
     end = passes(cluster, operator) + count
     app.wait(f"{count} passes", lambda: passes(cluster, operator) >= end)
 
 
 @pytest.mark.usefixtures("earlier")
-def test_an_upgraded_operator_rolls_pods_once_and_then_rests(
+def test_upgraded_operator_rolls_pods_once_and_then_rests(
     cluster: Cluster,
     operator: Release,
     operator_values: Mapping[str, Any],
@@ -103,7 +103,7 @@ def test_an_upgraded_operator_rolls_pods_once_and_then_rests(
     word_count,
     words: Words,
 ) -> None:
-    """One pod after another comes by the new template, with its tasks and its state; then nothing is written any more."""
+    """One pod after another is rebuilt from the new template, with its tasks and state; then nothing is written any more."""
     app: Application = word_count(
         words,
         replicas=3,
@@ -122,11 +122,16 @@ def test_an_upgraded_operator_rolls_pods_once_and_then_rests(
     fewest = 3
     with words.load(40):
         operator.apply({**operator_values, **RESYNC})
-        deadline = time.monotonic() + 900
-        while set(old.values()) & set(uids(app).values()) or app.condition("PodsCurrent").get("status") != "True":
-            assert time.monotonic() < deadline, app.story()
+
+        def rolled() -> bool:
+            replaced = not set(old.values()) & set(uids(app).values())
+            return replaced and app.condition("PodsCurrent").get("status") == "True"
+
+        def count_running() -> None:
+            nonlocal fewest
             fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
-            time.sleep(0.2)
+
+        wait_until(rolled, app.story, 900, meanwhile=count_running, poll_s=0.2)
         app.wait_ready()
     words.wait_exact()
     assert deletions(cluster, operator, app) == [f"{app.name}-2", f"{app.name}-1", f"{app.name}-0"]

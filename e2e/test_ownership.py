@@ -1,6 +1,6 @@
-"""Whose objects are, judged by Kubernetes itself: nothing of somebody else is written or deleted, and who owns the StatefulSet.
+"""Ownership of objects, checked by Kubernetes itself: nobody else's objects are written or deleted, and who owns the StatefulSet.
 
-A real API server with its controllers, garbage collection among them; pods and brokers are simulated.
+A real API server with its controllers, including garbage collection; pods and brokers are simulated.
 """
 
 import json
@@ -46,7 +46,7 @@ SELECTOR = {"matchLabels": {"app": "legacy"}}
 
 
 def revision(app: str) -> str:
-    """Return the revision of the app of a name."""
+    """Return the revision of the app with a name."""
     return revision_of(StreamsAppSpec.model_validate(manifest(app, **SPEC)["spec"]))
 
 
@@ -92,13 +92,13 @@ FOREIGN: dict[str, Callable[[str], tuple[str, str, str, dict[str, Any]]]] = {
         {"spec": {"suspend": True, "template": ONCE}},
     ),
 }
-"""By the name of an application: an object of somebody else that has the name of one of its children."""
+"""By application: somebody else's object with the name of one of its children."""
 SUPPORTING = {"account", "service", "budget", "policy", "plan-policy", "monitor"}
-"""Those of which the application needs the name not at all costs."""
+"""The objects whose names the application cannot do without."""
 
 
 class Place(World):
-    """A control plane with a simulated node, which is asked without a process for each look."""
+    """A control plane with a simulated node, queried without a process for each request."""
 
     def __init__(self, cluster: Cluster, kubelet: Kubelet, folder: Path) -> None:
         super().__init__(cluster, kubelet, folder)
@@ -123,7 +123,7 @@ def _count(*_: Any) -> None:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Iterator[Place]:
-    """Start a control plane with the CRDs, PodMonitor's among them, and a simulated node."""
+    """Start a control plane with the CRDs, including PodMonitor's, and a simulated node."""
     folder = tmp_path_factory.mktemp("ownership")
     with Cluster.start(folder / "c", with_node=False) as cluster:
         cluster.kubectl("apply", "--server-side", "-k", str(Path(__file__).parents[1] / "crds"))
@@ -148,7 +148,7 @@ def stalled(world: Place, space: str, app: str) -> dict[str, str]:
 
 
 def is_settled(obj: dict[str, Any] | None) -> bool:
-    """Return whether the controllers of an object have written what they have to."""
+    """Return whether Kubernetes' controllers have finished writing to an object."""
     status = {} if obj is None else obj.get("status", {})
     if obj is None or obj["kind"] in {"StatefulSet", "PodDisruptionBudget"}:
         return "observedGeneration" in status
@@ -156,12 +156,12 @@ def is_settled(obj: dict[str, Any] | None) -> bool:
 
 
 def gone(world: Place, space: str, kind: str, *objects: str) -> None:
-    """Wait until objects are gone; all of the kind if none is named."""
+    """Wait until objects are gone: all of the kind if none is named."""
     wait_for(f"{kind} {objects} to be gone", lambda: not world.get(space, kind, *objects), timeout_s=180)
 
 
-def test_objects_of_somebody_else_are_left_alone(world):
-    """Whatever its kind: it is never written, it survives the app, and the app goes on by itself when it has gone."""
+def test_foreign_objects_are_left_alone(world):
+    """Whatever its kind, it is never written and survives the app, and the app continues by itself once it is gone."""
     space = world.namespace("foreign")
     theirs = {app: make(app) for app, make in FOREIGN.items()}
     for version, kind, name, fields in theirs.values():
@@ -204,7 +204,7 @@ def test_objects_of_somebody_else_are_left_alone(world):
 
 
 class _Hands:
-    """The operator's hands on a real API server, and the app for which they act."""
+    """The operator's access to a real API server, and the app on whose behalf it acts."""
 
     def __init__(self, world: Place, space: str) -> None:
         self.requests = Requests(config.new_client_from_config(str(world.cluster.kubeconfig)), lambda: 60.0, _count)
@@ -213,13 +213,13 @@ class _Hands:
         self.app = {"metadata": {"name": "orders", "namespace": space, "uid": "11111111-2222-3333-4444-555555555555"}}
 
     def config_map(self, **marks: str) -> dict[str, Any]:
-        """Return the ConfigMap of a revision, as it is wanted."""
+        """Return the desired ConfigMap of a revision."""
         own = {**labels("orders", revision="r"), APP_UID_LABEL: self.app["metadata"]["uid"], **marks}
         metadata = {"name": "orders-rev-r", "namespace": self.app["metadata"]["namespace"], "labels": own}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 
     def apply(self, obj: dict[str, Any], uid: str | None = None) -> dict[str, Any]:
-        """Apply an object and return what is there then."""
+        """Apply an object and return the result."""
         self._hands.do(Apply(obj, uid), self.app)
         found = self.children.of_app(self.app["metadata"]["namespace"], "orders")
         return dict(found[Key(obj["kind"], obj["metadata"]["name"])])
@@ -227,12 +227,12 @@ class _Hands:
 
 @pytest.fixture
 def hands(world) -> _Hands:
-    """Give the operator's hands in a namespace of the test's own."""
+    """Return the operator's access to a namespace for this test."""
     return _Hands(world, world.namespace(f"hands-{secrets.token_hex(3)}"))
 
 
-def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
-    """An object is created and not applied at first, yet a later apply removes what only its creation had."""
+def test_unwanted_field_of_a_created_object_is_removed(hands):
+    """An object is first created, not applied, yet a later apply removes fields that only the creation had."""
     made = hands.apply(hands.config_map(old="yes"))
     assert made["metadata"]["labels"]["old"] == "yes"
     applied = hands.apply(hands.config_map(), made["metadata"]["uid"])
@@ -241,8 +241,8 @@ def test_field_of_what_was_created_goes_when_it_is_not_wanted_any_more(hands):
     assert [item["operation"] for item in kept["metadata"]["managedFields"]] == ["Apply"]
 
 
-def test_object_that_was_replaced_meanwhile_is_not_overwritten(hands, world):
-    """It has the name of the one that was seen, and another uid."""
+def test_replaced_object_is_not_overwritten(hands, world):
+    """It has the name of the object that was seen, but another uid."""
     space = hands.app["metadata"]["namespace"]
     made = hands.apply(hands.config_map())
     world.cluster.kubectl("delete", "configmap", "orders-rev-r", "-n", space)
@@ -255,7 +255,7 @@ def test_object_that_was_replaced_meanwhile_is_not_overwritten(hands, world):
 
 @pytest.fixture
 def running(world) -> Iterator[tuple[str, OperatorProcess]]:
-    """Give a namespace with an application `orders` that runs, and its operator."""
+    """Return a namespace with a running application `orders`, and its operator."""
     space = world.namespace(f"running-{secrets.token_hex(3)}")
     with world.operator(space, space, RESYNC_SECONDS=1) as operator:
         world.apply(space, "orders", **SPEC)
@@ -274,14 +274,14 @@ def pods(world: Place, space: str) -> dict[str, str]:
 
 
 def owners(world: Place, space: str) -> list[str]:
-    """Return the kinds of what owns the StatefulSet."""
+    """Return the kinds of the StatefulSet's owners."""
     found = get(world, space, "statefulset", "orders")
     assert found is not None
     return [owner["kind"] for owner in found["metadata"].get("ownerReferences", [])]
 
 
 def test_children_of_an_older_operator_are_marked_and_nothing_rolls(world, running):
-    """Without uid and owner reference they are taken over as they run; a change of the policy rolls nothing either."""
+    """Without uid and owner reference they are taken over as they are; a change of the policy rolls nothing either."""
     space, _ = running
     before, generation = pods(world, space), _generation(world, space)
     orders = get(world, space, "streamsapp", "orders")
@@ -320,7 +320,7 @@ def _generation(world: Place, space: str) -> int:
 @pytest.mark.thorough
 @pytest.mark.parametrize("cascade", CASCADES)
 def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, running, cascade):
-    """Kubectl's cascade is about what the garbage collector does; the deletion policy is carried out in any case."""
+    """Kubectl's cascade concerns garbage collection; the deletion policy is carried out in any case."""
     space, _ = running
     world.cluster.kubectl("delete", "streamsapp", "orders", "-n", space, f"--cascade={cascade}", "--timeout=110s")
     gone(world, space, "statefulsets")
@@ -334,7 +334,7 @@ def test_retain_ends_pods_and_keeps_state_however_the_app_is_deleted(world, runn
 @pytest.mark.thorough
 @pytest.mark.parametrize("cascade", CASCADES)
 def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, cascade):
-    """Without an owner reference the garbage collector has nothing to delete; the next app takes the pods over."""
+    """Without an owner reference the garbage collector deletes nothing; the next app takes over the pods."""
     space, _ = running
     before = pods(world, space)
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
@@ -347,8 +347,8 @@ def test_orphan_leaves_pods_running_however_the_app_is_deleted(world, running, c
 
 
 @pytest.mark.thorough
-def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
-    """The StatefulSet, which tells them, goes before the members do; the next app has them from what the deletion leaves."""
+def test_ids_of_adopted_pods_are_retained(world, running):
+    """The StatefulSet, which has the ids, is deleted before the members; the next app finds them in the retained ConfigMap."""
     space, _ = running
     uids = [world.get(space, "streamsapps", "orders")[0]["metadata"]["uid"]]
     world.apply(space, "orders", **SPEC, deletionPolicy="Orphan")
@@ -363,8 +363,8 @@ def test_ids_of_pods_that_were_handed_over_are_retained(world, running):
 
 
 @pytest.mark.thorough
-def test_finalizer_taken_off_by_force_ends_pods_and_leaves_the_rest(world, running):
-    """Garbage collection takes the StatefulSet; volumes, plans and manifests stay, and can be handed over to the next app."""
+def test_removing_the_finalizer_by_force_ends_pods_and_leaves_the_rest(world, running):
+    """Garbage collection removes the StatefulSet; volumes, plans and manifests stay, and can be handed to the next app."""
     space, operator = running
     operator.signal(15)
     operator.end()

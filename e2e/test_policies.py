@@ -1,4 +1,4 @@
-"""NetworkPolicies, enforced: who reaches an application's pods, and what these and the plan Job reach."""
+"""NetworkPolicies, enforced: who can reach an application's pods, and what these and the plan Job can reach."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LISTEN = f"import http.server; http.server.test(http.server.BaseHTTPRequestHand
 
 
 class Pod:
-    """A pod that tries what it reaches.
+    """A pod that tries to connect.
 
     Args:
         cluster: Where it is.
@@ -44,28 +44,28 @@ class Pod:
 
     @property
     def address(self) -> str:
-        """Its address; empty as long as it has none."""
+        """Its address; empty until it has one."""
         query = ("-n", self.namespace, "-o", "jsonpath={.status.podIP}")
         return self.cluster.kubectl("get", "pod", self.name, *query)
 
     def attempt(self, address: str, port: int) -> str:
-        """Return `reached`, or why it has no connection."""
+        """Return `reached`, or why it cannot connect."""
         command = ("python3", "-c", _CONNECT, address, str(port))
         return self.cluster.kubectl("exec", self.name, "-n", self.namespace, "--", *command).strip()
 
     def reaches(self, address: str, port: int = PORT) -> bool:
-        """Return whether it gets a connection."""
+        """Return whether it can connect."""
         return self.attempt(address, port) == "reached"
 
     def wait(self, address: str, port: int = PORT, *, reached: bool) -> None:
-        """Wait until it gets a connection, or none any more: a policy holds soon after it is there."""
+        """Wait until it can, or can no longer, connect: a policy takes effect soon after it is created."""
         what = f"{self.name} {'' if reached else 'not '}to reach {address}:{port}"
         wait_for(what, lambda: self.reaches(address, port) is reached, timeout_s=120)
 
 
 @pytest.fixture
 def visitor(cluster: Cluster, images: Images) -> Callable[..., Pod]:
-    """Start a pod that serves on a port of its own: `visitor(namespace, "name", labels)`."""
+    """Start a pod that serves on its own port: `visitor(namespace, "name", labels)`."""
 
     def start(namespace: str, name: str, labels: Mapping[str, str] = {}) -> Pod:
         container = {
@@ -94,10 +94,10 @@ def visitor(cluster: Cluster, images: Images) -> Callable[..., Pod]:
     return start
 
 
-def test_only_those_whom_the_policy_names_reach_the_pods(
+def test_only_allowed_peers_reach_the_pods(
     word_count, words: Words, operator: Release, cluster: Cluster, visitor, namespaces
 ) -> None:
-    """Prometheus and the operator read metrics and status; pods that lack the label, or the namespace, reach nothing."""
+    """Prometheus and the operator can read metrics and status; pods without the label, or in another namespace, cannot."""
     monitoring = namespaces("monitoring")
     app: Application = word_count(
         words,
@@ -141,7 +141,7 @@ def test_only_those_whom_the_policy_names_reach_the_pods(
 
 @pytest.mark.thorough
 def test_pods_connect_only_where_the_policy_says(word_count, words: Words, cluster: Cluster, visitor) -> None:
-    """With the brokers' address as the only place to connect to, two replicas count exactly, and reach nothing else."""
+    """With the brokers' address as the only destination, two replicas count exactly, and can reach nothing else."""
     host, port = words.bootstrap_servers.rsplit(":", 1)
     rule = {"to": [{"ipBlock": {"cidr": f"{host}/32"}}], "ports": [{"port": int(port), "protocol": "TCP"}]}
     app: Application = word_count(words, replicas=2, networkPolicy={"enabled": True, "egress": [rule]})
@@ -162,8 +162,8 @@ def test_pods_connect_only_where_the_policy_says(word_count, words: Words, clust
     words.wait_exact()
 
 
-def test_a_plan_reaches_nothing(word_count, words: Words, cluster: Cluster, visitor) -> None:
-    """What a plan Job runs is user code without a need for the network: under the policy it reaches no broker and no name."""
+def test_plan_job_has_no_network(word_count, words: Words, cluster: Cluster, visitor) -> None:
+    """A plan Job runs user code that does not need the network: under the policy it can reach no broker and resolve no name."""
     host, port = words.bootstrap_servers.rsplit(":", 1)
     program = {"entrypoint": "versions:endless"}
     plans = {}
@@ -184,7 +184,7 @@ def test_a_plan_reaches_nothing(word_count, words: Words, cluster: Cluster, visi
 
 
 def get(visitor: Pod, address: str, path: str) -> str:
-    """Return the status code and the page that a pod gets from another."""
+    """Return the status code and page that a pod gets from another."""
     program = (
         "import sys, urllib.request\n"
         f"answer = urllib.request.urlopen('http://{address}:{PORT}{path}', timeout=60)\n"
@@ -207,7 +207,7 @@ def service(app: Application) -> str:
 
 
 def running_plan(app: Application) -> str:
-    """Return the name of the plan's pod once it runs; empty before."""
+    """Return the name of the plan's pod once it is running; empty before."""
     selector = f"--selector=streams.millrace.dev/app={app.name},app.kubernetes.io/component=plan"
     pods = json.loads(app.kubectl("get", "pods", selector, "--field-selector=status.phase=Running", "-o", "json"))
     return next((pod["metadata"]["name"] for pod in pods["items"]), "")

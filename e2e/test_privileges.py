@@ -1,4 +1,4 @@
-"""What pods and the operator may do: what they must, and no more."""
+"""What pods and the operator may do: what they need, and no more."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from e2e.support.words import Words
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, POD_MONITORS, PODS
 
 
-def test_pods_can_do_no_more_than_they_must(cluster: Cluster, operator: Release, word_count, words: Words) -> None:
-    """Restricted is enforced, no pod has a token for the API or a right there, and the root filesystem cannot be written.
+def test_pods_have_minimal_permissions(cluster: Cluster, operator: Release, word_count, words: Words) -> None:
+    """Restricted is enforced, no pod has an API token or permissions, and the root filesystem is read-only.
 
-    The policy for pods, which this cluster does not enforce, lets in the operator where it runs; its labels alone are not enough.
+    The pods' policy, which this cluster does not enforce, admits the operator in its own namespace; its labels alone are not
+    enough.
     """
     app: Application = word_count(words)
     labels = json.loads(cluster.kubectl("get", "namespace", app.namespace, "--output=json"))["metadata"]["labels"]
@@ -58,7 +59,7 @@ print(json.dumps({
 
 
 def rights(cluster: Cluster, namespace: str, user: str) -> list[Mapping[str, Any]]:
-    """Return the rules about what a user may do in a namespace, as the API server puts them together."""
+    """Return the rules about what a user may do in a namespace, as the API server combines them."""
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectRulesReview",
@@ -74,10 +75,10 @@ def rights(cluster: Cluster, namespace: str, user: str) -> list[Mapping[str, Any
     return json.loads(answer)["status"]["resourceRules"]
 
 
-def test_operator_can_do_no_more_than_it_must(cluster: Cluster, operator: Release, namespace: str) -> None:
-    """Cluster-wide it reads Secrets by name only, makes no pods, no rights and no tokens, and enters no container.
+def test_operator_has_minimal_permissions(cluster: Cluster, operator: Release, namespace: str) -> None:
+    """Cluster-wide it reads Secrets by name only, creates no pods, roles or tokens, and cannot enter containers.
 
-    What it makes it may also read by name, as when an object is in the way under one; that shows nothing that a list does not.
+    It may also get the objects it creates by name, to see who has taken a name; that shows no more than a list does.
     """
     pod = json.loads(
         cluster.kubectl(

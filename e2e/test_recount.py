@@ -1,19 +1,19 @@
-"""A StreamsReset of an application that really ran: everything goes together, and all is counted anew from the beginning."""
+"""A StreamsReset of an application that really ran: all state is deleted together, and everything is counted again."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer
+from tests.waiting import wait_until
 
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
 
 
-def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
-    """It waits while anybody is in the group; told by a dry run, then done: no state is left, and the recount is exact."""
+def test_reset_application_counts_from_the_beginning(word_count, words: Words, kafka_topics) -> None:
+    """It waits while anybody is in the group; after a dry run it is done: no state is left, and the recount is exact."""
     app: Application = word_count(words, replicas=1)
 
     def topics() -> list[str]:
@@ -60,15 +60,12 @@ def test_reset_it_counts_anew_from_the_beginning(word_count, words: Words, kafka
 
 @contextmanager
 def stranger(words: Words, group: str) -> Iterator[None]:
-    """Have somebody else in the application's group."""
+    """Put another member into the application's group."""
     settings = {"bootstrap.servers": words.bootstrap_servers, "group.id": group, "enable.auto.commit": False}
     consumer = Consumer(settings)
     try:
         consumer.subscribe([words.output])
-        deadline = time.monotonic() + PATIENCE_S
-        while not consumer.assignment():
-            consumer.poll(0.5)
-            assert time.monotonic() < deadline
+        wait_until(consumer.assignment, "partitions", PATIENCE_S, meanwhile=lambda: consumer.poll(0.5))
         yield
     finally:
         consumer.close()

@@ -1,7 +1,7 @@
-"""What a real API server refuses, and what users and their tools see of it: the operator as a process, with simulated pods.
+"""What a real API server refuses, and how users and their tools see it: the operator as a process, with simulated pods.
 
-A quota, an admission policy or a missing right is told in a status that is true of the manifest's generation, and holds up only
-what rests on it.
+A quota, an admission policy or a missing permission is reported in an accurate status for the manifest's generation, and blocks
+only what depends on the refused object.
 """
 
 import json
@@ -71,22 +71,22 @@ class World:
         return {item["type"]: item["status"] for item in found if item["type"] in {"Ready", "Reconciling", "Stalled"}}
 
     def message(self) -> str:
-        """Return what `Stalled` says."""
+        """Return the message of `Stalled`."""
         found = self.app().get("status", {}).get("conditions", [])
         return next((item["message"] for item in found if item["type"] == "Stalled"), "")
 
     def wait(self, what: str, holds: Any, operator: OperatorProcess) -> None:
-        """Wait until something holds, and show the application and the operator's log if it never does."""
+        """Wait until a condition holds; if it never does, show the application and the operator's log."""
         wait_for(what, holds, timeout_s=300, tail=lambda: f"{json.dumps(self.app())}\n{operator.log[-3000:]}")
 
     def forbid(self, group: str, resource: str, tried: dict[str, Any] | None, *, allowed: str = "false") -> str:
-        """Have an admission policy refuse writes of a kind in the namespace, and return its name once it does.
+        """Let an admission policy refuse writes of a kind in the namespace, and return its name once it is effective.
 
         Args:
             group: The kind's API group.
-            resource: The kind in the plural, with its subresource if it is about that.
-            tried: An object of the kind, which is tried until it is refused; None to look at the policy's status only.
-            allowed: Which objects are not refused, in CEL.
+            resource: The kind's plural name, with a subresource if there is one.
+            tried: An object of the kind, which is tried until it is refused; None to only check the policy's status.
+            allowed: A CEL expression for objects that are not refused.
         """
         name = f"no-{resource.replace('/', '-')}-{self.namespace}"
         rule = {"apiGroups": [group], "apiVersions": ["*"], "operations": ["CREATE", "UPDATE"], "resources": [resource]}
@@ -101,7 +101,7 @@ class World:
         return name
 
     def allow(self, policy: str) -> None:
-        """Take a policy away."""
+        """Remove a policy."""
         self.cluster.kubectl("delete", "validatingadmissionpolicybinding", policy)
 
     def _is_refused(self, tried: dict[str, Any]) -> bool:
@@ -129,22 +129,22 @@ def cluster() -> Iterator[tuple[Cluster, Path]]:
 
 
 def flux_says(resource: dict[str, Any]) -> str:
-    """Return what Flux's library answers."""
+    """Return the answer of Flux's library."""
     asked = json.dumps([resource])
     answer = subprocess.run([str(tools.path("kstatus"))], input=asked, capture_output=True, text=True, check=True)
     return str(json.loads(answer.stdout)[0]["status"])
 
 
-def test_resource_that_nobody_has_seen_is_not_finished(cluster):
-    """Without an operator a new StreamsApp is in progress, not current: whoever waits for it goes on waiting."""
+def test_unseen_resource_is_in_progress(cluster):
+    """Without an operator a new StreamsApp is in progress, not current, so tools keep waiting."""
     world = World(*cluster, "unseen")
     world.apply()
     assert world.app()["status"] == {"observedGeneration": -1}
     assert flux_says(world.app()) == "InProgress"
 
 
-def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
-    """An admission policy that refuses PodDisruptionBudgets is told by name; pods start, are rolled and scaled without one."""
+def test_refused_budget_blocks_neither_rolls_nor_scaling(cluster):
+    """An admission policy that refuses PodDisruptionBudgets is named; pods start, roll and scale without a budget."""
     world = World(*cluster, "budget")
     policy = world.forbid("policy", "poddisruptionbudgets", BUDGET)
     told = {"Ready": "True", "Reconciling": "False", "Stalled": "True"}
@@ -171,7 +171,7 @@ def test_forbidden_budget_holds_up_neither_rolls_nor_scaling(cluster):
 
 
 def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
-    """Pods that may not be annotated are removed without it when their grace period is over, and the status says why."""
+    """Pods that cannot be annotated are removed after their grace period without draining, and the status says why."""
     world = World(*cluster, "undrained")
     allowed = f"!has(object.metadata.annotations) || !('{DRAIN_ANNOTATION}' in object.metadata.annotations)"
     world.forbid("", "pods", POD_THAT_DRAINS, allowed=allowed)
@@ -187,8 +187,8 @@ def test_refused_drain_annotation_does_not_stop_scale_in(cluster):
         assert world.conditions() == {"Ready": "True", "Reconciling": "False", "Stalled": "False"}
 
 
-def test_exceeded_quota_ends_the_wait(cluster):
-    """A StatefulSet that a quota forbids: the status says so of this generation, tools see a failure, metrics name the app."""
+def test_exceeded_quota_is_reported_as_failure(cluster):
+    """A quota forbids the StatefulSet: this generation's status says so, tools see a failure, metrics name the app."""
     world = World(*cluster, "quota")
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none", "namespace": world.namespace}}
     world.cluster.apply({**quota, "spec": {"hard": {"count/statefulsets.apps": "0"}}})
@@ -215,8 +215,8 @@ def test_exceeded_quota_ends_the_wait(cluster):
         assert operator.metric(sample) == 0
 
 
-def test_forbidden_status_is_in_the_log_and_the_metrics(cluster):
-    """A status that may not be written cannot tell of itself."""
+def test_refused_status_is_logged_and_counted(cluster):
+    """If a status cannot be written, it cannot report that itself."""
     world = World(*cluster, "unwritten")
     world.forbid("streams.millrace.dev", "streamsapps/status", None)
     world.apply()

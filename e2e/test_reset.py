@@ -1,4 +1,4 @@
-"""A reset against a real API server and a real Kafka: everything goes at once, once, and whatever the operator meets meanwhile.
+"""A reset against a real API server and a real Kafka: everything is deleted together, once, whatever happens to the operator.
 
 The application is suspended, so there are no pods, and the cluster needs no node. The operator runs on this machine.
 """
@@ -47,7 +47,7 @@ def wait_for(what: str, look: Callable[[], object], timeout_s: float = 180.0) ->
 
 @pytest.fixture(scope="module")
 def api(api_server: Cluster) -> Cluster:
-    """Return an API server with the CRDs in it, and a namespace for these tests alone."""
+    """Return an API server with the CRDs, and a namespace for these tests."""
     api_server.kubectl("apply", "--server-side", "--kustomize", str(CRDS))
     api_server.kubectl("wait", "--for=condition=Established", "--timeout=60s", "crd", "--all")
     api_server.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
@@ -63,7 +63,7 @@ def brokers() -> Iterator[EmbeddedKafka]:
 
 @contextlib.contextmanager
 def running_operator(cluster: Cluster, log: Path, *, crashing: bool = False) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the operator as administrator, until it ends or is ended."""
+    """Run the operator as administrator until it ends or is stopped."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MILLRACE_")}
     environment |= {
         "KUBECONFIG": str(cluster.kubeconfig),
@@ -131,7 +131,7 @@ class Application:
         return StreamsApp.model_validate(self.manifest())
 
     def group(self) -> GroupAdmin:
-        """Return what administers the consumer group."""
+        """Return a client that administers the consumer group."""
         return GroupAdmin(ClientSettings(client_config(self.model(), Credentials()), "test"))
 
     def offsets(self) -> dict[int, int]:
@@ -140,16 +140,16 @@ class Application:
             return {partition.partition: offset for partition, offset in group.committed().items()}
 
     def existing_topics(self) -> set[str]:
-        """Return which internal topics exist."""
+        """Return the existing internal topics."""
         return self.topics & all_topic_partitions(self.kafka.admin()).keys()
 
     def existing_claims(self) -> list[str]:
-        """Return which claims exist."""
+        """Return the existing claims."""
         found = self.get("pvc", f"--selector=streams.millrace.dev/app={self.name}")
         return sorted(item["metadata"]["name"] for item in found["items"])
 
     def create(self) -> None:
-        """Put everything there as a run would leave it."""
+        """Create everything as a run would leave it."""
         self.kafka.create_topics(self.input, partitions=2)
         producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers})
         for number in range(20):
@@ -169,7 +169,7 @@ class Application:
         )
 
     def remember(self) -> None:
-        """Wait until the operator has seen the topics, and have it believe that the application has run well."""
+        """Wait until the operator has seen the topics, and make it believe that the application has run well."""
         wait_for(f"status of {self.name}", lambda: len(self.remembered()) == 2)
         status = {"status": {"stableRevision": revision_of(self.model().spec)}}
         self.cluster.kubectl(
@@ -191,7 +191,7 @@ class Application:
         return dict(self.get("streamsapp", self.name).get("status") or {})
 
     def true_conditions(self) -> set[str]:
-        """Return the conditions of the StreamsApp that hold."""
+        """Return the true conditions of the StreamsApp."""
         return {item["type"] for item in self.status().get("conditions", ()) if item["status"] == "True"}
 
     def get(self, *arguments: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ class Application:
         return dict(json.loads(self.cluster.kubectl("get", f"--namespace={NAMESPACE}", "--output=json", *arguments)))
 
     def events(self) -> list[str]:
-        """Return the reasons of the events of this application and its resets."""
+        """Return the reasons of the events about this application and its resets."""
         return [
             item["reason"]
             for item in self.get("events")["items"]
@@ -207,7 +207,7 @@ class Application:
         ]
 
     def reset(self, **spec: Any) -> Callable[[], dict[str, Any]]:
-        """Create a reset and return what reads its status."""
+        """Create a reset and return a function that reads its status."""
         name = f"{self.name}-{secrets.token_hex(3)}"
         self.cluster.apply(
             {
@@ -237,7 +237,7 @@ def app(api: Cluster, brokers: EmbeddedKafka) -> Application:
 
 
 def is_untouched(app: Application) -> bool:
-    """Return whether an application has all that it had."""
+    """Return whether an application still has everything."""
     return (
         app.existing_topics() == app.topics
         and app.existing_claims() == app.claims
@@ -247,7 +247,7 @@ def is_untouched(app: Application) -> bool:
 
 
 def is_reset(app: Application) -> bool:
-    """Return whether nothing of an application's state is left, and nobody misses it."""
+    """Return whether nothing of an application's state is left, and nothing reports it as lost."""
     return (
         app.existing_topics() == set()
         and app.existing_claims() == []
@@ -257,8 +257,8 @@ def is_reset(app: Application) -> bool:
     )
 
 
-def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Application, tmp_path: Path) -> None:
-    """A dry run tells what a reset then does; afterwards nothing is reported lost, the application starts anew, and stays so."""
+def test_reset_runs_once_and_nothing_is_reported_lost(api: Cluster, app: Application, tmp_path: Path) -> None:
+    """A dry run shows what a reset will do; afterwards nothing is reported lost, and the application starts from scratch."""
     with running_operator(api, tmp_path / "operator.log"):
         app.remember()
         dry = app.reset(dryRun=True)
@@ -286,8 +286,8 @@ def test_a_reset_is_done_once_and_nothing_is_missed(api: Cluster, app: Applicati
     assert status() == done
 
 
-def test_a_running_application_is_not_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
-    """Nothing is done while `state` is running, and the status says what to do; once it is suspended the reset goes on."""
+def test_running_application_is_not_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
+    """Nothing happens while `state` is running, and the status says what to do; the reset continues once it is suspended."""
     with running_operator(api, tmp_path / "operator.log"):
         app.remember()
         api.apply(app.manifest("running"))
@@ -301,7 +301,7 @@ def test_a_running_application_is_not_reset(api: Cluster, app: Application, tmp_
         wait_for("all to be gone", lambda: is_reset(app))
 
 
-def test_a_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
+def test_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka, tmp_path: Path) -> None:
     """There is nothing to wait for."""
     app = Application(api, brokers)
     with running_operator(api, tmp_path / "operator.log"):
@@ -310,8 +310,8 @@ def test_a_reset_without_application_fails(api: Cluster, brokers: EmbeddedKafka,
         assert f"There is no StreamsApp {app.name}" in status()["message"]
 
 
-def test_an_operator_that_crashes_gets_there(api: Cluster, app: Application, tmp_path: Path) -> None:
-    """Killed after every single action, the operator ends with the application reset as if it had not been."""
+def test_crashing_operator_completes_the_reset(api: Cluster, app: Application, tmp_path: Path) -> None:
+    """Killed after every action, the operator still resets the application completely."""
     log = tmp_path / "operator.log"
     with running_operator(api, log):
         app.remember()

@@ -1,4 +1,4 @@
-"""Credentials, from the Secret to brokers that ask who is there."""
+"""Credentials, from the Secret to brokers that require authentication."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from e2e.support.words import Words
 
 LOGIN = "login"
 HEALING_S = 240.0
-"""How long it may take until the operator has looked at a Secret again and at the brokers, and pods have started."""
+"""How long it may take until the operator has checked a Secret and the brokers again, and pods have started."""
 
 
 @pytest.fixture(scope="module")
 def secured(cluster: Cluster) -> Iterator[SecuredKafka]:
-    """Give a Kafka of these tests' own, which asks for passwords and certificates."""
+    """Return a Kafka for these tests, which requires passwords and certificates."""
     with secured_kafka(cluster.host_address) as kafka:
         yield kafka
 
 
 @pytest.fixture
 def words(secured: SecuredKafka) -> Words:
-    """Give topics of the test's own in it."""
+    """Return topics for this test."""
     return Words(secured.kafka.bootstrap_servers, f"e2e-{secrets.token_hex(3)}")
 
 
 @pytest.fixture
 def user(secured: SecuredKafka) -> tuple[str, str]:
-    """Give the name of a user whom the brokers know, and the password."""
+    """Return the name of a user that the brokers know, and the password."""
     name, password = f"user-{secrets.token_hex(3)}", f"canary-{secrets.token_hex(12)}"
     secured.set_password(name, password)
     return name, password
@@ -52,7 +52,7 @@ def with_password(address: str, **tls: str) -> dict[str, Any]:
 
 
 def give(app: Application, name: str, **values: str) -> None:
-    """Make a Secret what it is to be; server-side apply leaves no copy of it in an annotation."""
+    """Create or update a Secret; server-side apply leaves no copy of it in an annotation."""
     data = {key.replace("_", "."): base64.b64encode(value.encode()).decode() for key, value in values.items()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
     app.kubectl("apply", "--server-side", "--filename", "-", stdin=json.dumps(secret))
@@ -63,12 +63,12 @@ def incarnations(app: Application) -> dict[str, int]:
     return {pod["metadata"]["uid"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in app.pods()}
 
 
-def test_passwords_are_shown_nowhere_and_may_change(word_count, operator: Release, secured, words, user) -> None:
-    """A password is in no object, Event, log, page, process or file that can be read; a new one is used without a restart.
+def test_passwords_are_never_shown_and_may_change(word_count, operator: Release, secured, words, user) -> None:
+    """A password appears in no object, Event, log, page, process or readable file; a new one is used without a restart.
 
-    The program's plan fails at first, because the log of a plan Job is kept, and copied to the status, only then. Sessions and
-    transactions may last as long as a busy machine takes: brokers fence a producer whose transaction is open for too long, by
-    default 10 s, and its thread then joins the group again, whatever the password.
+    The plan fails at first, because only then is the log of a plan Job kept and copied to the status. Session and transaction
+    timeouts are long, for busy machines: brokers fence a producer whose transaction is open for too long, by default
+    10 s, and its thread then rejoins the group, whatever the password.
     """
     name, old = user
     new = f"canary-{secrets.token_hex(12)}"
@@ -120,7 +120,7 @@ def test_passwords_are_shown_nowhere_and_may_change(word_count, operator: Releas
     for password in (old, new):
         assert found_in(seen + inside, password) == []
     assert found_in(app.kubectl("get", "secret", LOGIN, "--output=yaml"), new), "the search finds nothing at all"
-    app.delete()  # with what it has in Kafka, which takes the operator the new password
+    app.delete()  # with its topics in Kafka, for which the operator needs the new password
     app.wait("no claims", lambda: not app.objects("pvc"))
     left = [topic for topic in words.topics() if topic.startswith(app.spec["applicationId"])]
     assert left == []
@@ -136,17 +136,17 @@ for file in files:
     except OSError:
         pass
 """
-"""What is to be read in a container, but for the Secret's files: environments, command lines, the volume's files."""
+"""Everything readable in a container except the Secret's files: environments, command lines, the volume's files."""
 
 
 def found_in(text: str, password: str) -> list[str]:
-    """Return the surroundings of a password, plain and as the API has it."""
+    """Return the text around a password, plain and in base64 as in the API."""
     encoded = base64.b64encode(password.encode()).decode()
     return [text[max(0, match.start() - 200) : match.end()] for match in re.finditer(f"{password}|{encoded}", text)]
 
 
 def readable(app: Application, operator: Release) -> str:
-    """Return all that can be read of an app, and of the operator, without the right to read Secrets."""
+    """Return everything readable of an app, and of the operator, without permission to read Secrets."""
     listed = app.cluster.kubectl("api-resources", "--namespaced", "--verbs=list", "--output=name").split()
     parts = [app.kubectl("get", kind, "--output=yaml", "--show-managed-fields") for kind in listed if kind != "secrets"]
     for pod in app.objects("pods"):
@@ -165,19 +165,19 @@ def readable(app: Application, operator: Release) -> str:
 
 
 def processed(app: Application, pod: str) -> float:
-    """Return how many records a pod tells Prometheus it has processed."""
+    """Return how many records a pod reports to Prometheus as processed."""
     families = text_string_to_metric_families(page(app.cluster, app.namespace, pod, "/metrics"))
     name = "org_apache_kafka_stream_thread_process_total"
     return sum(sample.value for family in families for sample in family.samples if sample.name == name)
 
 
 def page(cluster: Cluster, namespace: str, pod: str, path: str) -> str:
-    """Return what a pod serves."""
+    """Return a page that a pod serves."""
     return cluster.kubectl("get", "--raw", f"/api/v1/namespaces/{namespace}/pods/{pod}:8080/proxy{path}")
 
 
-def test_what_is_wrong_with_a_secret_is_told_until_it_is_right(word_count, secured, words, user) -> None:
-    """Missing, incomplete or with a password that brokers refuse: the condition says which Secret and what, and heals."""
+def test_problem_with_a_secret_is_reported_until_fixed(word_count, secured, words, user) -> None:
+    """If it is missing, incomplete or has a wrong password, the condition says which Secret and what; fixed, it recovers."""
     name, password = user
     app: Application = word_count(words, kafka=with_password(secured.scram_over_tls, ca="trusted"))
     app.apply()
@@ -198,7 +198,7 @@ def test_what_is_wrong_with_a_secret_is_told_until_it_is_right(word_count, secur
 
 
 def told_of(app: Application, reason: str, *words: str) -> None:
-    """Wait until the condition has a reason, and a message with some words."""
+    """Wait until the condition has a reason, and a message with these words."""
 
     def holds() -> bool:
         condition = app.condition("BrokersReachable")
@@ -207,10 +207,10 @@ def told_of(app: Application, reason: str, *words: str) -> None:
     app.wait(f"BrokersReachable {reason} with {words}", holds, HEALING_S)
 
 
-def test_brokers_and_application_prove_who_they_are_by_certificates(word_count, secured, words, tmp_path) -> None:
-    """Brokers signed by another authority are not trusted, which is told; with the right one, mutual TLS works throughout.
+def test_brokers_and_application_authenticate_with_certificates(word_count, secured, words, tmp_path) -> None:
+    """Brokers signed by another authority are not trusted, and the status says so; with the right one, mutual TLS works.
 
-    Clients read certificates once: for a new one the operator restarts the pod.
+    Clients read certificates only once: for a new one the operator restarts the pod.
     """
     tls = {"caSecretRef": {"name": "trusted"}, "clientCertSecretRef": {"name": "identity"}}
     kafka = {"bootstrapServers": [secured.mutual_tls], "tls": tls, "auth": {"type": "mtls"}}

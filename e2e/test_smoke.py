@@ -1,4 +1,4 @@
-"""The runtime's image counts words in a pod, without the operator."""
+"""The runtime image counts words in a pod, without the operator."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _produce(kafka, topic):
 
 
 def _final_counts(kafka, topic):
-    """Return the last count of each word, as soon as they are what they should be."""
+    """Return the last count of each word, as soon as they are as expected."""
     settings = {"bootstrap.servers": kafka.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
     counts = {}
     consumer = Consumer(settings)
@@ -113,7 +113,7 @@ def _final_counts(kafka, topic):
 
 
 def test_word_count_runs_in_a_pod(cluster, images, kafka, namespaces, topics):
-    """A pod of the runtime's image becomes ready under Restricted rules, counts exactly, and ends cleanly when told."""
+    """A pod with the runtime image becomes ready under Restricted rules, counts exactly, and ends cleanly when told to."""
     namespace = namespaces(labels={"pod-security.kubernetes.io/enforce": "restricted"})
     cluster.apply(*_objects("wordcount", _manifest("wordcount", namespace, images.apps, kafka, topics)))
     _produce(kafka, topics["input"])
@@ -128,6 +128,6 @@ def test_word_count_runs_in_a_pod(cluster, images, kafka, namespaces, topics):
 
 
 def test_operator_installs_from_its_chart(cluster, operator):
-    """Helm installs the operator from the image built here, its pod becomes ready, and the chart's own test passes."""
+    """Helm installs the operator from the image built here, its pod becomes ready, and `helm test` passes."""
     assert "streamsapps" in cluster.kubectl("get", "crd", "-o", "name")
     operator.helm("test", operator.name, "--timeout=120s")

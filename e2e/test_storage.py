@@ -1,4 +1,4 @@
-"""A volume that fills up, for real: a small file system, and somebody who takes its room."""
+"""A volume that really fills up: a small file system, and somebody who uses up its space."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _SIZE = "64Mi"
 
 @dataclass(frozen=True, slots=True)
 class SmallVolume:
-    """A volume with a file system of its own.
+    """A volume with its own file system.
 
     Args:
         cluster: Where it is.
-        name: Of the volume, and of its storage class.
+        name: The name of the volume and its storage class.
     """
 
     cluster: Cluster
@@ -30,7 +30,7 @@ class SmallVolume:
 
     @property
     def path(self) -> str:
-        """Where it is on the node."""
+        """Its path on the node."""
         return str(self.cluster.directory / self.name)
 
     @property
@@ -38,7 +38,7 @@ class SmallVolume:
         return f"{self.path}/filler"
 
     def mount(self) -> None:
-        """Make it, and tell the cluster of it."""
+        """Create it, and register it with the cluster."""
         run = self.cluster.machine.run
         run("mkdir", "--parents", self.path)
         run("mount", "-t", "tmpfs", "-o", "size=64m", self.name, self.path)
@@ -64,31 +64,31 @@ class SmallVolume:
         self.cluster.apply(storage_class, volume)
 
     def unmount(self) -> None:
-        """Take it away."""
+        """Remove it."""
         self.cluster.kubectl("delete", "persistentvolume", self.name, "--wait=false")
         self.cluster.kubectl("delete", "storageclass", self.name)
         self.cluster.machine.run("umount", "--lazy", self.path)
 
     def fill(self, megabytes: int) -> None:
-        """Take this much of its room, or all that there is."""
+        """Use up this much of its space, or all of it."""
         self.cluster.machine.run("dd", "if=/dev/zero", f"of={self._filler}", "bs=1M", f"count={megabytes}", check=False)
 
     def clear(self) -> None:
-        """Give the room back."""
+        """Free the space."""
         self.cluster.machine.run("rm", self._filler)
 
 
 @pytest.fixture
 def small_volume(cluster: Cluster) -> Iterator[SmallVolume]:
-    """Give a volume of 64 MiB that a test may fill."""
+    """Return a volume of 64 MiB that a test may fill."""
     volume = SmallVolume(cluster, f"small-{secrets.token_hex(3)}")
     volume.mount()
     yield volume
     volume.unmount()
 
 
-def test_a_volume_that_is_full_is_told_and_costs_no_word(small_volume: SmallVolume, word_count, words: Words) -> None:
-    """Nearly full it is told while all runs; full, the pod that cannot start says why; with room again, counts are exact."""
+def test_full_volume_is_reported_and_loses_no_word(small_volume: SmallVolume, word_count, words: Words) -> None:
+    """A nearly full volume is reported; when it is full, the pod says why it cannot start; with space again, counts are exact."""
     storage = {"size": _SIZE, "storageClassName": small_volume.name}
     app: Application = word_count(words, replicas=1, storage=storage)
     app.apply()

@@ -1,4 +1,4 @@
-"""Internal topics on a real Kafka: made before pods start, watched after, and never made anew behind anybody's back."""
+"""Internal topics on a real Kafka: created before pods start, checked afterwards, and never silently recreated."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def delete(admin: AdminClient, name: str) -> None:
 
 
 def told(app: Application, reason: str) -> str:
-    """Wait until TopicsReady says what is wrong, see that nothing was started, and return its message."""
+    """Wait until TopicsReady says what is wrong, check that nothing was started, and return its message."""
     app.wait_for("TopicsReady", "False", reason)
     assert app.pods() == []
     return app.condition("TopicsReady")["message"]
 
 
-def test_a_topic_with_the_wrong_partitions_is_told_before_a_pod_starts(word_count, words: Words, admin) -> None:
-    """What somebody else made is named with what it has and needs, and not touched; once it is gone, all goes on."""
+def test_wrong_partition_count_is_reported_before_pods_start(word_count, words: Words, admin) -> None:
+    """Somebody else's topic is named with its and the required partitions, and left alone; once it is gone, all continues."""
     app: Application = word_count(words, replicas=1)
     create(admin, changelog(app), 3, **{"cleanup.policy": "compact"})
     app.apply()
@@ -46,8 +46,8 @@ def test_a_topic_with_the_wrong_partitions_is_told_before_a_pod_starts(word_coun
     assert app.condition("Stalled")["status"] == "False"
 
 
-def test_a_replication_factor_below_the_in_sync_minimum_is_told(word_count, words: Words, admin) -> None:
-    """With fewer replicas than min.insync.replicas nothing could ever be written: told, not tried; the remedy told helps."""
+def test_replication_factor_below_the_in_sync_minimum_is_reported(word_count, words: Words, admin) -> None:
+    """With fewer replicas than min.insync.replicas nothing could ever be written: reported, and the given remedy works."""
     app: Application = word_count(words, replicas=1)
     create(admin, changelog(app), 4, **{"cleanup.policy": "compact", "min.insync.replicas": "2"})
     app.apply()
@@ -60,7 +60,7 @@ def test_a_replication_factor_below_the_in_sync_minimum_is_told(word_count, word
 
 
 def test_missing_input_topics_are_named(word_count, words: Words, admin) -> None:
-    """Input topics are the user's: without them nothing starts, the condition names them, and one made later is found."""
+    """Input topics belong to the user: without them nothing starts, the condition names them, and later ones are found."""
     app: Application = word_count(words, replicas=1)
     missing = f"{words.input}-other"
     app.apply(app={"config": {"input": missing}})
@@ -72,7 +72,7 @@ def test_missing_input_topics_are_named(word_count, words: Words, admin) -> None
 
 
 def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topics) -> None:
-    """`management: VerifyOnly` names what is missing and how it has to be; made so by others, it is used."""
+    """`management: VerifyOnly` names what is missing and how to create it; once others have created it, it is used."""
     app: Application = word_count(words, replicas=1, internalTopics={"management": "VerifyOnly"})
     app.apply()
     message = told(app, "InternalTopicMissing")
@@ -88,8 +88,8 @@ def test_verify_only_creates_nothing(word_count, words: Words, admin, kafka_topi
     words.wait_exact()
 
 
-def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:
-    """The state's backup is gone: told, and nothing starts until the user accepts the loss; then the state begins empty."""
+def test_changelog_deleted_while_suspended_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
+    """The state's backup is gone: nothing starts until the user accepts the loss; then the state starts empty."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()
@@ -112,8 +112,8 @@ def test_a_changelog_deleted_while_suspended_is_not_made_anew(word_count, words:
     words.wait_exact(since=mark)
 
 
-def test_a_changelog_deleted_under_running_pods_is_not_made_anew(word_count, words: Words, admin, kafka_topics) -> None:
-    """Neither the operator nor a pod that starts again makes it; a reset is a way out, after which all is counted anew."""
+def test_changelog_deleted_under_running_pods_is_not_recreated(word_count, words: Words, admin, kafka_topics) -> None:
+    """Neither the operator nor a restarted pod creates it; a reset is a way out, after which everything is counted again."""
     app: Application = word_count(words, replicas=1)
     app.apply()
     app.wait_ready()

@@ -1,12 +1,12 @@
-"""New revisions: rolled one pod at a time, rolled back when they do not run, refused when state would not fit."""
+"""New revisions: rolled one pod at a time, rolled back if they fail to run, refused if the state would not fit."""
 
 from __future__ import annotations
 
 import secrets
-import time
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.words import Words
@@ -16,7 +16,7 @@ QUICK = {"gate": {"minStable": "1s", "readyTimeout": "5m"}}
 
 
 def started(app: Application) -> str:
-    """Apply an application, wait until its revision is stable, and return that."""
+    """Apply an application, wait until its revision is stable, and return it."""
     app.apply()
     return settled(app)
 
@@ -29,7 +29,7 @@ def settled(app: Application, timeout_s: float = PATIENCE_S) -> str:
 
 
 def uids(app: Application) -> set[str]:
-    """Return which pods there are."""
+    """Return the existing pods."""
     return {pod["metadata"]["uid"] for pod in app.pods()}
 
 
@@ -39,17 +39,17 @@ def revisions(app: Application) -> list[str]:
 
 
 def instances(app: Application) -> list[dict[str, Any]]:
-    """Return what each instance says of itself."""
+    """Return the status that each instance reports."""
     return [app.instance(pod["metadata"]["name"]) for pod in app.pods()]
 
 
 def generations(app: Application) -> set[int]:
-    """Return the generations of the group, as its members know them: another with every rebalance."""
+    """Return the group's generations, as its members know them: every rebalance starts another."""
     return {status["group"]["generation"] for status in instances(app)}
 
 
 def is_at_rest(app: Application) -> bool:
-    """Return whether all members are in one generation of the group, and none has to join again."""
+    """Return whether all members are in the same generation of the group, and none has to rejoin."""
     groups = [status["group"] for status in instances(app)]
     return len({group["generation"] for group in groups}) == 1 and {group["state"] for group in groups} == {"STABLE"}
 
@@ -59,7 +59,7 @@ def reasons(app: Application) -> set[str]:
     return {event["reason"] for event in app.events()}
 
 
-def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
+def test_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -> None:
     """Static members keep their tasks and volumes: the group stays in its generation, nothing is restored, counts are exact."""
     patient = {"config": {"producer.transaction.timeout.ms": 120_000}}
     app: Application = word_count(words, replicas=3, upgrade=QUICK, membership={"sessionTimeout": "5m"}, kafka=patient)
@@ -72,11 +72,18 @@ def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -
     fewest = 3
     with words.load():
         app.apply(app={"entrypoint": "versions:compatible"})
-        deadline = time.monotonic() + 480
-        while old & uids(app) or app.condition("Ready").get("status") != "True":
-            assert time.monotonic() < deadline, app.story()
+
+        def count_running() -> None:
+            nonlocal fewest
             fewest = min(fewest, sum(pod["status"]["phase"] == "Running" for pod in app.pods()))
-            time.sleep(0.2)
+
+        wait_until(
+            lambda: not old & uids(app) and app.condition("Ready").get("status") == "True",
+            app.story,
+            480,
+            meanwhile=count_running,
+            poll_s=0.2,
+        )
         second = settled(app)
     words.wait_exact()
     assert first != second
@@ -85,8 +92,8 @@ def test_a_roll_moves_no_task_and_restores_no_record(word_count, words: Words) -
     assert [status["restoration"]["restored_records"] for status in instances(app)] == [0, 0, 0]
 
 
-def test_a_topology_that_grows_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
-    """While old pods are there, nobody gives them tasks that they do not know: all run on, and counts are exact."""
+def test_growing_topology_is_rolled_out_without_a_crash(word_count, words: Words) -> None:
+    """While old pods exist, nobody assigns them tasks that they do not know: all keep running, and counts are exact."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     started(app)
     restarts: dict[str, int] = {}
@@ -101,7 +108,7 @@ def test_a_topology_that_grows_is_rolled_out_without_a_crash(word_count, words: 
 
 
 def restarts_of(app: Application) -> dict[str, int]:
-    """Return how often each pod's program was started again."""
+    """Return how often each pod's program was restarted."""
     return {
         pod["metadata"]["uid"]: each["restartCount"]
         for pod in app.pods()
@@ -110,23 +117,29 @@ def restarts_of(app: Application) -> dict[str, int]:
 
 
 def test_recreate_replaces_all_pods_at_once(word_count, words: Words) -> None:
-    """No old and no new pod are ever there together; that costs a pause, and no count."""
+    """Old and new pods never run at the same time; that costs a pause, but no count."""
     app: Application = word_count(words, replicas=2, upgrade={**QUICK, "strategy": "Recreate"})
     started(app)
     old = uids(app)
     with words.load():
         app.apply(app={"entrypoint": "versions:compatible"})
-        deadline = time.monotonic() + PATIENCE_S
-        while not (now := uids(app)) - old or len(now) < 2:
-            assert time.monotonic() < deadline, app.story()
-            assert not now & old or now <= old, "a new pod beside an old one"
+
+        def replaced() -> bool:
+            now = uids(app)
+            return bool(now - old) and len(now) >= 2
+
+        def check_apart() -> None:
+            now = uids(app)
+            assert not now & old or now <= old, "a new pod next to an old one"
+
+        wait_until(replaced, app.story, PATIENCE_S, meanwhile=check_apart)
         settled(app)
     words.wait_exact()
     assert not uids(app) & old
 
 
-def test_an_image_that_does_not_exist_leaves_the_running_one_alone(word_count, words: Words) -> None:
-    """What runs goes on, the condition says why, and a good manifest puts all right."""
+def test_missing_image_leaves_running_pods_alone(word_count, words: Words) -> None:
+    """What runs keeps running, the condition says why, and a good manifest fixes everything."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     started(app)
     image, pods = app.spec["image"], uids(app)
@@ -143,8 +156,8 @@ def test_an_image_that_does_not_exist_leaves_the_running_one_alone(word_count, w
     assert uids(app) == pods
 
 
-def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words: Words) -> None:
-    """The condition has the program's own words, what runs goes on, and another restartNonce has the program asked again."""
+def test_failed_plan_leaves_running_pods_alone(word_count, words: Words) -> None:
+    """The condition shows the program's own error, what runs keeps running, and another restartNonce runs the program again."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     started(app)
     pods = uids(app)
@@ -171,10 +184,10 @@ def test_a_program_without_a_plan_leaves_the_running_one_alone(word_count, words
         pytest.param("hanging", "ReadyTimeout", "30s", marks=pytest.mark.thorough),
     ],
 )
-def test_a_revision_whose_pods_do_not_run_is_rolled_back(
+def test_revision_whose_pods_fail_is_rolled_back(
     word_count, words: Words, version: str, reason: str, timeout: str
 ) -> None:
-    """A plan that is fine and pods that are not: the pod that fails gets the stable revision back, and counts are exact."""
+    """The plan is fine but the pods fail: the failed pod goes back to the stable revision, and counts are exact."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK, drain={"terminationGracePeriodSeconds": 10})
     stable = started(app)
     with words.load(40):
@@ -189,8 +202,8 @@ def test_a_revision_whose_pods_do_not_run_is_rolled_back(
     assert state["currentRevision"] == state["stableRevision"] == stable
 
 
-def test_what_failed_for_another_reason_is_tried_again(word_count, words: Words) -> None:
-    """A revision that waited for a Secret in vain is rolled back; when the Secret is there, another restartNonce is enough."""
+def test_failure_with_an_external_cause_can_be_retried(word_count, words: Words) -> None:
+    """A revision that waited in vain for a Secret is rolled back; once the Secret exists, another restartNonce is enough."""
     app: Application = word_count(words, replicas=1, upgrade=QUICK)
     stable = started(app)
     dictionary = {"name": "dictionary", "secret": {"secretName": "dictionary"}}
@@ -208,7 +221,7 @@ def test_what_failed_for_another_reason_is_tried_again(word_count, words: Words)
 
 
 def assert_refused(app: Application, reason: str) -> None:
-    """Check that the newest topology is refused, and that each of the reasons is told."""
+    """Check that the newest topology is refused, with all of these reasons."""
     app.wait_for("TopologyCompatible", "False", reason)
     message = app.condition("TopologyCompatible")["message"]
     prefix = app.spec["applicationId"]
@@ -216,8 +229,8 @@ def assert_refused(app: Application, reason: str) -> None:
     assert f"repartition topic {prefix}-counts-repartition was renamed to {prefix}-tallies-repartition" in message
 
 
-def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
-    """Everything stays as it was until the change is taken back; with policy Warn it is told and let through, and counts anew."""
+def test_incompatible_topology_is_refused_before_a_pod_is_touched(word_count, words: Words, kafka_topics) -> None:
+    """Nothing changes until the change is reverted; with policy Warn it is reported, allowed, and everything is recounted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     stable = started(app)
     words.write()
@@ -247,8 +260,8 @@ def test_an_incompatible_topology_is_refused_before_a_pod_is_touched(word_count,
     anew.wait_exact()
 
 
-def test_a_first_revision_need_not_be_stable_to_be_compared_with(word_count, words: Words) -> None:
-    """Pods that have just started have state already, and suspending them does not end that; taking the change back heals."""
+def test_new_topology_is_compared_with_a_first_revision_that_is_not_stable(word_count, words: Words) -> None:
+    """Pods that have just started already have state, and suspending them does not change that; reverting the change helps."""
     app: Application = word_count(words, replicas=1, upgrade={"gate": {"minStable": "1h"}})
     app.apply()
     app.wait_ready()
@@ -276,7 +289,7 @@ def test_a_first_revision_need_not_be_stable_to_be_compared_with(word_count, wor
 
 
 def test_volumes_grow_under_running_pods(word_count, words: Words) -> None:
-    """A larger storage.size reaches claims and StatefulSet, which is made anew under its pods; none of them is restarted."""
+    """A larger storage.size reaches claims and StatefulSet, which is recreated under its pods; none of them is restarted."""
     app: Application = word_count(words, replicas=2, upgrade=QUICK)
     started(app)
     pods, before = uids(app), app.object("statefulset")
@@ -300,11 +313,11 @@ def test_volumes_grow_under_running_pods(word_count, words: Words) -> None:
 
 
 def sizes(app: Application) -> list[str]:
-    """Return how much room each claim has got."""
+    """Return the capacity of each claim."""
     return [claim["status"].get("capacity", {}).get("storage", "") for claim in app.objects("pvc")]
 
 
 def template_size(app: Application) -> str | None:
-    """Return how large the claims of new pods are to be."""
+    """Return the size of claims for new pods."""
     found = app.object("statefulset")
     return found["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] if found else None

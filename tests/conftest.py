@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Shared by all tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes tells of the machine and not of the product: a pause of a quarter of a second must fail nothing.
+# An example's duration depends on the machine, not on the product: a pause of a quarter of a second must not fail a test.
 settings.register_profile(
     "millrace",
     settings.get_profile(settings.get_current_profile_name()),
@@ -21,13 +21,13 @@ settings.load_profile("millrace")
 
 @pytest.fixture(scope="session")
 def kafka_options() -> Mapping[str, Any]:
-    """Nobody stops the shared broker, so it may stand still for long without being taken for dead: that costs markers."""
+    """Nobody stops the shared broker, so it may pause for long without being considered dead: that would cost markers."""
     return {"config": {"broker.session.timeout.ms": "60000"}}
 
 
 @pytest.fixture(autouse=True)
 def log_levels() -> Iterator[None]:
-    """Take back what a command that ran in the test's own process has set: others look at the log too."""
+    """Undo what a command run in the test's own process has configured: other tests look at the log too."""
     loggers = [logging.getLogger(), logging.getLogger("millrace")]
     levels = [logger.level for logger in loggers]
     yield

@@ -1,4 +1,4 @@
-"""References to files in settings: Kafka's own syntax, errors that help, and nothing that shows what the files hold."""
+"""References to files in settings: Kafka's own syntax, helpful errors, and hidden values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_file_reference_is_a_key_of_a_properties_file(tmp_path, line, value):
 
 
 @pytest.mark.parametrize("value", [7, None, "plain", "${other:x:y}", "${directory}", "$directory:/a:b"])
-def test_what_is_no_reference_stays_as_it_is(value):
+def test_values_without_references_are_unchanged(value):
     """Numbers, plain text, and the references of other providers."""
     assert resolve("any", value) is value
     assert not refers(value)
@@ -73,13 +73,13 @@ def test_missing_file_is_named_with_its_setting(tmp_path):
 
 @pytest.mark.parametrize("key", ["../password", "..", "a/b"])
 def test_directory_reference_does_not_lead_out_of_its_folder(tmp_path, key):
-    """What is to be a file in a folder cannot be a path."""
+    """The name of a file in a folder cannot be a path."""
     with pytest.raises(ConfigError, match="name a file in that folder"):
         resolve("sasl.password", f"${{directory:{tmp_path}:{key}}}")
 
 
 def test_value_of_a_file_does_not_show_in_a_representation(tmp_path):
-    """Whoever prints settings with repr prints no secret."""
+    """Printing settings with repr does not show secrets."""
     (tmp_path / "password").write_text("do-not-show")
     value = resolve("any", f"${{directory:{tmp_path}:password}}")
     assert value == "do-not-show"

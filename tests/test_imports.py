@@ -33,10 +33,7 @@ for module in pkgutil.walk_packages(getattr(found, "__path__", ()), found.__name
         "millrace_operator.model",
         "millrace_operator.reconcile",
         "millrace_operator.children",
-        pytest.param(
-            "millrace_operator.resets",
-            marks=pytest.mark.xfail(reason="takes SetOffsets from millrace_operator.kafka", strict=True),
-        ),
+        "millrace_operator.resets",
     ],
 )
 def test_pure_package_imports_without_engines_and_clients(package):

@@ -1,4 +1,4 @@
-"""What the README shows must run."""
+"""The README's examples work."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def test_readme_topology_builds():
 
 
 def test_readme_test_passes():
-    """The example of a test is one."""
+    """The example of a test passes."""
     examples()["test_words_are_counted"]()

@@ -1,6 +1,6 @@
 """Versions of the word count, for tests of upgrades: `spec.app.entrypoint` chooses one, `versions:compatible` for example.
 
-All read lines from `config.input` and write counts to `config.output`. They differ in what they mean for the state of the first.
+All read lines from `config.input` and write counts to `config.output`. They differ in whether they fit the state of the first.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from millrace.serdes import Serdes
 from wordcount import topology, words
 
 first = topology
-"""The example as it is; its store is called `counts`."""
+"""The example unchanged; its store is called `counts`."""
 
 
 def compatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Skip words of one letter, once they are counted: the stores and topics stay what they are."""
+    """Skip words of one letter after they are counted: stores and topics stay the same."""
     counts = _counted(builder, config, "counts")
     text = Serdes.string()
     counts.to_stream().filter(lambda word, _: len(word) > 1).to(config["output"], Produced.with_(text, Serdes.long()))
 
 
 def extended(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Count the words' lengths too, in a sub-topology of its own at the end, with a store and a repartition topic of its own."""
+    """Also count the words' lengths, in a separate sub-topology at the end, with its own store and repartition topic."""
     counts = _counted(builder, config, "counts")
     text, number = Serdes.string(), Serdes.long()
     counts.to_stream().to(config["output"], Produced.with_(text, number))
@@ -37,19 +37,19 @@ def extended(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
 
 
 def incompatible(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Count into a store of another name: what the first version has counted would be lost."""
+    """Count into a store with another name: the first version's counts would be lost."""
     counts = _counted(builder, config, "tallies")
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
 
 def failing(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Fail on the first record; the topology is that of the first version, so its plan is accepted."""
+    """Fail on the first record; the topology is the same as in the first version, so its plan is accepted."""
     counts = _counted(builder, config, "counts", words_of=_refuse)
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
 
 def keyed(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Take the keys of lines, which no line needs to have, for numbers: another key makes a record that cannot be read."""
+    """Interpret the keys of lines, which are optional, as numbers: any other key makes a record that cannot be read."""
     counts = _counted(builder, config, "counts", keys=Serdes.long())
     counts.to_stream().to(config["output"], Produced.with_(Serdes.string(), Serdes.long()))
 
@@ -61,7 +61,7 @@ def slow(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
 
 
 def hanging(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Wait for ever while a task begins; the plan is accepted, as stores and topics are those of the first version."""
+    """Hang while a task starts; the plan is accepted, as stores and topics are the same as in the first version."""
     counts = _counted(builder, config, "counts")
     text = Serdes.string()
     counts.to_stream().process(_Hanging).to(config["output"], Produced.with_(text, Serdes.long()))
@@ -73,7 +73,7 @@ def unplannable(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
 
 
 def endless(builder: StreamsBuilder, config: Mapping[str, Any]) -> None:
-    """Wait for ever while the topology is built: for a look at what a plan may do."""
+    """Hang while the topology is built: to see what a plan may do."""
     threading.Event().wait()
 
 

@@ -25,7 +25,7 @@ _PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help
 
 @app.command()
 def build() -> None:
-    """Install the packages and build the programs, where that has not been done."""
+    """Install the packages and build the programs, if necessary."""
     prepare()
 
 
@@ -34,7 +34,7 @@ def up(
     directory: Directory = _DEFAULT,
     control_plane_only: Annotated[bool, typer.Option(help="No node: the API and its controllers.")] = False,  # noqa: FBT002
 ) -> None:
-    """Start a cluster, which runs until `down`."""
+    """Start a cluster that runs until `down`."""
     prepare()
     with phase("The cluster"):
         cluster = Cluster.start(directory, with_node=not control_plane_only, owned=False)
@@ -69,7 +69,7 @@ def _running(directory: Path) -> Cluster:
 
 
 def main() -> None:
-    """Run a command; what goes wrong is one line on standard error."""
+    """Run a command; an error is one line on standard error."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         app()

@@ -1,9 +1,9 @@
-"""The cluster's programs, built from pinned Go modules once and kept in the user's cache directory.
+"""The cluster's programs, built once from pinned Go modules and kept in the user's cache directory.
 
-What is kept is known by a hash of everything it is made of. The sources and the compiler's own cache, three gigabytes, are
-removed once the programs are there. The list of modules and versions, with the hash of each, is in `go/*/go.mod` and `go.sum`.
+They are identified by a hash of everything they are built from. The sources and the compiler's cache, three gigabytes, are
+removed once the programs exist. The modules and versions, with their hashes, are in `go/*/go.mod` and `go.sum`.
 
-`E2E_KUBERNETES` chooses another minor version of Kubernetes, for which there is a directory `go/kubernetes-MINOR`.
+`E2E_KUBERNETES` chooses another minor version of Kubernetes, one with a directory `go/kubernetes-MINOR`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def kubernetes_directory(minor: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A directory of `go/` and the programs made from it."""
+    """A directory of `go/` and the programs built from it."""
 
     name: str
     programs: Mapping[str, str]
     """Program to Go package."""
     about: str
-    """What it costs."""
+    """How long it takes."""
     thorough: bool = False
     """Whether only thorough tests need it."""
 
@@ -74,15 +74,15 @@ MODULES = {
 
 
 def e2e_cache() -> Path:
-    """Return where everything built for the tests is kept."""
+    """Return the directory of everything built for the tests."""
     return cache_directory() / "e2e"
 
 
 def provide(name: str) -> Path:
-    """Return the directory with a module's programs, building them if they are not there.
+    """Return the directory with a module's programs, building them if necessary.
 
     Raises:
-        ClusterError: There is no Go or no such version, or the build failed.
+        ClusterError: Go or that version is missing, or the build failed.
     """
     module = MODULES[name]
     if not (_SOURCES / module.name).exists():
@@ -102,7 +102,7 @@ def provide_all(*, thorough: bool = False) -> None:
     """Build whatever is missing, then remove the sources and the compiler's cache.
 
     Args:
-        thorough: Whether to build as well what only thorough tests need.
+        thorough: Whether to also build what only thorough tests need.
     """
     for name, module in MODULES.items():
         if thorough or not module.thorough:
@@ -112,7 +112,7 @@ def provide_all(*, thorough: bool = False) -> None:
 
 
 def drop_go_caches() -> None:
-    """Remove what only builds need."""
+    """Remove what is only needed for builds."""
     go = e2e_cache() / "go"
     if (go / "mod").exists():
         _go(["clean", "-modcache"], _SOURCES / "pause")
@@ -140,7 +140,7 @@ def _build(module: Module, target: Path) -> None:
 
 
 def _compile(arguments: list[str], source: Path, program: str, total: int) -> None:
-    """Run the compiler and say from time to time how far it is: it names each package that it has done."""
+    """Run the compiler and report progress from time to time, from the packages that it lists."""
     process = subprocess.Popen(
         ["go", *arguments], cwd=source, env=_environment(), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
@@ -224,7 +224,7 @@ def _environment() -> dict[str, str]:
 
 
 def _jobs() -> int:
-    """Return how many packages are compiled at a time: `P_JOBS`, or one per processor."""
+    """Return how many packages to compile at a time: `P_JOBS`, or one per processor."""
     return int(os.environ.get("P_JOBS", os.cpu_count() or 1))
 
 
@@ -239,7 +239,7 @@ def _key(module: Module) -> str:
 
 @contextmanager
 def _lock() -> Iterator[None]:
-    """Let one process build at a time."""
+    """Let only one process build at a time."""
     e2e_cache().mkdir(parents=True, exist_ok=True)
     with (e2e_cache() / "build.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The node's cgroup in every hierarchy of the host: all pods live under it, so two clusters never share one."""
+"""The node's cgroup in every hierarchy of the host: all pods are below it, so two clusters never share one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _REMOVAL_TIMEOUT_S = 20.0
 
 
 def create(name: str) -> None:
-    """Make the group in every hierarchy."""
+    """Create the group in every hierarchy."""
     for hierarchy in _hierarchies():
         (hierarchy / name).mkdir(exist_ok=True)
 
 
 def remove(name: str) -> None:
-    """Remove the group and all below it; the kernel may need a moment to see that its processes have ended."""
+    """Remove the group and everything below it; the kernel may need a moment to notice that its processes have ended."""
     deadline = time.monotonic() + _REMOVAL_TIMEOUT_S
     for hierarchy in _hierarchies():
         while not _remove_tree(hierarchy / name) and time.monotonic() < deadline:
@@ -25,7 +25,7 @@ def remove(name: str) -> None:
 
 
 def names(prefix: str) -> frozenset[str]:
-    """Return the groups at the root of any hierarchy whose names begin so."""
+    """Return the groups at the root of any hierarchy whose names start like this."""
     return frozenset(path.name for hierarchy in _hierarchies() for path in hierarchy.glob(f"{prefix}*"))
 
 

@@ -1,6 +1,6 @@
-"""A whole cluster: a machine, a control plane and, unless only the API is wanted, a node with its name server and volumes.
+"""A whole cluster: a machine, a control plane and, unless only the API is needed, a node with name server and volumes.
 
-Everything is in one directory and one machine. A directory whose cluster was killed is cleaned by the next start in it.
+Everything is in one directory and one machine. If a cluster was killed, the next start in its directory cleans up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from e2e.images.archive import write_archive
 _ROOT = Path(__file__).parents[2]
 _LONGEST_DIRECTORY = 60
 _HANDSHAKES = 6
-"""How often kubectl may give up a handshake, after ten seconds each."""
+"""How often kubectl may give up a handshake, each after ten seconds."""
 
 
 class Cluster:
@@ -55,15 +55,15 @@ class Cluster:
 
     @classmethod
     def start(cls, directory: Path, *, with_node: bool = True, owned: bool = True) -> Self:
-        """Start a cluster and wait until it takes pods; packages and programs must be there, see `prepare`.
+        """Start a cluster and wait until it accepts pods; packages and programs must exist, see `prepare`.
 
         Args:
-            directory: For its data, logs and keys; what a dead cluster left there is removed.
-            with_node: Whether there is a node, or only the API with its controllers.
+            directory: For its data, logs and keys; leftovers of a dead cluster are removed.
+            with_node: Whether to start a node, or only the API with its controllers.
             owned: Whether the cluster ends with this thread, even if that is killed.
 
         Raises:
-            ClusterError: It does not start; the message has the end of the log of what failed.
+            ClusterError: It does not start; the message has the end of the log of the failed part.
         """
         directory = directory.absolute()
         if len(str(directory)) > _LONGEST_DIRECTORY:
@@ -88,7 +88,7 @@ class Cluster:
 
     @classmethod
     def find(cls, directory: Path) -> Self | None:
-        """Return the cluster that runs in a directory, whoever started it."""
+        """Return the cluster running in a directory, whoever started it."""
         directory = directory.absolute()
         machine = Machine.load(_machine_file(directory))
         if machine is None:
@@ -102,14 +102,14 @@ class Cluster:
         self.stop()
 
     def stop(self, *, keep_logs: bool = False) -> None:
-        """End everything at once and remove the directory; no pod is asked first."""
+        """End everything immediately and remove the directory; pods are not asked first."""
         self.machine.stop()
         if not keep_logs:
             shutil.rmtree(self.directory)
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's; it works on the host and inside the machine."""
+        """The administrator's kubeconfig; it works on the host and inside the machine."""
         return self.directory / "pki/admin.kubeconfig"
 
     @functools.cached_property
@@ -119,17 +119,17 @@ class Cluster:
 
     @property
     def audit_log(self) -> Path:
-        """What pods have written to the API server: a JSON object per line, as Kubernetes' audit has it."""
+        """What pods have written to the API server: one JSON object per line, in the format of Kubernetes' audit log."""
         return control_plane.audit_log(self.directory)
 
     @property
     def host_address(self) -> str:
-        """Where pods reach a server that runs on the host."""
+        """Where pods can reach a server on the host."""
         return self.machine.addresses.host
 
     @property
     def kubectl_command(self) -> list[str]:
-        """The command line of kubectl as administrator; what it caches goes with the cluster."""
+        """The command line of kubectl as administrator; its cache is removed with the cluster."""
         flags = [f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self.directory / 'kubectl-cache'}"]
         return [*tools.kubernetes("kubectl"), *flags]
 
@@ -149,7 +149,7 @@ class Cluster:
                 check=False,
             )
             if not (check and result.returncode and "TLS handshake timeout" in result.stderr):
-                break  # else the API server stood still, and nothing was sent
+                break  # otherwise the API server was frozen, and nothing was sent
         if check and result.returncode:
             raise ClusterError(f"`kubectl {' '.join(arguments)}` failed: {result.stderr.strip()}")
         return result.stdout
@@ -170,10 +170,10 @@ class Cluster:
 
     @contextmanager
     def another_node(self, name: str, images: Iterable[str] = ()) -> Iterator[Node]:
-        """Have a node more, on a machine of its own with a cable to the first; `node.machine.stop()` is its sudden loss.
+        """Add a node, on a separate machine connected to the first; `node.machine.stop()` loses it suddenly.
 
         Args:
-            name: Its name, in the cluster and below the cluster's directory, where it must be short.
+            name: Its name, also of its directory; must be short.
             images: Names of images that it gets from the first node.
 
         Raises:
@@ -200,7 +200,7 @@ class Cluster:
             shutil.rmtree(directory)
 
     def restart_api_server(self) -> None:
-        """Kill the API server and start it again: clients lose their watches."""
+        """Kill the API server and restart it: clients lose their watches."""
         self.api_server.kill()
         self.api_server.start()
         self._wait_for_api()
@@ -264,13 +264,13 @@ class Cluster:
 
 
 def prepare(*, thorough: bool = False) -> None:
-    """Provide all that a cluster needs: packages and programs; what is there already costs nothing.
+    """Provide everything a cluster needs: packages and programs; what exists already costs nothing.
 
     Args:
-        thorough: Whether to provide as well what only thorough tests need.
+        thorough: Whether to also provide what only thorough tests need.
 
     Raises:
-        ClusterError: Something cannot be provided; says what.
+        ClusterError: Something cannot be provided; the message says what.
     """
     provide_packages()
     provide_all(thorough=thorough)

@@ -1,7 +1,7 @@
 """One program of the cluster: its command line, its log, and its process inside the machine.
 
-The process this one starts waits outside for the real one inside; signals go to that. Both are found again through a file, so
-that another process than the starter can kill a component.
+This process starts one outside the machine that waits for the real one inside; signals go to the real one. Both are recorded in a
+file, so that other processes can kill a component too.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class Component:
 
     @property
     def log(self) -> Path:
-        """What it has said in all its lives."""
+        """The log of all its lives."""
         return self.directory / f"{self.name}.log"
 
     def start(self) -> None:
-        """Start it; it may not serve yet."""
+        """Start it; it may not be ready yet."""
         self._process = self.machine.spawn(self.command, self.log, self.environment)
         self._pid_file.write_text(str(self._process.pid))
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL), and wait."""
+        """End it like a crash (SIGKILL), and wait."""
         pid = self._pid_inside()
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
@@ -51,7 +51,7 @@ class Component:
 
     @property
     def running(self) -> bool:
-        """Whether its process has not ended."""
+        """Whether its process is running."""
         return self._pid_inside() is not None
 
     @property
@@ -69,7 +69,7 @@ class Component:
         return self.directory / f"{self.name}.pid"
 
     def _pid_inside(self) -> int | None:
-        """Return the process itself, by the host's count: the only child of the one that waits outside."""
+        """Return the process itself, by the host's process id: the only child of the one that waits outside."""
         try:
             waiting = int(self._pid_file.read_text())
             children = Path(f"/proc/{waiting}/task/{waiting}/children").read_text().split()

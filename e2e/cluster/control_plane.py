@@ -1,7 +1,7 @@
-"""etcd, the API server, the controller manager and the scheduler: what they are told.
+"""etcd, the API server, the controller manager and the scheduler, and their settings.
 
-etcd does not sync its writes to disk, for nothing here outlives the machine. The API server listens on the node's address,
-which both the host and the pods reach.
+etcd does not sync its writes to disk, since nothing here outlives the machine. The API server listens on the node's address,
+which both the host and the pods can reach.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ API_PORT = 6443
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEER = "http://127.0.0.1:2380"
 WATCHED_NAMESPACE = "audited"
-"""The namespace of ServiceAccounts whose reading is logged too."""
+"""The namespace of ServiceAccounts whose reads are logged too."""
 _AUDIT_POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -42,11 +42,12 @@ _AUDIT_POLICY: dict[str, Any] = {
         {"level": "None"},
     ],
 }
-"""What pods write is logged, and of Leases also what; what is read in one namespace only; nothing of the cluster's own parts."""
+"""Writes by pods are logged, with their content for Leases; reads only for one namespace; nothing from the cluster's own
+parts."""
 
 
 def etcd(machine: Machine, directory: Path) -> Component:
-    """Return the store of the API server."""
+    """Return the API server's store."""
     options = {
         "name": "e2e",
         "data-dir": directory / "etcd",
@@ -62,7 +63,7 @@ def etcd(machine: Machine, directory: Path) -> Component:
 
 
 def api_server(machine: Machine, directory: Path) -> Component:
-    """Return the API server; what pods write is in its `audit_log`."""
+    """Return the API server; writes by pods are in its `audit_log`."""
     pki = directory / "pki"
     options = {
         "etcd-servers": _ETCD,
@@ -96,7 +97,7 @@ def api_server(machine: Machine, directory: Path) -> Component:
 
 
 def audit_log(directory: Path) -> Path:
-    """Return the file to which the API server writes what pods have written: a JSON object per line."""
+    """Return the file in which the API server logs writes by pods: one JSON object per line."""
     return directory / "logs/audit.log"
 
 
@@ -120,7 +121,7 @@ def controller_manager(machine: Machine, directory: Path) -> Component:
         "cluster-signing-cert-file": pki / "ca.crt",
         "cluster-signing-key-file": pki / "ca.key",
         "service-cluster-ip-range": machine.addresses.services,
-        # By default it sends 20 requests a second, with which a thousand StatefulSets take twenty minutes to get their pods.
+        # By default it sends 20 requests a second: then a thousand StatefulSets take twenty minutes to get their pods.
         "kube-api-qps": 200,
         "kube-api-burst": 400,
     }
@@ -128,7 +129,7 @@ def controller_manager(machine: Machine, directory: Path) -> Component:
 
 
 def scheduler(machine: Machine, directory: Path) -> Component:
-    """Return what chooses a node for a pod."""
+    """Return the scheduler, which chooses a node for a pod."""
     return _component("kube-scheduler", machine, directory, _identity(directory / "pki/scheduler.kubeconfig"))
 
 

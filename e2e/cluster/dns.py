@@ -1,6 +1,6 @@
-"""The cluster's name server: CoreDNS beside the node, behind a Service like any other.
+"""The cluster's name server: CoreDNS next to the node, behind a Service like any other.
 
-It answers for the cluster's own names only; any other name does not exist, for pods have no way to the outside.
+It only knows the cluster's own names, since pods cannot reach the outside.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from e2e.cluster.machine import Machine
 from e2e.cluster.node import DNS_SERVICE_NUMBER
 
 _PORT = 53
-"""That of the Service too: to a NetworkPolicy a packet has the port where it arrives."""
+"""The Service's port too: for a NetworkPolicy, the port is the one where the packet arrives."""
 _COREFILE = """.:{port} {{
     bind {address}
     errors
@@ -40,7 +40,7 @@ def name_server(machine: Machine, directory: Path) -> Component:
 
 
 def service(machine: Machine) -> list[dict[str, object]]:
-    """Return the Service that pods ask, and where it leads."""
+    """Return the Service that pods use, and its endpoint."""
     ports = [("dns", "UDP"), ("dns-tcp", "TCP")]
     metadata = {"name": "kube-dns", "namespace": "kube-system"}
     return [

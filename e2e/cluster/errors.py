@@ -1,4 +1,4 @@
-"""What goes wrong with a cluster, in words for the person who wants to run the tests."""
+"""Errors of a cluster, in words for the person who wants to run the tests."""
 
 
 class ClusterError(Exception):

@@ -1,4 +1,4 @@
-"""What a run that was killed left behind: the kernel has ended its processes, but files and empty cgroups stay."""
+"""What a killed run leaves behind: the kernel has ended its processes, but files and empty cgroups remain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PATTERN = "millrace-e2e-*"
 
 
 def remove_leftovers() -> None:
-    """Remove the directories and cgroups of dead runs; those of running ones stay."""
+    """Remove the directories and cgroups of dead runs; those of live runs stay."""
     for directory in Path(tempfile.gettempdir()).glob(_PATTERN):
         owner = directory.name.split("-")[2]
         if not Path("/proc", owner).exists() and Machine.load(directory / "machine.json") is None:

@@ -1,11 +1,11 @@
-"""A machine of the cluster's own inside this one: a network, a mount and a process namespace.
+"""A separate machine for the cluster inside this one: a network, a mount and a process namespace.
 
-Its first process is `pause`, which only reaps. When that ends the kernel ends every process in the machine, and with the last
-of them go the mounts, the interfaces and the iptables rules. So one kill takes everything down, in any state, and a machine
-with an owner is ended by the kernel when its owner dies, however suddenly.
+Its first process is `pause`, which only reaps. When it ends, the kernel ends every process in the machine, and with the last of
+them the mounts, interfaces and iptables rules disappear. So a single kill takes everything down, in any state. If a machine has
+an owner, the kernel ends the machine when the owner dies, however suddenly.
 
-A cable leads from the host to the machine. Each machine has a number, which gives the cable its name and the machine its
-addresses (10.200.0.0/16 is the first one's, 10.201.0.0/16 the second's …): whoever makes the cable has the number.
+A cable connects the host to the machine. Each machine has a number, which determines the cable's name and the machine's addresses
+(the first one has 10.200.0.0/16, the second 10.201.0.0/16, …). Whoever creates the cable owns the number.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OWN_DIRECTORIES = ("/run", "/var/log", "/var/lib/cni")
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """What a machine's number makes of its networks."""
+    """The networks that follow from a machine's number."""
 
     number: int
 
@@ -43,12 +43,12 @@ class Addresses:
 
     @property
     def network(self) -> str:
-        """All that belongs to the machine."""
+        """The whole network of the machine."""
         return f"10.{_FIRST_OCTET + self.number}.0.0/16"
 
     @property
     def host(self) -> str:
-        """The host's end of the cable: where pods reach what runs on the host."""
+        """The host's end of the cable: where pods can reach servers on the host."""
         return f"10.{_FIRST_OCTET + self.number}.255.1"
 
     @property
@@ -58,12 +58,12 @@ class Addresses:
 
     @property
     def pods(self) -> str:
-        """Where pods get their addresses from."""
+        """The range of pods' addresses."""
         return f"10.{_FIRST_OCTET + self.number}.0.0/17"
 
     @property
     def services(self) -> str:
-        """Where services get their addresses from."""
+        """The range of services' addresses."""
         return f"10.{_FIRST_OCTET + self.number}.128.0/18"
 
     def service(self, number: int) -> str:
@@ -73,22 +73,22 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A running machine; it can be written to a file and found again."""
+    """A running machine; it can be saved to a file and found again."""
 
     addresses: Addresses
     holder_pid: int
-    """The process outside that ends when the machine ends, and the machine with it."""
+    """The process outside that ends with the machine, and ends the machine."""
     init_pid: int
-    """The first process inside, by the host's count."""
+    """The first process inside, by the host's process id."""
     init_started: str
-    """When that started, in ticks since boot: a process is known by both."""
+    """Its start time, in ticks since boot: together they identify the process."""
 
     @classmethod
     def start(cls, log: Path, *, owned: bool) -> Self:
         """Start a machine and plug in its cable.
 
         Args:
-            log: Gets what the namespaces' own programs say.
+            log: Receives the output of the namespaces' own programs.
             owned: Whether it ends with the thread of this process that starts it.
 
         Raises:
@@ -117,7 +117,7 @@ class Machine:
 
     @classmethod
     def load(cls, file: Path) -> Self | None:
-        """Return the machine that a file tells of, if it runs."""
+        """Return the machine described in a file, if it is running."""
         try:
             data = json.loads(file.read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -126,16 +126,16 @@ class Machine:
         return machine if machine.alive else None
 
     def save(self, file: Path) -> None:
-        """Write to a file what `load` needs."""
+        """Write what `load` needs to a file."""
         file.write_text(json.dumps(asdict(self)))
 
     @property
     def alive(self) -> bool:
-        """Whether the first process runs."""
+        """Whether the first process is running."""
         return _start_time(self.init_pid) == self.init_started
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """Return the command line that runs another inside."""
+        """Return the command line that runs another one inside."""
         return ["nsenter", "--target", str(self.init_pid), "--net", "--mount", "--pid", "--", *arguments]
 
     def run(self, *arguments: str, check: bool = True, timeout_s: float = 120.0) -> str:
@@ -147,7 +147,7 @@ class Machine:
         return _run(self.command(arguments), check=check, timeout_s=timeout_s)
 
     def spawn(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        """Start a command inside; the returned process is the one outside that waits for it."""
+        """Start a command inside; return the process outside that waits for it."""
         with log.open("ab") as output:
             process = subprocess.Popen(
                 self.command(arguments),
@@ -161,7 +161,7 @@ class Machine:
         return process
 
     def connect(self, other: Machine) -> None:
-        """Lay a cable to another machine: their nodes reach each other, and the pods of both."""
+        """Connect another machine: their nodes, and the pods of both, can reach each other."""
         ends = (f"to{other.addresses.number}", f"to{self.addresses.number}")
         here, there = (
             ("name", end, "netns", str(each.init_pid)) for end, each in zip(ends, (self, other), strict=True)
@@ -174,7 +174,7 @@ class Machine:
             machine.run("ip", "route", "add", far.pods, "via", far.node, "dev", end)
 
     def stop(self) -> None:
-        """End everything inside and wait until it has gone; one that ended before may have left its number to another."""
+        """End everything inside and wait until it is gone; if it had ended before, another machine may have its number."""
         cable = None
         if self.alive:
             cable = cable_index(self.addresses.name)
@@ -190,11 +190,11 @@ class Machine:
             lambda: cable is None or cable_index(self.addresses.name) != cable,
             timeout_s=120,
         )
-        if cable_index(self.addresses.name) is None:  # else another machine has got the number
+        if cable_index(self.addresses.name) is None:  # otherwise another machine has the number
             cgroups.remove(self.addresses.name)
 
     def _furnish(self) -> None:
-        """Give the machine directories of its own, and an upright network stack."""
+        """Give the machine its own directories, and a working network stack."""
         Path("/var/lib/cni").mkdir(parents=True, exist_ok=True)
         for directory in _OWN_DIRECTORIES:
             self.run("mount", "-t", "tmpfs", "tmpfs", directory)
@@ -205,14 +205,14 @@ class Machine:
 
 
 def numbers_in_use() -> frozenset[str]:
-    """Return the names of the machines that run on this host."""
+    """Return the names of the machines running on this host."""
     return frozenset(name for name in (Addresses(number).name for number in range(_MACHINES)) if cable_index(name))
 
 
 _outliving: list[subprocess.Popen[bytes]] = []
 """Children that may outlive this process, kept so that Python does not warn when they are dropped."""
 _waiting: dict[int, list[subprocess.Popen[bytes]]] = {}
-"""By holder: those that wait for processes inside, to be reaped when the machine ends."""
+"""By holder: processes that wait for processes inside, to be reaped when the machine ends."""
 
 
 def _plug_in(init: int) -> Addresses:
@@ -246,7 +246,7 @@ def _networks_in_use() -> list[ipaddress.IPv4Network]:
 
 
 def cable_index(name: str) -> str | None:
-    """Return the kernel's number of a cable, which no later one gets; None if there is no such cable."""
+    """Return the kernel's number of a cable, which is never reused; None if there is no such cable."""
     try:
         return Path("/sys/class/net", name, "ifindex").read_text()
     except OSError:
@@ -254,7 +254,7 @@ def cable_index(name: str) -> str | None:
 
 
 def _pause_under(holder: int) -> int:
-    """Return the child of a process once it is the program that will stay (namespaces and mounts are in place), or 0."""
+    """Return a process's child once it is the final program (namespaces and mounts are ready), or 0."""
     try:
         children = Path(f"/proc/{holder}/task/{holder}/children").read_text().split()
         for child in children:
@@ -266,7 +266,7 @@ def _pause_under(holder: int) -> int:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return when a process started, in ticks since boot; nothing for one that ended, reaped or not."""
+    """Return when a process started, in ticks since boot; nothing for one that has ended, reaped or not."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -275,7 +275,7 @@ def _start_time(pid: int) -> str | None:
 
 
 def _raise_inotify_limit() -> None:
-    """Let kubelet and containerd watch as many files as they do; the limit is the whole host's, and stays raised."""
+    """Let kubelet and containerd watch as many files as they do; the limit is the host's, and stays raised."""
     limit = Path("/proc/sys/fs/inotify/max_user_instances")
     if int(limit.read_text()) < 1024:
         limit.write_text("1024")

@@ -1,7 +1,7 @@
-"""containerd, the kubelet and kube-proxy: what they are told, and what can be done to a node.
+"""containerd, the kubelet and kube-proxy: their settings, and what can be done to a node.
 
-The settings are those a machine without systemd, with hybrid cgroups and without the right to lower a process's oom_score_adj
-demands. No pod is evicted for a full disk: the machine's disk is not the node's to keep free.
+The settings suit a machine without systemd, with hybrid cgroups, and without permission to lower a process's oom_score_adj. No
+pod is evicted because of a full disk: the node is not responsible for the machine's disk.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _CABLES = tuple(
     for table, chain, flag in (("raw", "PREROUTING", "--in-interface"), ("mangle", "POSTROUTING", "--out-interface"))
     for prefix in ("eth", "to")
 )
-"""Table, chain and condition of a rule for all that crosses a cable, in either direction: to the host, to other machines."""
+"""Table, chain and condition of a rule for everything that crosses a cable, in either direction: to the host, to other
+machines."""
 
 _CONTAINERD = """version = 2
 root = "{directory}/containerd"
@@ -49,13 +50,13 @@ root = "{directory}/containerd"
 
 
 class Node:
-    """A real node, whose parts can be killed and started again.
+    """A real node, whose parts can be killed and restarted.
 
     Args:
         machine: Where it runs.
-        directory: For its data; the directory must be there.
-        pki: The cluster's keys and certificates, the node's own among them.
-        cluster: The addresses of the machine with the control plane: services have theirs from its network.
+        directory: For its data; must exist.
+        pki: The cluster's keys and certificates, including the node's own.
+        cluster: The addresses of the machine with the control plane: services have addresses from its network.
         name: Its name; also that of its kubeconfig and its certificate.
     """
 
@@ -101,7 +102,7 @@ class Node:
         (directory / "proxy.yaml").write_text(yaml.safe_dump(self._proxy_configuration()))
 
     def start_containerd(self) -> None:
-        """Start what runs containers, and wait until it answers."""
+        """Start the container runtime, and wait until it answers."""
         self.containerd.start()
         wait_for(
             "containerd",
@@ -111,13 +112,13 @@ class Node:
         )
 
     def kill_kubelet(self) -> None:
-        """Kill the kubelet: pods run on, and nobody restarts, probes or reports them."""
+        """Kill the kubelet: pods keep running, but nothing restarts, probes or reports them."""
         self.kubelet.kill()
 
     def start_kubelet(self) -> None:
-        """Start the kubelet (again), and wait until it serves; one that ends is started once more, as a node's init does.
+        """Start the kubelet (again), and wait until it is ready; if it ends, it is started once more, as a node's init would.
 
-        It ends when containerd answers but does not know yet which containers there are.
+        It ends if containerd answers but does not know its containers yet.
         """
         self.kubelet.start()
         wait_for("the kubelet", self._kubelet_serves, timeout_s=180, poll_s=0.5, tail=self.kubelet.tail)
@@ -132,11 +133,11 @@ class Node:
         self.machine.run("ctr", "--namespace", "k8s.io", "images", "import", str(archive), timeout_s=300)
 
     def export_image(self, name: str, archive: Path) -> None:
-        """Write an image of the node's store to an archive, for `import_image` of another node."""
+        """Write an image from the node's store to an archive, for `import_image` on another node."""
         self.machine.run("ctr", "--namespace", "k8s.io", "images", "export", str(archive), name, timeout_s=300)
 
     def kill_container(self, container_id: str) -> None:
-        """Kill a container's first process as the kernel would (SIGKILL).
+        """Kill a container's first process like the kernel (SIGKILL).
 
         Args:
             container_id: `status.containerStatuses[].containerID` of the pod, with or without its scheme.
@@ -144,11 +145,11 @@ class Node:
         self._ctr("tasks", "kill", "--signal", "SIGKILL", container_id.rpartition("/")[2])
 
     def pause_container(self, container_id: str) -> None:
-        """Keep all processes of a container from running (the freezer), as a machine that hangs would."""
+        """Freeze all processes of a container, like a machine that hangs."""
         self._ctr("tasks", "pause", container_id.rpartition("/")[2])
 
     def resume_container(self, container_id: str) -> None:
-        """Let a paused container run again."""
+        """Resume a paused container."""
         self._ctr("tasks", "resume", container_id.rpartition("/")[2])
 
     def container_state(self, container_id: str) -> str | None:
@@ -157,25 +158,25 @@ class Node:
         return {name: state for name, _, state in rows}.get(container_id.rpartition("/")[2])
 
     def block(self, pod_address: str, port: int) -> None:
-        """Drop what a pod sends to a port anywhere beyond the node, as a network partition would."""
+        """Drop what a pod sends to a port anywhere beyond the node, like a network partition."""
         self.machine.run("iptables", "--insert", *_drop(pod_address, port))
 
     def unblock(self, pod_address: str, port: int) -> None:
-        """Take back `block`."""
+        """Undo `block`."""
         self.machine.run("iptables", "--delete", *_drop(pod_address, port))
 
     def cut_off(self) -> None:
-        """Drop all that comes to the machine or leaves it, as a broken switch would; what runs on it runs on."""
+        """Drop everything to and from the machine, like a broken switch; what runs on it keeps running."""
         for rule in _CABLES:
             self.machine.run("iptables", "--wait", "--table", rule[0], "--insert", *rule[1:], "--jump", "DROP")
 
     def rejoin(self) -> None:
-        """Take back `cut_off`."""
+        """Undo `cut_off`."""
         for rule in _CABLES:
             self.machine.run("iptables", "--wait", "--table", rule[0], "--delete", *rule[1:], "--jump", "DROP")
 
     def reboot(self) -> None:
-        """Kill the kubelet, every container and containerd, as a power cut would, and start the node again."""
+        """Kill the kubelet, every container and containerd, like a power cut, and start the node again."""
         self.kubelet.kill()
         for task in self._ctr("tasks", "list", "--quiet").split():
             self._ctr("tasks", "kill", "--signal", "SIGKILL", task, check=False)

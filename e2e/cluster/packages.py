@@ -1,4 +1,4 @@
-"""The Debian packages a node and the image builds need."""
+"""The Debian packages that a node and the image builds need."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ PACKAGES = {
     "iproute2": "ip",
     "util-linux": "nsenter",
 }
-"""A program of each package: where it is there, so is the package."""
+"""A program from each package: if the program exists, so does the package."""
 
 
 def provide_packages() -> None:
     """Install the packages that are missing.
 
     Raises:
-        ClusterError: They are missing, and this is not root on Debian.
+        ClusterError: They are missing, and this is not Debian, or not root.
     """
     if os.geteuid() != 0:
         raise ClusterError("A Kubernetes node needs root: containers, namespaces and mounts. Run it as root")

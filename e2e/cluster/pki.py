@@ -1,4 +1,4 @@
-"""The certificate authority of a cluster, the certificates it needs, and the kubeconfigs made of them."""
+"""A cluster's certificate authority, its certificates, and the kubeconfigs made from them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Authority:
 
     @classmethod
     def load(cls, directory: Path) -> Self:
-        """Return the authority that was written to a directory."""
+        """Return the authority stored in a directory."""
         authority = cls.__new__(cls)
         authority.directory = directory
         key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), password=None)
@@ -108,12 +108,12 @@ def write_signing_keys(directory: Path) -> None:
 
 
 def write_cluster_pki(directory: Path, *, server: str, address: str, service_address: str) -> None:
-    """Write all that a cluster without its nodes needs.
+    """Write everything that a cluster without its nodes needs.
 
     Args:
-        directory: Where to.
+        directory: The directory to write to.
         server: The API server's URL.
-        address: Where the API server listens.
+        address: The address on which the API server listens.
         service_address: The API server's address inside the cluster.
     """
     authority = Authority(directory)
@@ -130,13 +130,13 @@ def write_cluster_pki(directory: Path, *, server: str, address: str, service_add
 
 
 def write_node_pki(directory: Path, *, server: str, name: str, address: str) -> None:
-    """Write what one node more needs, beside the rest: `kubelet-NAME.kubeconfig` and `kubelet-NAME-server.crt`.
+    """Write what an additional node needs: `kubelet-NAME.kubeconfig` and `kubelet-NAME-server.crt`.
 
     Args:
-        directory: Where the cluster's are.
+        directory: The directory with the cluster's files.
         server: The API server's URL.
         name: The node's name.
-        address: Where its kubelet listens.
+        address: The address on which its kubelet listens.
     """
     authority = Authority.load(directory)
     authority.serve(f"kubelet-{name}-server", [name, "localhost"], ["127.0.0.1", address])

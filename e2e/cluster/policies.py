@@ -1,10 +1,10 @@
-"""What enforces NetworkPolicies: `python -m e2e.cluster.policies KUBECONFIG` runs as a part of the cluster.
+"""Enforces NetworkPolicies: `python -m e2e.cluster.policies KUBECONFIG` runs as a part of the cluster.
 
-It makes rules of iptables from all policies of the cluster, in a table that nothing else uses, `security`, which it replaces as a
-whole whenever something has changed. A packet passes if a rule of the policies of its source lets it out and one of those of its
-destination lets it in; connections that are there stay. Bridged packets come by as routed ones do (`bridge-nf-call-iptables`).
-What the node itself sends, the kubelet's probes and the API server's proxy, is let through. Policies hold for pods of the
-cluster's first node; a policy holds within two seconds, not from a pod's first packet on.
+It turns all policies of the cluster into iptables rules, in the table `security`, which nothing else uses and which it replaces
+as a whole whenever something changes. A packet passes if the policies of its source let it out and those of its destination let
+it in; existing connections stay. Bridged packets are treated like routed ones (`bridge-nf-call-iptables`). Traffic from the node
+itself (the kubelet's probes, the API server's proxy) passes. Policies apply to pods on the cluster's first node; a policy takes
+effect within two seconds, not from a pod's first packet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ Object = dict[str, Any]
 
 _POLL_S = 1.0
 _CHEAPLY: Object = {"resource_version": "0", "_preload_content": False, "_request_timeout": 10}
-"""From the API server's cache, and as it was sent: objects of the client would cost ten times as much."""
+"""From the API server's cache, and as raw data: the client's objects would cost ten times as much."""
 _BRIDGED = Path("/proc/sys/net/bridge/bridge-nf-call-iptables")
 
 
 def table(policies: Iterable[Object], namespaces: Iterable[Object], pods: Iterable[Object]) -> str:
-    """Return the table as `iptables-restore` reads it."""
+    """Return the table in the format of `iptables-restore`."""
     known = _Known(namespaces, pods)
     chains: dict[str, list[str]] = {}
     jumps: list[str] = []
@@ -55,14 +55,14 @@ def table(policies: Iterable[Object], namespaces: Iterable[Object], pods: Iterab
 
 
 class _Known:
-    """The namespaces and those pods that have an address which is nobody else's."""
+    """The namespaces, and the pods that have their own address."""
 
     def __init__(self, namespaces: Iterable[Object], pods: Iterable[Object]) -> None:
         self._namespaces = {item["metadata"]["name"]: item["metadata"].get("labels", {}) for item in namespaces}
         self._pods = [pod for pod in pods if _has_an_address(pod)]
 
     def pods_of(self, namespace: str, selector: Object) -> list[Object]:
-        """Return the pods of a namespace that a selector chooses."""
+        """Return the pods in a namespace that a selector chooses."""
         return [
             pod
             for pod in self._pods
@@ -70,7 +70,7 @@ class _Known:
         ]
 
     def peers(self, own: str, peers: list[Object] | None) -> list[tuple[str, Object | None]] | None:
-        """Return the networks that peers of a rule stand for, those of pods with the pod; None for everybody."""
+        """Return the networks of a rule's peers, with the pod for those of pods; None for everybody."""
         if not peers:
             return None
         found: list[tuple[str, Object | None]] = []
@@ -94,21 +94,23 @@ class _Direction:
         self.comes_in = kind == "Ingress"
         self.peers = "from" if self.comes_in else "to"
         self.own, self._other = ("-d", "-s") if self.comes_in else ("-s", "-d")
-        self.hooks = ("FORWARD",) if self.comes_in else ("FORWARD", "INPUT")  # the node itself is a place to connect to
+        self.hooks = (
+            ("FORWARD",) if self.comes_in else ("FORWARD", "INPUT")
+        )  # the node itself is a possible destination
 
     def rules(self, spec: Object) -> list[Object]:
-        """Return a policy's rules for it; none lets nothing pass."""
+        """Return a policy's rules for it; without any, nothing passes."""
         return spec.get(self.kind.lower()) or []
 
     def matches(self, rule: Object, pod: Object, peers: list[tuple[str, Object | None]] | None) -> Iterator[str]:
-        """Return the conditions of iptables under which a rule lets packets of a pod pass."""
+        """Return the iptables conditions under which a rule lets a pod's packets pass."""
         for network, peer in [("0.0.0.0/0", None)] if peers is None else peers:
             for ports in _ports(rule.get("ports"), pod if self.comes_in else peer):
                 yield f"{self._other} {network} {ports}".rstrip()
 
 
 def chooses(selector: Object, labels: Object) -> bool:
-    """Return whether a label selector chooses what has these labels."""
+    """Return whether a label selector matches these labels."""
     wanted = selector.get("matchLabels") or {}
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         _holds(item, labels) for item in selector.get("matchExpressions") or ()
@@ -129,7 +131,7 @@ def _holds(expression: Object, labels: Object) -> bool:
 
 
 def _ports(ports: list[Object] | None, target: Object | None) -> Iterator[str]:
-    """Return the conditions for a rule's ports; a port's name is that of the target's container, and of nobody else's."""
+    """Return the conditions for a rule's ports; a port's name refers to the target's own containers."""
     for item in ports or [{}]:
         protocol = item.get("protocol", "TCP" if item else None)
         port = item.get("port")
@@ -150,7 +152,7 @@ def _named(name: str, pod: Object | None) -> int | None:
 
 
 def _without(block: Object) -> list[ipaddress.IPv4Network]:
-    """Return the networks that make up a block without its exceptions; IPv6 is nobody's here."""
+    """Return the networks that make up a block without its exceptions; IPv6 is not used here."""
     cidr: str = block["cidr"]
     if ":" in cidr:
         return []

@@ -1,4 +1,4 @@
-"""What the set-up says while it works: plain lines, for a log is where they are read."""
+"""Progress messages of the setup: plain lines, since they are read in a log."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 
 def say(line: str) -> None:
-    """Print a line at once, to standard error: standard output belongs to kubectl."""
+    """Print a line immediately, to standard error: standard output belongs to kubectl."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
 @contextmanager
 def phase(title: str) -> Iterator[None]:
-    """Say how long the block took, also when it fails."""
+    """Report how long the block took, even if it fails."""
     started = time.monotonic()
     outcome = "failed after"
     try:

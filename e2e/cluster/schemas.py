@@ -1,4 +1,4 @@
-"""JSON schemas of Kubernetes' own resources in kubeconform's layout, made from the API's own description: no network needed.
+"""JSON schemas of Kubernetes' own resources in kubeconform's layout, made from the API's own description, without a network.
 
 They are strict: a field that Kubernetes does not know is an error.
 """
@@ -17,8 +17,8 @@ def write_schemas(swagger: Path, directory: Path) -> None:
     """Write one schema per kind and version, and one file with the definitions they share.
 
     Args:
-        swagger: `swagger.json` of Kubernetes.
-        directory: Is made; for `kubeconform -schema-location`.
+        swagger: Kubernetes' `swagger.json`.
+        directory: The directory to create, for `kubeconform -schema-location`.
     """
     directory.mkdir(parents=True)
     originals: dict[str, Any] = json.loads(swagger.read_text())["definitions"]
@@ -38,7 +38,7 @@ def write_schemas(swagger: Path, directory: Path) -> None:
 
 
 def _opaque(name: str) -> dict[str, Any] | None:
-    """Return the schema of a type that is described by its code, not by its schema."""
+    """Return the schema of a type that is defined by its code, not by its schema."""
     if name.endswith(".JSONSchemaProps"):
         return {"type": "object"}
     if name.endswith("resource.Quantity"):

@@ -1,4 +1,4 @@
-"""A cluster for as long as it is used, and nothing of it after."""
+"""A cluster that exists as long as it is used, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from e2e.cluster.progress import phase
 def temporary_cluster(
     *, with_node: bool = True, saying: Callable[[str], AbstractContextManager[None]] = phase
 ) -> Iterator[Cluster]:
-    """Start a cluster in a directory of its own and take both away in the end.
+    """Start a cluster in its own directory, and remove both at the end.
 
     Args:
-        with_node: Whether pods are to run.
-        saying: Tells of what takes long.
+        with_node: Whether pods can run.
+        saying: Reports slow steps.
     """
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:

@@ -1,4 +1,4 @@
-"""The programs the set-up built, by name, for tests and for people."""
+"""The programs that the setup built, by name, for tests and people."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from e2e.cluster.errors import ClusterError
 
 
 def path(program: str) -> Path:
-    """Return the path of a program, `helm` or `promtool` say, building it first if it is missing.
+    """Return the path of a program, such as `helm` or `promtool`, building it first if necessary.
 
     Raises:
         ClusterError: There is no such program, or it cannot be built.
@@ -27,5 +27,5 @@ def kubernetes(component: str) -> list[str]:
 
 
 def schemas() -> str:
-    """Return the `-schema-location` of kubeconform for Kubernetes' own resources."""
+    """Return kubeconform's `-schema-location` for Kubernetes' own resources."""
     return f"{provide('kubernetes') / 'schemas'}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json"

@@ -1,8 +1,8 @@
 """A provisioner of local volumes: `python -m e2e.cluster.volumes KUBECONFIG DIRECTORY` runs as a part of the cluster.
 
-For each claim of the storage class `e2e-local` whose pod has been given a node it makes a directory and a `local` volume, as a
-provisioner does. It deletes the volumes whose policy is Delete once they are released, and it plays the resizer: a claim that
-asks for more gets it, first the volume, then the claim's status. The size is only told, never enforced.
+For each claim of the storage class `e2e-local` whose pod has been scheduled, it creates a directory and a `local` volume. It
+deletes released volumes whose policy is Delete. It is also the resizer: a claim that asks for more space gets it, first in the
+volume, then in the claim's status. The size is only reported, never enforced.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def storage_classes() -> list[dict[str, Any]]:
 
 
 class Provisioner:
-    """Makes, grows and deletes volumes until all is as it should be; looks again at short intervals."""
+    """Creates, resizes and deletes volumes until everything is as it should be; checks again at short intervals."""
 
     def __init__(self, core: client.CoreV1Api, directory: Path) -> None:
         self._core = core
@@ -54,7 +54,7 @@ class Provisioner:
         self._policies = {each["metadata"]["name"]: each["reclaimPolicy"] for each in storage_classes()}
 
     def turn(self) -> None:
-        """Look once at every claim and every volume of ours."""
+        """Check every claim and every volume of ours once."""
         volumes = {
             volume.metadata.name: volume
             for volume in self._core.list_persistent_volume().items
@@ -62,7 +62,7 @@ class Provisioner:
         }
         for claim in self._core.list_persistent_volume_claim_for_all_namespaces().items:
             if claim.spec.storage_class_name in self._policies:
-                with contextlib.suppress(ApiException):  # it changed under our hands: the next turn sees it anew
+                with contextlib.suppress(ApiException):  # it changed in the meantime: the next round will see it
                     self._provide(claim, volumes)
         for volume in volumes.values():
             released = volume.status.phase == "Released"

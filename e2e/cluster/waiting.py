@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from tests.waiting import wait_until
 
 from e2e.cluster.errors import ClusterError
 
@@ -17,20 +18,13 @@ def wait_for(
     """Return the first true value of `look`.
 
     Args:
-        what: What is awaited, for the error.
-        look: Is asked until it returns something true.
+        what: What it waits for, for the error.
+        look: Called until it returns something true.
         timeout_s: How long it may take.
-        poll_s: The pause between two looks.
-        tail: Says more about the state of things, for the error.
+        poll_s: The pause between two calls.
+        tail: Returns details about the current state, for the error.
 
     Raises:
         ClusterError: It took too long.
     """
-    deadline = time.monotonic() + timeout_s
-    while True:
-        found = look()
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise ClusterError(f"Waited {timeout_s:.0f} s in vain for {what}. {tail()}".rstrip())
-        time.sleep(poll_s)
+    return wait_until(look, lambda: f"{what}. {tail()}", timeout_s, poll_s=poll_s, error=ClusterError)

@@ -1,1 +1,1 @@
-"""The images the tests run, built on this machine."""
+"""The images that the tests run, built on this machine."""

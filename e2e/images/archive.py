@@ -1,4 +1,4 @@
-"""Writes the smallest of images, one static program, without any tool: a Docker archive that containerd loads."""
+"""Writes the smallest possible image, one static program, without any tools: a Docker archive that containerd loads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_archive(file: Path, name: str, program: Path) -> None:
     Args:
         file: The archive.
         name: The image's name and tag.
-        program: Must need no library.
+        program: A program that needs no libraries.
     """
     layer = _tar({program.name: (program.read_bytes(), 0o755)})
     configuration = {

@@ -1,7 +1,7 @@
 """Builds images with buildah, without a daemon or a registry.
 
-Stages may use the network of the host, its certificate authorities and its package index; what those are is mounted while a
-stage runs and is in no image. Layers are kept between runs in the user's cache directory.
+Stages may use the host's network, certificate authorities and package index; their configuration is mounted while a stage runs
+and is never part of an image. Layers are kept between runs in the user's cache directory.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def build_image(
 
     Args:
         name: The image's name and tag.
-        dockerfile: How.
-        context: What it copies from.
+        dockerfile: The Dockerfile.
+        context: The directory that it copies from.
         target: The stage to stop at.
         arguments: Values of its ARGs.
 
     Raises:
-        ClusterError: The build failed; has the end of what it said.
+        ClusterError: The build failed; the message has the end of its output.
     """
     with tempfile.NamedTemporaryFile("w", prefix="pip-", suffix=".conf") as pip_configuration:
         pip_configuration.write(_pip_configuration())
@@ -80,7 +80,7 @@ def build_image(
 
 
 def provide_base() -> str:
-    """Make the image that stands for `python:slim`, unless it is there, and return its name: Debian with Python."""
+    """Create the image that replaces `python:slim`, Debian with Python, unless it exists, and return its name."""
     recipe = Path(__file__).with_name("base.Containerfile")
     key = hashlib.sha256(recipe.read_bytes() + " ".join(_DEBIAN).encode()).hexdigest()[:16]
     name = f"{BASE}-{key}"
@@ -103,7 +103,7 @@ def save(name: str, archive: Path) -> None:
 
 
 def size_bytes(name: str) -> int:
-    """Return how large an image is, its base included."""
+    """Return an image's size, including its base."""
     shown = _buildah("images", "--format={{.Size}}", name).split("\n")[0]
     number, unit = re.fullmatch(r"([\d.]+) ?([KMG]?)B", shown, re.IGNORECASE).groups()  # type: ignore[union-attr]
     return int(float(number) * 1000 ** " KMG".index(unit.upper() or " "))
@@ -111,9 +111,9 @@ def size_bytes(name: str) -> int:
 
 @contextmanager
 def sole_use() -> Iterator[None]:
-    """Let one process at a time build and save, for the store and the names in it are shared by all checkouts.
+    """Let only one process build and save at a time, since all checkouts share the store and its names.
 
-    What builds that were killed have left is removed first, and layers that nothing uses any more once there are many.
+    First it removes the remains of killed builds and, if there are many, unused layers.
     """
     _store().mkdir(parents=True, exist_ok=True)
     with (_store() / "lock").open("w") as lock:
@@ -146,7 +146,7 @@ def _run_buildah(arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _pip_configuration() -> str:
-    """Return the host's package index as a configuration file, wherever the host has it from."""
+    """Return the host's package index as a configuration file, wherever the host configures it."""
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True, env=dict(os.environ)).stdout
     parser = configparser.RawConfigParser()

@@ -1,4 +1,4 @@
-"""The images of a test run, by name, and how they come to be."""
+"""The images of a test run, by name, and how to build them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Images:
     """The word count and `versions`, see `e2e/apps`."""
 
     def sizes(self) -> dict[str, int]:
-        """Return each image's size in bytes, its base included."""
+        """Return each image's size in bytes, including its base."""
         return {name: size_bytes(name) for name in (self.runtime, self.operator, self.wordcount, self.apps)}
 
 
@@ -32,9 +32,9 @@ def provide_images(
 
     Args:
         cluster: The cluster.
-        with_apps: Whether applications are to run, and not only the operator.
-        images: What they are to be called.
-        source: The checkout that they are built from.
+        with_apps: Whether applications will run, not only the operator.
+        images: The names of the images.
+        source: The checkout to build them from.
 
     Raises:
         ClusterError: A build failed.

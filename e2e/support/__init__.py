@@ -1,1 +1,1 @@
-"""What the end-to-end tests share: an application as its user sees it, and words to count."""
+"""Shared by the end-to-end tests: an application as its user sees it, and words to count."""

@@ -1,4 +1,4 @@
-"""A `StreamsApp` in a cluster, driven as its user does: with manifests, kubectl, and an eye on its status."""
+"""A `StreamsApp` in a cluster, used like its user does: with manifests, kubectl, and its status."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from tests.waiting import wait_until
 
 from e2e.cluster import Cluster, ClusterError
 
 Manifest = dict[str, Any]
 
 PATIENCE_S = 180.0
-"""How long anything may take on a busy machine of two cores."""
+"""How long anything may take on a busy machine with two cores."""
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a mapping with another laid over it, mapping by mapping; None removes."""
+    """Return a mapping merged recursively with another; None removes a key."""
     result = copy.deepcopy(dict(base))
     for key, value in changes.items():
         if value is None:
@@ -36,7 +37,7 @@ class Application:
     """One `StreamsApp`.
 
     Args:
-        cluster: Where it is to run.
+        cluster: The cluster to run it in.
         namespace: Its namespace.
         name: Its name.
         spec: Its spec, which `apply` may change.
@@ -54,7 +55,7 @@ class Application:
         return self.cluster.kubectl(*command, stdin=stdin, check=check, timeout_s=timeout_s)
 
     def apply(self, **changes: Any) -> None:
-        """Apply the manifest with changes, which stay: `apply(upgrade={"rollback": {"enabled": False}})`."""
+        """Apply the manifest with changes, which are kept: `apply(upgrade={"rollback": {"enabled": False}})`."""
         self.spec = merged(self.spec, changes)
         manifest = {
             "apiVersion": "streams.millrace.dev/v1alpha1",
@@ -65,7 +66,7 @@ class Application:
         self.kubectl("apply", "--filename", "-", stdin=json.dumps(manifest))
 
     def object(self, kind: str, name: str | None = None) -> Manifest | None:
-        """Return an object of the namespace, or None."""
+        """Return an object in the namespace, or None."""
         text = self.kubectl("get", kind, name or self.name, "--output=json", "--ignore-not-found")
         return json.loads(text) if text else None
 
@@ -76,17 +77,17 @@ class Application:
         return sorted(items, key=lambda item: item["metadata"]["name"])
 
     def pods(self) -> list[Manifest]:
-        """Return the pods that run the topology and are not on their way out."""
+        """Return the pods that run the topology and are not terminating."""
         found = self.objects("pods", f"streams.millrace.dev/app={self.name},app.kubernetes.io/component=runtime")
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def instance(self, pod: str) -> dict[str, Any]:
-        """Return what an instance says of itself."""
+        """Return an instance's status."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:8080/proxy/status"
         return json.loads(self.cluster.kubectl("get", "--raw", path))
 
     def resource(self) -> Manifest:
-        """Return the resource as it stands."""
+        """Return the current resource."""
         found = self.object("streamsapp")
         assert found is not None, f"{self.name} is gone"
         return found
@@ -96,7 +97,7 @@ class Application:
         return self.resource().get("status", {})
 
     def condition(self, kind: str) -> dict[str, Any]:
-        """Return a condition; empty if it is not there."""
+        """Return a condition; empty if there is none."""
         return next((item for item in self.status().get("conditions", ()) if item["type"] == kind), {})
 
     def events(self) -> list[Manifest]:
@@ -106,22 +107,24 @@ class Application:
         return json.loads(text)["items"]
 
     def wait(self, what: str, condition: Callable[[], object], timeout_s: float = PATIENCE_S) -> None:
-        """Wait until something holds; tells the app's state if it never does. A look that gets no answer is repeated."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            problem = ""
+        """Wait until a condition holds; if it never does, show the app's state. A check that fails is repeated."""
+        problem = ""
+
+        def holds() -> object:
+            nonlocal problem
             try:
-                if condition():
-                    return
+                problem = ""
+                return condition()
             except (ClusterError, subprocess.TimeoutExpired) as error:
                 problem = f" ({error})"
-            assert time.monotonic() < deadline, f"{what} did not come to hold{problem}:\n{self.story()}"
-            time.sleep(0.3)
+                return False
+
+        wait_until(holds, lambda: f"{what}{problem}:\n{self.story()}", timeout_s, poll_s=0.3)
 
     def wait_for(
         self, kind: str, status: str = "True", reason: str | None = None, timeout_s: float = PATIENCE_S
     ) -> None:
-        """Wait for a condition that is about the newest manifest."""
+        """Wait for a condition about the newest manifest."""
 
         def holds() -> bool:
             resource = self.resource()
@@ -136,7 +139,7 @@ class Application:
         self.wait(f"{kind}={status} {reason or ''}", holds, timeout_s)
 
     def wait_ready(self, timeout_s: float = PATIENCE_S) -> None:
-        """Wait until the newest manifest runs in all its replicas and nothing is on its way."""
+        """Wait until all replicas run the newest manifest and nothing is changing."""
 
         def holds() -> bool:
             resource = self.resource()
@@ -152,7 +155,7 @@ class Application:
         self.wait("ready", holds, timeout_s)
 
     def reset(self, name: str, **spec: Any) -> Callable[[], dict[str, Any]]:
-        """Ask for a StreamsReset of the app, and return what reads its status: `reset("again", dryRun=True)`."""
+        """Create a StreamsReset for the app, and return a function that reads its status: `reset("again", dryRun=True)`."""
         manifest = {
             "apiVersion": "streams.millrace.dev/v1alpha1",
             "kind": "StreamsReset",
@@ -169,7 +172,7 @@ class Application:
         return status
 
     def ask_to_delete(self) -> None:
-        """Delete the resource and do not wait."""
+        """Delete the resource without waiting."""
         self.kubectl("delete", "streamsapp", self.name, "--ignore-not-found", "--wait=false")
 
     def delete(self, timeout_s: float = PATIENCE_S) -> None:
@@ -184,7 +187,7 @@ class Application:
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
 
     def story(self) -> str:
-        """Return what a person would look at when something is stuck."""
+        """Return what a person would look at if something is stuck."""
         parts = [
             self.kubectl("get", "streamsapp", self.name, "--output=yaml", "--show-managed-fields=false", check=False),
             self.kubectl("get", "statefulsets,pods,jobs,pvc,configmaps", "--output=wide", check=False),

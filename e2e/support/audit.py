@@ -1,4 +1,4 @@
-"""Who wrote what, by the API server's own account: whether of several operators only the holder of the Lease writes."""
+"""Who wrote what, according to the API server's audit log: among several operators, only the holder of the Lease writes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Write:
     """A write that the API server has carried out.
 
     Args:
-        pod: Who asked for it.
+        pod: The pod that requested it.
         what: Verb and path.
-        begun: When the request came, in seconds since the epoch.
-        ended: When it was answered.
-        of_lease: Whether it was to a Lease.
+        begun: The time of the request, in seconds since the epoch.
+        ended: The time of the response.
+        of_lease: Whether it wrote a Lease.
     """
 
     pod: str
@@ -31,7 +31,7 @@ class Write:
 
 
 def writes_of(cluster: Cluster, namespace: str, account: str) -> list[Write]:
-    """Return what the pods of a ServiceAccount have written, in the order in which the requests came."""
+    """Return the writes by the pods of a ServiceAccount, in the order of the requests."""
     user = f"system:serviceaccount:{namespace}:{account}"
     lines = cluster.audit_log.read_bytes().rpartition(b"\n")[0].decode().splitlines()
     events = (json.loads(line) for line in lines if user in line)
@@ -40,7 +40,7 @@ def writes_of(cluster: Cluster, namespace: str, account: str) -> list[Write]:
 
 
 def strangers(writes: Sequence[Write]) -> list[Write]:
-    """Return the writes of those that did not hold the Lease when they asked, or no longer when they were answered.
+    """Return the writes by pods that did not hold the Lease at the request, or no longer at the response.
 
     >>> term = Write("one", "update lease", 0, 1, of_lease=True)
     >>> [write.pod for write in strangers([term, *(Write(pod, "patch", 2, 3, of_lease=False) for pod in ("one", "two"))])]

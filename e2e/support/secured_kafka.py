@@ -1,4 +1,4 @@
-"""A Kafka that asks who is there: by password, by password over TLS, and by certificate."""
+"""A Kafka that requires authentication: by password, by password over TLS, and by certificate."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from millrace.dev._ports import free_ports
 from millrace.dev.kafka import EmbeddedKafka
 
 SESSION_S = 5
-"""After how long brokers ask a client for its password again, and cut it off if it has another one."""
+"""After how long brokers require a client to authenticate again, and disconnect it if its password is different."""
 _JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 
 @dataclass(frozen=True, slots=True)
 class SecuredKafka:
-    """Where its listeners are, beside the open one for tests."""
+    """Its listeners, apart from the open one for tests."""
 
     kafka: EmbeddedKafka
     scram: str
@@ -32,9 +32,9 @@ class SecuredKafka:
     scram_over_tls: str
     """SASL_SSL with SCRAM-SHA-512."""
     mutual_tls: str
-    """SSL with a certificate of the client's."""
+    """SSL with a client certificate."""
     pki: Authority
-    """Has signed the certificates of the brokers, and signs those of clients whom they trust."""
+    """The authority that signs the brokers' certificates, and those of clients that they trust."""
 
     @property
     def authority(self) -> str:
@@ -48,7 +48,7 @@ class SecuredKafka:
         return certificate.read_text(), key.read_text()
 
     def set_password(self, user: str, password: str) -> None:
-        """Set a user's password and wait until the broker knows it, which the number of iterations tells."""
+        """Set a user's password and wait until the broker knows it, as the number of iterations shows."""
         admin = AdminClient({"bootstrap.servers": self.kafka.bootstrap_servers})
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096 + secrets.randbelow(4096))
         change = UserScramCredentialUpsertion(user, info, password.encode())
@@ -70,7 +70,7 @@ def secured_kafka(host: str) -> Iterator[SecuredKafka]:
     """Run one.
 
     Args:
-        host: This machine's address that pods reach.
+        host: An address of this machine that pods can reach.
     """
     with tempfile.TemporaryDirectory(prefix="millrace-pki-") as folder:
         pki = Path(folder)

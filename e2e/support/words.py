@@ -1,4 +1,4 @@
-"""Words to count: what was written, and what the application has made of it."""
+"""Words to count: what was written, and what the application has counted."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Words:
     """An input topic of lines and an output topic of counts.
 
     Args:
-        bootstrap_servers: The brokers, as seen from here.
-        prefix: What the names of the topics begin with.
+        bootstrap_servers: The brokers, as seen from this process.
+        prefix: The prefix of the topics' names.
         partitions: Partitions of the input topic.
     """
 
@@ -42,7 +42,7 @@ class Words:
 
     @classmethod
     def of(cls, bootstrap_servers: str, input_topic: str, output_topic: str) -> Self:
-        """Return words in topics that are there."""
+        """Return words in existing topics."""
         words = cls.__new__(cls)
         words._use(bootstrap_servers, input_topic, output_topic)
         return words
@@ -54,7 +54,7 @@ class Words:
         self._producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "enable.idempotence": True})
 
     def write(self, lines: Iterable[str] = TEXT, times: int = 1) -> None:
-        """Write lines and wait until brokers have them."""
+        """Write lines and wait until the brokers have them."""
         failed: list[str] = []
         for line in itertools.chain.from_iterable(itertools.repeat(tuple(lines), times)):
             self._producer.produce(
@@ -66,13 +66,13 @@ class Words:
         assert not failed, failed[0]
 
     def poison(self, key: bytes) -> None:
-        """Write a line that is not to be counted, with a key."""
+        """Write a line that should not be counted, with a key."""
         self._producer.produce(self.input, b"poison", key)
         assert self._producer.flush(60) == 0
 
     @contextmanager
     def load(self, lines_per_second: int = 100) -> Iterator[None]:
-        """Write lines all the while."""
+        """Keep writing lines."""
         stop = threading.Event()
         problems: list[BaseException] = []
 
@@ -95,11 +95,11 @@ class Words:
             raise problems[0]
 
     def topics(self) -> list[str]:
-        """Return the names of all topics of the Kafka they are in."""
+        """Return the names of all topics in their Kafka."""
         return sorted(AdminClient({"bootstrap.servers": self.bootstrap_servers}).list_topics(timeout=30).topics)
 
     def mark(self) -> dict[int, int]:
-        """Return where the output ends now, by partition: what is counted later comes after it."""
+        """Return the current ends of the output by partition: later counts come after them."""
         consumer = self._consumer()
         try:
             partitions = consumer.list_topics(self.output, timeout=30).topics[self.output].partitions
@@ -123,7 +123,7 @@ class Words:
     def counts(
         self, timeout_s: float, enough: Callable[[Counter[str]], bool], since: Mapping[int, int] | None = None
     ) -> Counter[str]:
-        """Read the committed counts, from the beginning or a mark, until they are enough or time is up."""
+        """Read the committed counts, from the beginning or a mark, until there are enough or time is up."""
         consumer = self._consumer()
         counts: Counter[str] = Counter()
         key_serde, value_serde = Serdes.string(), Serdes.long()
@@ -146,11 +146,11 @@ class Words:
         return counts
 
     def wait_exact(self, timeout_s: float = 120.0, since: Mapping[int, int] | None = None) -> None:
-        """Wait until every word that was written is counted, and see that none is counted twice.
+        """Wait until every word that was written is counted, and check that none is counted twice.
 
         Args:
             timeout_s: How long it may take.
-            since: A mark, before which counts are not looked at: for what was counted anew.
+            since: A mark before which counts are ignored, if words are counted again.
         """
         wanted = Counter(self.written)
         counts = self.counts(timeout_s, lambda seen: all(seen[word] >= count for word, count in wanted.items()), since)

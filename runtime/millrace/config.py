@@ -1,8 +1,8 @@
 """`StreamsConfig`: every setting of a Streams application, under Kafka's own dotted names.
 
-Fields are Kafka's keys with dots as underscores, and the dotted key is the alias: either may be given. Keys that Kafka
-Streams does not know are client settings: they are kept in `client_settings` and passed to the clients, as Java does,
-with the `consumer.`, `producer.` … prefixes narrowing them to one client.
+Fields are Kafka's keys with underscores instead of dots, and the dotted key is the alias: either may be given. Keys that Kafka
+Streams does not know are client settings: they are kept in `client_settings` and passed to the clients, as in Java, where the
+prefixes `consumer.`, `producer.` … restrict them to one client.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import difflib
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -23,13 +23,13 @@ CLIENT_PREFIXES = ("main.consumer.", "restore.consumer.", "global.consumer.", "c
 INTERNAL_PREFIX = "__"
 
 FINAL_RESULTS_INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
-"""Internal setting: wall clock (ms) between two looks for windows whose final results are due; 1000 if absent."""
+"""Internal setting: how often (ms of wall clock) to check for windows whose final results are due; 1000 if absent."""
 OUTER_JOIN_INTERVAL = "__emit.interval.ms.kstreams.outer.join.spurious.results.fix__"
-"""Internal setting: wall clock (ms) between two looks for records of outer joins that found no partner; 1000 if absent."""
+"""Internal setting: how often (ms of wall clock) to check for records of outer joins without a partner; 1000 if absent."""
 
 
 class ProcessingGuarantee(StrEnum):
-    """How often the effects of a record may show."""
+    """How often a record may take effect."""
 
     AT_LEAST_ONCE = "at_least_once"
     EXACTLY_ONCE_V2 = "exactly_once_v2"
@@ -42,11 +42,11 @@ class GroupProtocol(StrEnum):
     STREAMS = "streams"
 
 
-def _lower(value: Any) -> Any:
+def _lower(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-def _comma_list(value: Any) -> Any:
+def _comma_list(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
@@ -55,10 +55,12 @@ def _listener(value: str) -> str:
     plain = host.removeprefix("[").removesuffix("]") if host.startswith("[") and host.endswith("]") else host
     if not colon or (":" in plain and plain == host) or not (port.isascii() and port.isdigit() and int(port) <= 65_535):
         raise ValueError(
-            "write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080, or :8080 for all addresses; port 0 takes any that is free"
+            "write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080, or :8080 for all addresses; port 0 takes any free port"
         )
     return value
 
+
+_T = TypeVar("_T", int, float, str)
 
 CommaList = Annotated[tuple[str, ...], BeforeValidator(_comma_list)]
 Bytes = Annotated[int, Field(ge=0)]
@@ -92,10 +94,10 @@ class StreamsConfig(BaseModel):
     max_warmup_replicas: Annotated[int, Field(ge=1)] = 2
     acceptable_recovery_lag: Annotated[int, Field(ge=0)] = 10_000
     probing_rebalance_interval_ms: Annotated[int, Field(ge=60_000)] = 600_000
-    task_assignor_class: Any = None
+    task_assignor_class: object = None
     group_protocol: Annotated[GroupProtocol, BeforeValidator(_lower)] = GroupProtocol.CLASSIC
     group_instance_id: str | None = None
-    """A consumer setting in Java; static members are so common here that it has a field."""
+    """A consumer setting in Java; static members are so common here that it has its own field."""
     session_timeout_ms: Annotated[int, Field(ge=1)] = 45_000
     heartbeat_interval_ms: Annotated[int, Field(ge=1)] = 3_000
     max_poll_interval_ms: Annotated[int, Field(ge=1)] = 300_000
@@ -115,39 +117,39 @@ class StreamsConfig(BaseModel):
     buffered_records_per_partition: Annotated[int, Field(ge=1)] = 1_000
     repartition_purge_interval_ms: Millis = 30_000
 
-    default_key_serde: Any = None
-    default_value_serde: Any = None
-    default_list_key_serde_inner: Any = None
-    default_list_key_serde_type: Any = None
-    default_list_value_serde_inner: Any = None
-    default_list_value_serde_type: Any = None
-    default_timestamp_extractor: Any = None
-    deserialization_exception_handler: Any = None
-    default_deserialization_exception_handler: Any = None
-    processing_exception_handler: Any = None
+    default_key_serde: object = None
+    default_value_serde: object = None
+    default_list_key_serde_inner: object = None
+    default_list_key_serde_type: object = None
+    default_list_value_serde_inner: object = None
+    default_list_value_serde_type: object = None
+    default_timestamp_extractor: object = None
+    deserialization_exception_handler: object = None
+    default_deserialization_exception_handler: object = None
+    processing_exception_handler: object = None
     processing_exception_handler_global_enabled: bool = False
-    production_exception_handler: Any = None
-    default_production_exception_handler: Any = None
+    production_exception_handler: object = None
+    default_production_exception_handler: object = None
     errors_dead_letter_queue_topic_name: str | None = None
-    processor_wrapper_class: Any = None
-    windowed_inner_class_serde: Any = None
+    processor_wrapper_class: object = None
+    windowed_inner_class_serde: object = None
     window_size_ms: int | None = None
 
     statestore_cache_max_bytes: Bytes = 10_485_760
     cache_max_bytes_buffering: Bytes | None = None
     default_dsl_store: Annotated[str, Field(pattern="^(rocksDB|in_memory)$")] = "rocksDB"
-    dsl_store_suppliers_class: Any = None
+    dsl_store_suppliers_class: object = None
     dsl_store_format: Annotated[str, BeforeValidator(_lower), Field(pattern="^(default|headers)$")] = "default"
-    rocksdb_config_setter: Any = None
+    rocksdb_config_setter: object = None
     rocksdb_memory_max_bytes: Annotated[int, Field(ge=1)] = 268_435_456
     """Millrace's own: block cache and write buffers of all RocksDB stores of a process together."""
     rocksdb_memory_fraction: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Millrace's own: the same as a fraction of the container's memory limit; the number of bytes, if given, goes before it."""
+    """Millrace's own: the same as a fraction of the container's memory limit; a number of bytes takes precedence."""
     state_cleanup_delay_ms: Millis = 600_000
     state_cleanup_dir_max_age_ms: int = -1
     allow_os_group_write_access: bool = False
     uncommitted_max_bytes: Bytes = 67_108_864
-    """Millrace's own: when a task's uncommitted state writes reach this, it commits early."""
+    """Millrace's own: a task commits early when its uncommitted state writes reach this size."""
 
     topology_optimization: str = "none"
     ensure_explicit_internal_resource_naming: bool = False
@@ -173,21 +175,21 @@ class StreamsConfig(BaseModel):
     receive_buffer_bytes: Annotated[int, Field(ge=-1)] = 32_768
     send_buffer_bytes: Annotated[int, Field(ge=-1)] = 131_072
     config_providers: CommaList = ()
-    default_client_supplier: Any = None
+    default_client_supplier: object = None
 
     metrics_recording_level: Annotated[
         str, BeforeValidator(lambda v: v.upper() if isinstance(v, str) else v), Field(pattern="^(INFO|DEBUG|TRACE)$")
     ] = "INFO"
     metrics_num_samples: Annotated[int, Field(ge=1)] = 2
     metrics_sample_window_ms: Millis = 30_000
-    metric_reporters: Any = ()
+    metric_reporters: object = ()
     built_in_metrics_version: str = "latest"
     enable_metrics_push: bool = True
     log_summary_interval_ms: int = 120_000
     telemetry_otlp_headers_file: Path | None = None
-    """Millrace's own: file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read again as it changes."""
+    """Millrace's own: a file with headers for OTLP requests, like OTEL_EXPORTER_OTLP_HEADERS; read before every request."""
     health_listener: Annotated[str, AfterValidator(_listener)] | None = None
-    """Millrace's own: host:port where probes and status are served, all addresses without a host; off unless set."""
+    """Millrace's own: host:port where probes and status are served, on all addresses without a host; off unless set."""
     health_metrics: bool = False
     """Millrace's own: whether that listener serves `/metrics` for Prometheus."""
 
@@ -196,7 +198,7 @@ class StreamsConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_client_settings(cls, data: Any) -> Any:
+    def _split_client_settings(cls, data: object) -> object:
         if not isinstance(data, Mapping):
             return data
         known = set(cls.model_fields) | {str(info.alias) for info in cls.model_fields.values()}
@@ -214,11 +216,11 @@ class StreamsConfig(BaseModel):
         return self
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any] | StreamsConfig) -> StreamsConfig:
-        """Validate settings given under Kafka's dotted names (or field names).
+    def of(cls, settings: Mapping[str, object] | StreamsConfig) -> StreamsConfig:
+        """Validate settings, given by Kafka's dotted names or by field names.
 
         Raises:
-            ConfigError: names the key, its value and the rule it breaks.
+            ConfigError: a setting is invalid; names the key, its value and the rule it breaks.
         """
         if isinstance(settings, StreamsConfig):
             return settings
@@ -237,7 +239,7 @@ class StreamsConfig(BaseModel):
         """Whether records are processed in transactions (EOS-v2)."""
         return self.processing_guarantee is ProcessingGuarantee.EXACTLY_ONCE_V2
 
-    def internal(self, name: str, default: Any) -> Any:
+    def internal(self, name: str, default: _T) -> _T:
         """Return an internal setting (`__…__`), converted to the type of its default."""
         value = self.client_settings.get(name)
         return default if value is None else type(default)(value)
@@ -247,12 +249,12 @@ class StreamsConfig(BaseModel):
         return {k[len(prefix) :]: v for k, v in self.client_settings.items() if k.startswith(prefix)}
 
     def common_client_settings(self) -> dict[str, Any]:
-        """Return the settings without a prefix that are not Kafka Streams' own: those every client gets."""
+        """Return the settings that every client gets: those without a prefix that are not Kafka Streams' own."""
         skip = (*CLIENT_PREFIXES, "topic.", "client.tag.", INTERNAL_PREFIX)
         return {k: v for k, v in self.client_settings.items() if not k.startswith(skip)}
 
     def unknown_keys(self) -> dict[str, str | None]:
-        """Return client settings that look like misspelt Streams keys, each with the nearest known key."""
+        """Return the client settings that look like misspelt Kafka Streams keys, each with the nearest known key."""
         known = [str(info.alias) for info in type(self).model_fields.values()]
         guesses = {key: difflib.get_close_matches(key, known, 1, 0.88) for key in self.common_client_settings()}
         return {key: near[0] for key, near in guesses.items() if near}

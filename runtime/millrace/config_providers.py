@@ -1,11 +1,11 @@
-"""Settings whose values stand in files, written as Kafka's own configuration providers write them.
+"""Settings with values in files, in the syntax of Kafka's own configuration providers.
 
 `${directory:/etc/app/secrets:password}` is the content of the file `password` in that folder (DirectoryConfigProvider), without
 the newline at its end; `${file:/etc/app/kafka.properties:password}` is the value of that key in a properties file
-(FileConfigProvider). Both may be part of a longer value, such as a `sasl.jaas.config`. Other `${…}` are left as they are.
+(FileConfigProvider). Both may be part of a longer value, such as a `sasl.jaas.config`. Any other `${…}` is left unchanged.
 
-Settings keep their references; they are resolved at the moment a client is opened, and again when a file changes. What comes
-out of a file is `Hidden`: it does not show in a representation.
+Settings keep their references, which are resolved when a client is opened, and again when a file changes. Text from a file is
+`Hidden`: its representation does not show it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from millrace.errors import ConfigError
 
@@ -26,7 +26,7 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Hidden(str):
-    """Text from a file of secrets, which is not shown."""
+    """Text from a file, whose representation does not show it."""
 
     __slots__ = ()
 
@@ -34,25 +34,25 @@ class Hidden(str):
         return "'[hidden]'"
 
 
-def refers(value: Any) -> bool:
-    """Return whether a setting's value holds a reference."""
+def refers(value: object) -> bool:
+    """Return whether a setting's value contains a reference."""
     return isinstance(value, str) and _REFERENCE.search(value) is not None
 
 
-def is_reference(value: Any) -> bool:
-    """Return whether a setting's value is one reference and nothing else."""
+def is_reference(value: object) -> bool:
+    """Return whether a setting's value is a single reference and nothing else."""
     return isinstance(value, str) and _REFERENCE.fullmatch(value.strip()) is not None
 
 
-def files(value: Any) -> Iterator[Path]:
+def files(value: object) -> Iterator[Path]:
     """Yield the files that a setting's value refers to."""
     if isinstance(value, str):
         for kind, path, key in _REFERENCE.findall(value):
             yield Path(path, key) if kind == "directory" else Path(path)
 
 
-def resolve(setting: str, value: Any) -> Any:
-    """Return a setting's value with its references replaced; what is no text, or holds none, comes back as it is.
+def resolve(setting: str, value: object) -> object:
+    """Return a setting's value with its references resolved; a value without references is returned unchanged.
 
     Args:
         setting: Its name, for errors.
@@ -61,7 +61,7 @@ def resolve(setting: str, value: Any) -> Any:
     Raises:
         ConfigError: A file or a key in it does not exist or cannot be read; names the setting and the file.
     """
-    if not refers(value):
+    if not isinstance(value, str) or not refers(value):
         return value
     return Hidden(_REFERENCE.sub(lambda match: _read(setting, match[1], match[2], match[3]), value))
 
@@ -89,7 +89,7 @@ def _read(setting: str, kind: str, path: str, key: str) -> str:
 
 
 def _properties(text: str) -> dict[str, str]:
-    r"""Read a Java properties file: `key=value`, `key: value` or `key value`, `#` and `!` comments, `\\` at the end goes on."""
+    r"""Read a Java properties file: `key=value`, `key: value` or `key value`, `#` and `!` comments, `\\` continues a line."""
     found = {}
     for line in re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n\s*", r"\1", text).splitlines():
         line = line.lstrip()  # noqa: PLW2901 (the line without its indentation)

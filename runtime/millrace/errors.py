@@ -1,25 +1,25 @@
 """Every exception Millrace raises, rooted in `StreamsError`.
 
-The names are those of Kafka Streams' `errors` package with Python's `Error` ending, so that a runbook written for Java
-reads the same here. A message says what was wrong, where (topic, partition, offset, node, task), and what to do about it.
+The names are those of Kafka Streams' `errors` package with Python's ending `Error`, so that a runbook written for Java
+still applies. A message says what was wrong, where (topic, partition, offset, node, task), and what to do about it.
 """
 
 from __future__ import annotations
 
 
 class StreamsError(Exception):
-    """Something failed that Millrace itself noticed; the root of all its exceptions."""
+    """The root of all exceptions that Millrace raises."""
 
 
 def of_thread(error: BaseException) -> Exception:
-    """Return what ended a thread, as an exception that handlers know.
+    """Return what ended a thread as an `Exception`, which handlers expect.
 
-    Whatever is no `Exception`, as `SystemExit` and `asyncio.CancelledError`, ends a thread of Python's own without a word.
+    Other exceptions, such as `SystemExit` and `asyncio.CancelledError`, would end a Python thread silently.
     """
     if isinstance(error, Exception):
         return error
     found = StreamsError(
-        f"{error!r} was raised in a thread of the application's, which ends as with any other error. To stop the application, "
+        f"{error!r} was raised in one of the application's threads, which ends as with any other error. To stop the application, "
         "call close() of its KafkaStreams"
     )
     found.__cause__ = error
@@ -34,7 +34,7 @@ class ConfigError(StreamsError):
 
 
 class TopologyError(StreamsError):
-    """The topology cannot be built: a name is taken, a node is unknown, inputs are not co-partitioned."""
+    """The topology cannot be built: a name is already used, a node is unknown, inputs are not co-partitioned."""
 
 
 class ManifestError(StreamsError):
@@ -53,7 +53,7 @@ class SerializationError(StreamsError):
 
 
 class InvalidTimestampError(StreamsError):
-    """A record's timestamp is negative and the extractor was told to fail."""
+    """A record's timestamp is negative and the extractor is configured to fail."""
 
 
 class FailedProcessingError(StreamsError):
@@ -61,7 +61,7 @@ class FailedProcessingError(StreamsError):
 
 
 class ProductionError(StreamsError):
-    """The broker refused a record for good, or it could not be delivered in time."""
+    """The broker permanently refused a record, or it could not be delivered in time."""
 
 
 # Tasks and state.
@@ -72,7 +72,7 @@ class TaskMigratedError(StreamsError):
 
 
 class TransactionAbortedError(StreamsError):
-    """What was sent since the last commit is void or may be incomplete: begin again from there."""
+    """What was sent since the last commit is void or may be incomplete: start again from there."""
 
 
 class TaskCorruptedError(StreamsError):
@@ -89,7 +89,7 @@ class ProcessorStateError(StreamsError):
 
 
 class StateDirectoryError(ProcessorStateError):
-    """The state directory is missing, read-only, full, or used by someone else."""
+    """The state directory is missing, read-only, full, or in use by another process."""
 
 
 class LockError(StateDirectoryError):
@@ -97,7 +97,7 @@ class LockError(StateDirectoryError):
 
 
 class InvalidStateStoreError(StreamsError):
-    """A state store is asked for that does not exist, is closed, or has another type."""
+    """The requested state store does not exist, is closed, or has another type."""
 
 
 # Brokers, topics and the group.
@@ -108,7 +108,7 @@ class ListenerError(StreamsError):
 
 
 class BrokerUnreachableError(StreamsError):
-    """No broker of `bootstrap.servers`, or nobody who gives tokens for them, answered in time."""
+    """No broker of `bootstrap.servers`, or no token endpoint for them, responded in time."""
 
 
 class AuthenticationError(StreamsError):
@@ -116,11 +116,11 @@ class AuthenticationError(StreamsError):
 
 
 class AuthorizationError(StreamsError):
-    """The brokers know who this is, but do not allow what it asked for; the message names the resource and operation."""
+    """The brokers authenticated the client but did not authorize a request; the message names the resource and operation."""
 
 
 class FencedInstanceIdError(StreamsError):
-    """Another member with the same `group.instance.id` has taken this one's place in the group."""
+    """Another member with the same `group.instance.id` has replaced this one in the group."""
 
 
 class InconsistentGroupError(StreamsError):
@@ -128,11 +128,11 @@ class InconsistentGroupError(StreamsError):
 
 
 class ActiveGroupError(StreamsError):
-    """The application still runs where it must be stopped: its group has members."""
+    """The application must be stopped but is still running: its group has members."""
 
 
 class RebalanceInProgressError(StreamsError):
-    """Offsets cannot be committed while the group rebalances: go on, and commit again when it is over."""
+    """Offsets cannot be committed during a rebalance: continue, and commit again when it is over."""
 
 
 class MissingSourceTopicError(StreamsError):
@@ -140,7 +140,7 @@ class MissingSourceTopicError(StreamsError):
 
 
 class MissingSinkTopicError(StreamsError):
-    """A topic that is to be written to (that of dead letters) does not exist."""
+    """An output topic (that of dead letters) does not exist."""
 
 
 class MissingInternalTopicsError(StreamsError):
@@ -160,27 +160,27 @@ class StreamsTimeoutError(StreamsError):
 
 
 class UnsupportedFeatureError(StreamsError):
-    """A setting is valid but not served by this version."""
+    """A setting is valid but not supported by this version."""
 
 
-# Development: the Kafka that runs beside an application on a developer's machine or in tests.
+# Development: the Kafka that runs with an application on a developer's machine or in tests.
 
 
 class DevKafkaError(StreamsError):
-    """The embedded Kafka cannot be fetched, started or controlled."""
+    """The embedded Kafka cannot be downloaded, started or controlled."""
 
 
 class JarDownloadError(DevKafkaError):
-    """Kafka's jars cannot be downloaded, or are not the ones that were pinned."""
+    """Kafka's jars cannot be downloaded, or are not the pinned ones."""
 
 
 class JavaNotFoundError(DevKafkaError):
-    """No Java of a sufficient version is on this machine."""
+    """There is no Java of a sufficient version on this machine."""
 
 
 class LocalHostError(StreamsError):
-    """A manifest cannot be run on this machine: its folder is in use, its replicas do not start, or none runs."""
+    """A manifest cannot be run on this machine: its folder is in use, or its replicas do not start."""
 
 
 class BrokerStartError(DevKafkaError):
-    """An embedded broker ended or did not serve in time; the message carries the end of its log."""
+    """An embedded broker ended or did not serve in time; the message contains the end of its log."""

@@ -1,7 +1,7 @@
 """The values that travel through a topology: records, headers, windows, task ids and the context of the current record.
 
-Everything here is data without behaviour. The classes on the path of every record are plain slotted classes or tuples and
-must be treated as immutable: freezing a dataclass costs several hundred nanoseconds per instance, which this path cannot pay.
+Everything here is data without behaviour. The classes that are created for every record are plain slotted classes or tuples and
+must be treated as immutable: freezing a dataclass costs several hundred nanoseconds per instance, too much for that path.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
     __slots__ = ()
 
     def add(self, name: str, value: bytes | None) -> Headers:
-        """Return these headers with one more at the end."""
+        """Return these headers with one added at the end."""
         return Headers((*self, (name, value)))
 
     def remove(self, name: str) -> Headers:
-        """Return these headers without any of that name."""
+        """Return these headers without those of that name."""
         return Headers(pair for pair in self if pair[0] != name)
 
     def last(self, name: str) -> bytes | None:
@@ -40,7 +40,7 @@ class Headers(tuple[tuple[str, "bytes | None"], ...]):
         return next((value for key, value in reversed(self) if key == name), None)
 
     def all(self, name: str) -> Iterator[bytes | None]:
-        """Iterate the values of every header of that name, in order."""
+        """Iterate over the values of all headers of that name, in order."""
         return (value for key, value in self if key == name)
 
 
@@ -74,7 +74,7 @@ class Record(Generic[K, V]):
 
 
 class KeyValue(NamedTuple, Generic[K, V]):
-    """A key and a value; what `map`, `flat_map` and store iterators yield. Any 2-tuple will do in its place."""
+    """A key and a value; what `map`, `flat_map` and store iterators yield. Any 2-tuple can be used instead."""
 
     key: K
     value: V
@@ -88,9 +88,9 @@ class ValueAndTimestamp(NamedTuple, Generic[V]):
 
 
 class Change(NamedTuple, Generic[V]):
-    """One update of a table: the new value and the one it replaces (None = absent, or old values not asked for).
+    """One update of a table: the new value and the one it replaces (None: absent, or old values are not requested).
 
-    Between nodes plain tuples travel in its place, for they cost a tenth; so take the parts by index or by unpacking.
+    Nodes pass plain tuples to each other instead, which cost a tenth; so access the parts by index or by unpacking.
     """
 
     new: V | None
@@ -119,7 +119,7 @@ class TaskId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TaskId:
-        """Read a task id as it appears in directory names, for example `0_3`."""
+        """Parse a task id as it appears in directory names, for example `0_3`."""
         subtopology, _, partition = text.partition("_")
         return cls(int(subtopology), int(partition))
 
@@ -132,7 +132,7 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumedRecord(NamedTuple):
-    """A record as it was read from a topic, in bytes, or deserialised where an extractor is given it."""
+    """A record as it was read from a topic, in bytes; timestamp extractors get it deserialised."""
 
     topic: str
     partition: int
@@ -144,7 +144,7 @@ class ConsumedRecord(NamedTuple):
 
 
 new_tuple = tuple.__new__
-"""Makes a named tuple of a plain one, `new_tuple(Window, (0, 10))`: its own constructor is a Python function, twice as slow."""
+"""Makes a named tuple from a plain one: `new_tuple(Window, (0, 10))`. The class itself, called, is twice as slow."""
 
 
 class Window(NamedTuple):
@@ -165,8 +165,8 @@ class Windowed(NamedTuple, Generic[K]):
 class RecordContext:
     """Where the record being processed came from; one per task, overwritten for every record.
 
-    A forward that changes timestamp or headers changes them here too for as long as the child runs, because stores log
-    their changes with them. Outside of processing (punctuation) topic is None and partition and offset are -1.
+    A forward that changes the timestamp or headers also changes them here while the child runs, because stores log their
+    changes with them. Outside of processing (in punctuation) topic is None and partition and offset are -1.
     """
 
     topic: str | None = None
@@ -178,7 +178,7 @@ class RecordContext:
     raw_value: bytes | None = None
 
     def copy(self) -> RecordContext:
-        """Return a snapshot, as the record cache keeps one per entry."""
+        """Return a snapshot; the record cache keeps one per entry."""
         return RecordContext(
             self.topic, self.partition, self.offset, self.timestamp, self.headers, self.raw_key, self.raw_value
         )

@@ -1,4 +1,4 @@
-"""What every assignor promises, whatever the group looks like; and what makes each of them special."""
+"""What every assignor guarantees, whatever the group looks like, and what is special about each of them."""
 
 from uuid import UUID
 
@@ -94,7 +94,7 @@ def test_sticky_gives_every_client_its_share(group):
 @settings(max_examples=60)
 @given(group=groups())
 def test_a_second_rebalance_without_change_moves_nothing(group):
-    """What the sticky assignor decided, it decides again when the tasks run where it put them."""
+    """The sticky assignor repeats its decision once the tasks run where it put them."""
     clients, tasks, stateful, config = group
     first = sticky_assignor(clients, tasks, stateful, config)
     second = sticky_assignor(settled(clients, first, stateful), tasks, stateful, config)
@@ -176,7 +176,7 @@ def test_a_small_lag_is_acceptable():
 
 
 def test_a_lost_client_s_task_goes_to_its_standby():
-    """When the client that ran a task is gone, the one with the caught-up standby runs it."""
+    """When the client that ran a task has gone, the one with the caught-up standby runs it."""
     task = TaskId(0, 0)
     cold = ClientState(process(1), 1, lags={task: 1_000_000})
     warm = ClientState(process(2), 1, previous_standby=frozenset({task}), lags={task: 5})
@@ -187,7 +187,7 @@ def test_a_lost_client_s_task_goes_to_its_standby():
 
 
 def test_standbys_go_to_other_zones():
-    """With rack.aware.assignment.tags a standby is where the active's tag value is not."""
+    """With rack.aware.assignment.tags a standby goes where the tag value differs from the active task's."""
     tasks = frozenset(TaskId(0, n) for n in range(6))
     clients = {
         process(n): ClientState(process(n), 1, lags=dict.fromkeys(tasks, 0), tags={"zone": zone})
@@ -202,7 +202,7 @@ def test_standbys_go_to_other_zones():
 
 
 def test_sticky_moves_only_what_the_new_client_s_share_needs():
-    """A third client takes its share; no task moves between the other two, and both sub-topologies give."""
+    """A third client takes its share, of both sub-topologies; no task moves between the other two."""
     tasks = frozenset(TaskId(s, n) for s in range(2) for n in range(6))
     half = {1: frozenset(t for t in tasks if t.partition % 2), 2: frozenset(t for t in tasks if not t.partition % 2)}
     clients = {process(n): ClientState(process(n), 2, half.get(n, frozenset())) for n in (1, 2, 3)}

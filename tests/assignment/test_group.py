@@ -1,4 +1,4 @@
-"""From what members say to what they are given: threads, hosts, cooperation, versions and errors."""
+"""From the members' subscriptions to their assignments: threads, hosts, cooperative rebalancing, versions and errors."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -130,7 +130,7 @@ def test_no_partition_is_given_before_its_owner_has_given_it_up(history):
 
 
 def test_threads_of_a_process_share_evenly_and_keep_their_tasks():
-    """Two processes with two threads each get three tasks per thread, and the same ones again."""
+    """Two processes with two threads each get three tasks per thread, and keep them in the next rebalance."""
     members = [FakeMember(n, 1 + n % 2) for n in range(4)]
     generation = settle(leader_of(), members, 0)
     assert [len(member.owned) for member in members] == [3, 3, 3, 3]
@@ -140,7 +140,7 @@ def test_threads_of_a_process_share_evenly_and_keep_their_tasks():
 
 
 def test_unaffected_tasks_stay_while_others_move():
-    """When a member joins, the members that are there keep what they are to keep: they never stop processing it."""
+    """When a member joins, the others keep their remaining tasks and never stop processing them."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     generation = settle(leader_of(), [first], 0)
     everything = first.owned
@@ -153,7 +153,7 @@ def test_unaffected_tasks_stay_while_others_move():
     assert second.owned == everything - kept
 
 
-def test_a_member_that_takes_over_is_told_to_come_back_at_once():
+def test_a_member_that_takes_over_has_to_rejoin_at_once():
     """The new owner of tasks that are not free yet has nextRebalanceMs=0, and with warm-ups a standby of them meanwhile."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     leader = leader_of(allow_warmups=True)
@@ -166,7 +166,7 @@ def test_a_member_that_takes_over_is_told_to_come_back_at_once():
     assert generation
 
 
-def test_hosts_of_all_partitions_are_told_to_every_member():
+def test_every_member_learns_the_hosts_of_all_partitions():
     """Each process's endpoint is listed with the partitions of its tasks."""
     members = [FakeMember(1, 1, "a:1"), FakeMember(2, 2, "b:2"), FakeMember(3, 3)]
     settle(leader_of(), members, 0)
@@ -187,7 +187,7 @@ def test_active_tasks_are_parallel_to_sorted_partitions():
 
 
 def test_a_probing_rebalance_is_asked_of_one_member_of_the_leader_s_process():
-    """While tasks wait for warm-ups one member comes back after the probing interval."""
+    """While tasks wait for warm-ups, one member rejoins after the probing interval."""
     old, new, third = FakeMember(1, 1), FakeMember(2, 2), FakeMember(3, 2)
     leader = leader_of(1, FakeCluster(ends=1_000_000), allow_warmups=True)
     generation = settle(leader, [old], 0)
@@ -199,7 +199,7 @@ def test_a_probing_rebalance_is_asked_of_one_member_of_the_leader_s_process():
 
 
 def test_the_group_speaks_the_oldest_version_of_its_members():
-    """With a version 7 member all assignments are version 7, and newer members come back with that version."""
+    """With a version 7 member all assignments are version 7, and newer members rejoin with that version."""
     member, old = FakeMember(1, 1), FakeMember(2, 2)
     info = decode_subscription_info(old.subscription().user_data)
     data = encode_subscription_info(replace(info, version=7, latest_supported_version=7))
@@ -224,7 +224,7 @@ def test_a_member_of_a_newer_version_keeps_its_tasks_and_learns_ours():
 
 
 def test_missing_input_topics_end_every_member():
-    """The leader tells all members by code, and keeps the error that names the topics."""
+    """The leader sends all members a code, and keeps the error that names the topics."""
     leader = leader_of(cluster=FakeCluster(error=MissingSourceTopicError("in is missing")))
     member = FakeMember(1, 1)
     given = leader({member.name: member.subscription()})
@@ -234,7 +234,7 @@ def test_missing_input_topics_end_every_member():
 
 
 def test_an_error_of_the_leader_ends_every_member():
-    """What else goes wrong while assigning is told as an assignment error."""
+    """Any other failure while assigning is reported as an assignment error."""
     leader = leader_of(cluster=FakeCluster(error=ConfigError("no")))
     member = FakeMember(1, 1)
     with pytest.raises(TaskAssignmentError):
@@ -252,7 +252,7 @@ def test_one_member_can_stop_the_application():
 
 
 def test_without_end_offsets_tasks_stay_and_the_group_looks_again_soon():
-    """When lags cannot be told every task stays with its owner, and a rebalance is due within a minute."""
+    """When lags are unknown every task stays with its owner, and a rebalance is due within a minute."""
     first, second = FakeMember(1, 1), FakeMember(2, 2)
     settle(leader_of(), [first], 0)
     before = first.owned
@@ -285,7 +285,7 @@ def test_assignor_is_chosen_by_name_or_given():
 
 
 def test_member_without_user_data_gets_nothing_to_do():
-    """An empty assignment, as a member gets that the leader did not know, is no error."""
+    """An empty assignment, which a member gets that the leader did not know, is not an error."""
     assert MemberProtocol(UUID(int=1)).accept(Assigned((), frozenset(), b"", 1)).active == {}
 
 

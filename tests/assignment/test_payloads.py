@@ -1,4 +1,4 @@
-"""SubscriptionInfo and AssignmentInfo are Java's, byte for byte, in every version."""
+"""SubscriptionInfo and AssignmentInfo equal Java's, byte for byte, in every version."""
 
 from pathlib import Path
 from uuid import UUID
@@ -103,7 +103,7 @@ def test_any_assignment_survives_the_wire(info):
 
 @given(st.binary(max_size=80))
 def test_garbage_is_refused_with_a_clear_error(data):
-    """Bytes that are no payload raise TaskAssignmentError, never anything else."""
+    """Bytes that are not a payload raise TaskAssignmentError, never anything else."""
     for decode in (decode_subscription_info, decode_assignment_info):
         try:
             decode(data)
@@ -111,6 +111,6 @@ def test_garbage_is_refused_with_a_clear_error(data):
             assert "cannot be read" in str(error)  # noqa: PT017 (some random bytes are valid)
 
 
-def test_version_of_a_newer_subscription_can_be_told():
-    """The version is readable even where the rest of the format is not known yet."""
+def test_version_of_a_newer_subscription_is_readable():
+    """The version is readable even if the rest of the format is unknown."""
     assert subscription_version(bytes.fromhex("0000000c0000000cff")) == 12

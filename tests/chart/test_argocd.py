@@ -22,20 +22,20 @@ CASES = [
 
 
 def _health(kind: str, resource: dict[str, Any]) -> dict[str, str]:
-    lua = lupa.lua51.LuaRuntime(unpack_returned_tuples=True)  # Argo CD's Lua is 5.1 too
+    lua = lupa.lua51.LuaRuntime(unpack_returned_tuples=True)  # Argo CD also uses Lua 5.1
     lua.globals().obj = lua.table_from(resource, recursive=True)
     return dict(lua.execute((CHECKS / kind / "health.lua").read_text()))
 
 
 @pytest.mark.parametrize(("kind", "path", "expected"), CASES)
 def test_health(kind: str, path: str, expected: dict[str, str]) -> None:
-    """The script answers each resource of the test data as `health_test.yaml` says, message included."""
+    """The script answers each resource in the test data as in `health_test.yaml`, including the message."""
     assert _health(kind, yaml.safe_load((CHECKS / kind / path).read_text())) == expected
 
 
 @pytest.mark.parametrize(("kind", "path", "expected"), CASES)
 def test_test_data_are_real(kind: str, path: str, expected: dict[str, str]) -> None:
-    """The test data are what the API server could hold: a misspelt field or condition would test nothing."""
+    """The API server could return the test data: a misspelt field or condition would test nothing."""
     resource = yaml.safe_load((CHECKS / kind / path).read_text())
     MODELS[kind].model_validate(resource)
     for condition in resource.get("status", {}).get("conditions", []):
@@ -43,12 +43,12 @@ def test_test_data_are_real(kind: str, path: str, expected: dict[str, str]) -> N
 
 
 def test_all_test_data_are_used() -> None:
-    """Every file of the test data has its expectation."""
+    """Every file in the test data is used by an expectation."""
     listed = {(CHECKS / case.values[0] / case.values[1]) for case in CASES}
     assert {*CHECKS.glob("*/testdata/*.yaml")} == listed
 
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_status_without_conditions_is_progress(kind: str) -> None:
-    """The first, still empty status is no error of the script: the resource is in progress."""
+    """An empty status at the start does not make the script fail: the resource is in progress."""
     assert _health(kind, {"metadata": {"generation": 1}, "status": {}})["status"] == "Progressing"

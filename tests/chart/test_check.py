@@ -1,4 +1,4 @@
-"""What `helm test` runs: an answer decides, and who refuses connections at first is asked again for a while."""
+"""The script that `helm test` runs: a response decides, and a server that refuses connections at first is asked again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.chart.test_files import CHART
 
 
 class Operator(BaseHTTPRequestHandler):
-    """Is ready, and has nothing else."""
+    """Is ready, and knows nothing else."""
 
     def do_GET(self) -> None:
         self.send_response(200 if self.path == "/readyz" else 503)
@@ -22,12 +22,12 @@ class Operator(BaseHTTPRequestHandler):
         self.wfile.write(b"as asked")
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def server() -> Iterator[HTTPServer]:
-    """An operator that has its address, but refuses connections until it is started."""
+    """An operator with an address, which refuses connections until it is started."""
     server = HTTPServer(("127.0.0.1", 0), Operator, bind_and_activate=False)
     server.server_bind()
     yield server
@@ -35,19 +35,19 @@ def server() -> Iterator[HTTPServer]:
 
 
 def start(server: HTTPServer) -> None:
-    """Have it take connections, one at least."""
+    """Accept connections, at least one."""
     server.server_activate()
     threading.Thread(target=server.handle_request, daemon=True).start()
 
 
 def url(server: HTTPServer, path: str = "/readyz") -> str:
-    """Return an address of it."""
+    """Return the URL of a path."""
     return f"http://127.0.0.1:{server.server_port}{path}"
 
 
 @pytest.fixture
 def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The script, which knows where the API server is."""
+    """The script, configured with the API server's address."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     spec = importlib.util.spec_from_file_location("check", CHART / "files" / "check.py")
@@ -58,18 +58,18 @@ def check(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_service_that_refuses_connections_at_first_is_asked_again(
+def test_refused_connections_are_retried(
     check: ModuleType, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Straight after an installation nothing may lead to the operator yet."""
+    """Right after an installation the operator may not be reachable yet."""
     monkeypatch.setattr(time, "sleep", lambda _: start(server))
     assert check.get(url(server)) == b"as asked"
 
 
-def test_service_that_goes_on_refusing_fails_the_check(
+def test_service_that_keeps_refusing_fails_the_check(
     check: ModuleType, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a minute, with the address that was tried."""
+    """It fails after a minute, and names the address that it tried."""
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
@@ -78,10 +78,10 @@ def test_service_that_goes_on_refusing_fails_the_check(
     assert 60 <= now[0] < 70
 
 
-def test_answer_that_is_no_success_fails_the_check_at_once(
+def test_error_response_fails_the_check_at_once(
     check: ModuleType, server: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes from who was asked, so that asking again says nothing new."""
+    """The response comes from the right server, so asking again would not change it."""
     monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it was asked again"))
     start(server)
     with pytest.raises(SystemExit, match="answers 503: as asked"):

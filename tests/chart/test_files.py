@@ -1,4 +1,4 @@
-"""What of the chart can be checked without helm: values against their schema, and files that repeat what stands elsewhere."""
+"""Checks of the chart that need no helm: values against their schema, and files that repeat others."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ def _values() -> dict[str, Any]:
     return yaml.safe_load((CHART / "values.yaml").read_text())
 
 
-def test_crds_of_the_chart_are_those_of_the_project() -> None:
-    """The chart installs what the models say; if this fails, run `make crds`."""
+def test_chart_has_the_projects_crds() -> None:
+    """The chart installs what the models define; if this fails, run `make crds`."""
     assert {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()} == crd.files()
 
 
 def test_default_values_satisfy_the_schema() -> None:
-    """A release without any value of its own is a valid one."""
+    """A release without custom values is valid."""
     jsonschema.Draft7Validator.check_schema(_schema())
     jsonschema.Draft7Validator(_schema()).validate(_values())
 
 
 def test_every_value_is_in_the_schema_and_has_a_default() -> None:
-    """`helm show values` and the schema name the same values, at every level, each with a description."""
+    """`helm show values` and the schema have the same values, at every level, each with a description."""
     defaults: list[tuple[str, dict[str, Any], dict[str, Any]]] = [("", _schema(), _values())]
     while defaults:
         path, schema, values = defaults.pop()
@@ -63,12 +63,12 @@ def test_every_value_is_in_the_schema_and_has_a_default() -> None:
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any], wrong: str) -> None:
-    """A misspelt name, a value of the wrong type or out of range is an error that names it, not a setting without effect."""
+    """A misspelt name, or a value of the wrong type or out of range, is an error that names it, not silently ignored."""
     with pytest.raises(jsonschema.ValidationError, match=wrong):
         jsonschema.Draft7Validator(_schema()).validate(values)
 
 
-def test_chart_has_the_version_of_the_package() -> None:
-    """The chart's appVersion, which is the image's default tag, is the version of the code beside it."""
+def test_chart_has_the_package_version() -> None:
+    """The chart's appVersion, which is the image's default tag, is the version of the code."""
     pyproject = (CHART.parents[1] / "pyproject.toml").read_text()
     assert f'\nversion = "{yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]}"\n' in pyproject

@@ -1,4 +1,4 @@
-"""The kustomizations name files that exist and cover the CRDs; `make e2e` renders them."""
+"""The kustomizations refer to existing files and cover the CRDs; `make e2e` renders them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _file(folder: Path) -> Path:
 
 @pytest.mark.parametrize("folder", KUSTOMIZATIONS, ids=lambda folder: folder.name)
 def test_resources_exist(folder: Path) -> None:
-    """What a kustomization lists is there, and a file is in its own folder, because kubectl refuses others."""
+    """The files that a kustomization lists exist, in its own folder, because kubectl refuses others."""
     for resource in yaml.safe_load(_file(folder).read_text())["resources"]:
         path = folder / resource
         assert _file(path).is_file() if path.is_dir() else path.is_file()
@@ -31,8 +31,8 @@ def test_every_crd_is_listed() -> None:
     assert sorted(listed) == sorted(path.name for path in (ROOT / "crds").glob("streams*.yaml"))
 
 
-def test_namespaced_overlay_needs_nothing_of_the_cluster() -> None:
-    """Someone with rights in one namespace only can apply it: every object has that namespace, and no rule reaches further."""
+def test_namespaced_overlay_needs_no_cluster_permissions() -> None:
+    """Someone with permissions in one namespace can apply it: every object is in it, and no rule goes further."""
     objects = list(yaml.safe_load_all((ROOT / "charts/kustomize/namespaced/operator.yaml").read_text()))
     assert objects
     assert {item["metadata"].get("namespace") for item in objects} == {"millrace"}

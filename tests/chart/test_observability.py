@@ -1,4 +1,4 @@
-"""Alerts and dashboards name metrics that exist, and the chart names settings that the operator knows."""
+"""Alerts and dashboards use metrics that exist, and the chart uses settings that the operator knows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ APP: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def known() -> dict[str, set[str]]:
-    """Every series by its name in Prometheus, with its labels; those that are scraped with it come to them."""
+    """Every series by its name in Prometheus, with its labels; the labels of the scrape are added."""
     metrics = OperatorMetrics()
     metrics.watch(depth=lambda: 0, leads=lambda: True, apps=lambda: [APP])
     metrics.request("get", "pods", "200", 0.1)
@@ -66,8 +66,8 @@ def _expressions() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("expression", list(_expressions()))
-def test_expression_is_over_metrics_that_exist(expression: str, known: dict[str, set[str]]) -> None:
-    """Every metric has the name, and every label it is filtered or grouped by, that the code gives it."""
+def test_expression_uses_existing_metrics(expression: str, known: dict[str, set[str]]) -> None:
+    """Every metric has a name, and labels to filter or group by, that the code really uses."""
     names = METRIC.findall(expression)
     assert names
     assert [name for name in names if name not in known] == []
@@ -79,7 +79,7 @@ def test_expression_is_over_metrics_that_exist(expression: str, known: dict[str,
 
 
 def test_panels_do_not_overlap_and_say_what_they_show() -> None:
-    """Each dashboard has an id of its own, panels with titles and targets, and every panel its place."""
+    """Each dashboard has a unique id, and panels with titles and targets that do not overlap."""
     dashboards = [json.loads(path.read_text()) for path in DASHBOARDS]
     assert len({dashboard["uid"] for dashboard in dashboards}) == len(dashboards) == 2
     for dashboard in dashboards:
@@ -94,7 +94,7 @@ def test_panels_do_not_overlap_and_say_what_they_show() -> None:
 
 
 def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
-    """An alert has a severity, a summary and a description, and its remedy is in the operations guide."""
+    """An alert has a severity, a summary and a description, and the operations guide has its remedy."""
     guide = (ROOT / "docs/operations.md").read_text()
     for rule in ALERTS:
         assert rule["labels"]["severity"] in {"critical", "warning"}
@@ -104,7 +104,7 @@ def test_every_alert_says_what_is_wrong_and_what_to_do() -> None:
 
 @pytest.mark.parametrize("overlay", ["cluster-wide", "namespaced"])
 def test_operator_understands_its_environment(overlay: str) -> None:
-    """The operator refuses variables it does not know; those that the chart gives it are taken, with their values."""
+    """The operator rejects unknown variables, and accepts those that the chart sets, with their values."""
     objects = yaml.safe_load_all((ROOT / f"charts/kustomize/{overlay}/operator.yaml").read_text())
     (deployment,) = [item for item in objects if item["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -9,11 +9,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from confluent_kafka import Producer
 from kafka import KafkaProducer
+from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 
@@ -145,16 +145,16 @@ def test_plaintext_client_at_a_listener_with_passwords(app):
     servers = app.kafka.sasl_bootstrap_servers
     assert app.fails(1, servers=servers) == (
         f"The broker at {servers} accepts connections but not security.protocol=PLAINTEXT: it closed the connection; this "
-        "listener asks for SASL or TLS. Set security.protocol to that of the listener (PLAINTEXT, SSL, SASL_PLAINTEXT or "
-        "SASL_SSL), or use the port of another listener"
+        "listener asks for SASL or TLS. Set security.protocol to the listener's (PLAINTEXT, SSL, SASL_PLAINTEXT or "
+        "SASL_SSL), or use another listener's port"
     )
 
 
 def test_missing_input_topic(app):
     """The topic is named, and not created."""
     assert app.fails(1) == (
-        f"Application {app.id} reads topics that do not exist: {app.source}. Create them (input topics are never created by "
-        "Millrace), or correct their names"
+        f"Application {app.id} reads topics that do not exist: {app.source}. Create them (Millrace never creates input "
+        "topics), or correct their names"
     )
 
 
@@ -198,11 +198,10 @@ def test_state_directory_of_another_process(app):
     command = [*app.command(), "--status-file", str(status)]
     with subprocess.Popen(command, cwd=app.folder, stderr=subprocess.DEVNULL) as holder:
         try:
-            deadline = time.monotonic() + 60
-            while not (status.exists() and '"RUNNING"' in status.read_text()):
-                assert holder.poll() is None
-                assert time.monotonic() < deadline, "not running in time"
-                time.sleep(0.05)
+            wait_until(
+                lambda: holder.poll() is not None or (status.exists() and '"RUNNING"' in status.read_text()), "running"
+            )
+            assert holder.poll() is None
             assert app.fails(1) == (
                 f"The state directory {app.folder}/state/{app.id} is in use by process {holder.pid}. Two instances of an "
                 "application on one machine need different state.dir settings; if the other one should not run, stop it"

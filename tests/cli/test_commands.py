@@ -140,13 +140,13 @@ def test_describe_as_svg(folder):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("plan",), "Error: Name what to run: an entrypoint"),
+        (("plan",), "Error: Say what to run: give an entrypoint"),
         (("plan", "shop.py"), "Error: The application has no id: give --application-id ID"),
         (("plan", "shop:topologi", "--application-id", "a"), "did you mean `topology`?"),
         (("plan", "shop.py", "--application-id", "a", "-c", "x"), "Error: `x` is not a setting: write KEY=VALUE"),
         (("plan", "shop.py", "--application-id", "a", "-c", "poll.ms=x"), "Error: Invalid configuration: poll.ms"),
         (("plan", "-f", "none.yaml"), "Error: Cannot read the manifest none.yaml: No such file or directory"),
-        (("run", "shop.py", "--replica", "1"), "Error: --replica counts the replicas of a manifest"),
+        (("run", "shop.py", "--replica", "1"), "Error: --replica is the number of a replica of a manifest"),
         (
             ("dev", "up", "-f", "streamsapp.yaml", "--topic", "a:x"),
             "Error: `a:x` is not a topic: write NAME or NAME:PARTITIONS",
@@ -176,7 +176,7 @@ def test_verbose_shows_the_traceback(folder):
 def test_status_and_down_of_what_does_not_run(folder):
     """`dev status` says that nothing runs, with code 1; `dev down` is content."""
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
-    assert (result.returncode, result.stdout) == (1, "shop does not run\n")
+    assert (result.returncode, result.stdout) == (1, "shop is not running\n")
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", "--json", folder=folder)
     assert json.loads(result.stdout) == {
         "name": "shop",
@@ -185,7 +185,7 @@ def test_status_and_down_of_what_does_not_run(folder):
         "replicas": [],
     }
     result = millrace("dev", "down", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
-    assert (result.returncode, result.stdout) == (0, "shop does not run\n")
+    assert (result.returncode, result.stdout) == (0, "shop is not running\n")
 
 
 def test_version():
@@ -217,5 +217,5 @@ def test_run_without_a_broker_says_so_with_a_hint(folder):
     assert result.returncode == 1
     assert "Error: " in result.stderr
     assert "127.0.0.1:1" in result.stderr
-    assert "Hint: Check the address, or start a Kafka on this machine with `millrace dev kafka`." in result.stderr
+    assert "Hint: Check the address, or start Kafka on this machine with `millrace dev kafka`." in result.stderr
     assert "Traceback" not in result.stderr

@@ -94,7 +94,7 @@ def test_level_holds_for_the_program_too(run, level, logged):
     assert ("ours at debug" in text) == (level == "debug")
 
 
-def test_manifest_says_how_to_log_and_options_go_before_it(run):
+def test_options_take_precedence_over_the_manifests_logging(run):
     """spec.observability.logs is what a pod logs by."""
     _, text = run("--bootstrap", "127.0.0.1:x", logs={"level": "ERROR", "format": "json"})
     assert {record["level"] for record in records(text)} == {"ERROR"}
@@ -106,7 +106,7 @@ def test_manifest_says_how_to_log_and_options_go_before_it(run):
 @pytest.mark.parametrize(
     ("option", "wrong", "choices"), [("--log-format", "xml", "JSON"), ("--log-level", "LOUD", "DEBUG")]
 )
-def test_wrong_choice_is_refused_with_what_there_is(run, option, wrong, choices):
+def test_wrong_choice_is_refused_with_the_valid_ones(run, option, wrong, choices):
     """Exit code 2, and the message names the option and its choices."""
     code, text = run(option, wrong)
     assert code == 2

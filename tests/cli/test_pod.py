@@ -10,11 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pytest
 import yaml
+from tests.waiting import wait_until
 
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
 
@@ -63,11 +63,8 @@ def answer(port, path):
 
 def wait_for(condition, process, log):
     """Wait until a condition holds while a process lives."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+    wait_until(lambda: process.poll() is not None or condition(), log.read_text)
+    assert process.poll() is None, log.read_text()
 
 
 def test_pod_runs_drains_and_ends(kafka, tmp_path, port):

@@ -1,4 +1,4 @@
-"""Jars are fetched from a repository served here, so that what a network can do wrong can be made to happen."""
+"""Jars are fetched from a repository served by the test, which can simulate network failures."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_wrong_checksum_is_refused(repository, tmp_path):
     jar = repository.add("a")
     repository.files[f"/{jar.path}"] = b"x" * SIZE
 
-    with pytest.raises(JarDownloadError, match=rf"a-1\.0\.jar is not the file that was pinned.*expected {jar.sha256}"):
+    with pytest.raises(JarDownloadError, match=rf"a-1\.0\.jar is not the pinned file.*expected {jar.sha256}"):
         fetch((jar,), tmp_path, "Test", repository.url)
 
     assert not jar_files(tmp_path)
@@ -122,7 +122,7 @@ def test_interrupted_download_leaves_no_jar_and_is_resumed(repository, tmp_path)
 
 
 def test_connection_that_keeps_breaking_makes_progress(repository, tmp_path):
-    """A download that breaks off again and again is continued in the same fetch as long as bytes arrive."""
+    """A download that is interrupted repeatedly is continued in the same fetch as long as bytes arrive."""
     jar = repository.add("a")
     repository.sends_at_most = 150_000
 
@@ -132,7 +132,7 @@ def test_connection_that_keeps_breaking_makes_progress(repository, tmp_path):
     assert len(repository.requests) > 1
 
 
-def test_damaged_partial_file_is_fetched_anew(repository, tmp_path):
+def test_damaged_partial_file_is_fetched_again(repository, tmp_path):
     """A partial file with wrong bytes costs one more download, not an error."""
     jar = repository.add("a")
     part = (tmp_path / jar.path).with_suffix(".jar.part")
@@ -177,7 +177,7 @@ def test_unreachable_repository_says_what_to_do(repository, tmp_path):
         fetch((jar,), tmp_path, "Test", repository.url)
 
 
-def test_jar_that_is_not_there_is_reported(repository, tmp_path):
+def test_missing_jar_is_reported(repository, tmp_path):
     """A repository without the jar gives an error with the address asked for."""
     jar = repository.add("a")
     repository.files.clear()

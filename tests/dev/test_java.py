@@ -59,7 +59,7 @@ def test_java_home_comes_first(tmp_path, monkeypatch):
     assert (found.executable, found.version, found.compiler) == (java, 21, None)
 
 
-def test_java_that_is_too_old_is_passed_over(tmp_path, monkeypatch):
+def test_java_that_is_too_old_is_skipped(tmp_path, monkeypatch):
     """With an old Java in `JAVA_HOME` the next candidate is taken."""
     fake_java(tmp_path, 'openjdk version "11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))

@@ -1,4 +1,4 @@
-"""The embedded Kafka starts, serves, survives what tests do to it, and never outlives those it belongs to."""
+"""The embedded Kafka starts, serves, survives what tests do to it, and never outlives its owner."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from tests.waiting import wait_until
 
 from millrace.dev import _readiness
 from millrace.dev._ports import free_ports
@@ -24,15 +25,6 @@ from millrace.errors import BrokerStartError, DevKafkaError
 pytestmark = pytest.mark.broker
 
 DEADLINE_S = 120.0
-
-
-def wait_until(condition, what):
-    """Wait until `condition()` holds, and return what it returned."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
-        time.sleep(0.02)
-    return result
 
 
 def produce(bootstrap_servers, topic, *values, **config):
@@ -173,7 +165,7 @@ def thread_states(pid):
 
 
 def test_paused_broker_answers_again_when_resumed(own_kafka):
-    """A paused broker stands and answers nothing but keeps its process; resumed, it serves as before."""
+    """A paused broker does not respond but keeps its process; once resumed, it serves as before."""
     kafka = own_kafka()
     kafka.create_topics("words")
     admin = kafka.admin()
@@ -209,7 +201,9 @@ def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
     kafka.create_topics("words", config={"min.insync.replicas": "2"})
     admin = kafka.admin()
     described = wait_until(
-        lambda: admin.list_topics("words", timeout=60).topics["words"].partitions, "the broker asked knows the topic"
+        lambda: admin.list_topics("words", timeout=60).topics["words"].partitions,
+        "the broker asked knows the topic",
+        DEADLINE_S,
     )
     [partition] = described.values()
     assert sorted(partition.replicas) == [1, 2, 3]
@@ -224,7 +218,7 @@ def test_three_brokers_replicate_and_survive_a_kill(own_kafka):
     assert read(kafka.bootstrap_servers, "words", 3) == [b"a", b"b", b"c"]
 
 
-def test_password_listener_lets_in_who_knows_the_password(own_kafka):
+def test_password_listener_accepts_only_the_right_password(own_kafka):
     """The second listener serves a user with the right password and refuses a wrong one; the open one stays open."""
     kafka = own_kafka(security=SaslPlain({"alice": 'se"cr\\et'}))
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "alice", "log_level": 0}
@@ -241,7 +235,7 @@ def test_password_listener_lets_in_who_knows_the_password(own_kafka):
         refused.poll(0.1)
         return KafkaError._AUTHENTICATION in {error.code() for error in errors}
 
-    wait_until(told, "an authentication error")
+    wait_until(told, "an authentication error", DEADLINE_S)
 
 
 def test_without_users_there_is_no_password_listener(kafka):
@@ -336,7 +330,7 @@ def test_temporary_directory_is_removed(own_kafka):
     assert "words" not in kafka.admin().list_topics(timeout=60).topics
 
 
-def test_what_needs_a_running_kafka_says_so():
+def test_addresses_need_a_running_kafka():
     """Before the start there are no addresses."""
     with pytest.raises(DevKafkaError, match="call start"):
         _ = EmbeddedKafka().bootstrap_servers
@@ -369,12 +363,12 @@ def test_broker_ends_when_its_owner_is_killed():
     owner.kill()
     owner.communicate()
 
-    wait_until(lambda: pid_is_gone(int(pid)), "the broker's end")
-    wait_until(lambda: not Path(directory).exists(), "the directory's removal")
+    wait_until(lambda: pid_is_gone(int(pid)), "the broker's end", DEADLINE_S)
+    wait_until(lambda: not Path(directory).exists(), "the directory's removal", DEADLINE_S)
 
 
 def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
-    """A detached Kafka goes on after its starter's end; another process finds it by its directory and stops it."""
+    """A detached Kafka keeps running when its starter ends; another process finds it by its directory and stops it."""
     program = (
         "import sys, pathlib; from millrace.dev.kafka import EmbeddedKafka, SaslPlain\n"
         "with EmbeddedKafka(directory=pathlib.Path(sys.argv[1]), detach=True, security=SaslPlain({'a': 'b'})) as kafka:\n"
@@ -397,7 +391,7 @@ def test_detached_broker_outlives_its_starter_and_is_attached_to(tmp_path):
 
 
 def test_attached_broker_can_be_killed_and_restarted(own_kafka, tmp_path):
-    """A handle got by attaching controls the broker as the starter's own does."""
+    """A handle from attaching controls the broker like that of the starter."""
     own_kafka(directory=tmp_path).create_topics("words")
     handle = EmbeddedKafka.attach(tmp_path)
 

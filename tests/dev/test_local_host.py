@@ -53,9 +53,9 @@ def test_one_host_per_folder(tmp_path):
     """A second host is refused with the pid of the first; after the first has ended, the folder is free."""
     place = LocalDirectory.of("shop", tmp_path)
     with place.host(tmp_path / "m.yaml") as note:
-        note.serves("127.0.0.1:1")
+        note.set_kafka("127.0.0.1:1")
         view = ReplicaView("shop-0", 7, "RUNNING", 2, 0, None, 1, "")
-        note.runs((view,))
+        note.set_replicas((view,))
         record = place.running_host()
         assert record
         assert (record.pid, record.serving, record.bootstrap_servers) == (os.getpid(), True, "127.0.0.1:1")
@@ -70,8 +70,8 @@ def test_one_host_per_folder(tmp_path):
         pass
 
 
-def test_note_of_a_killed_host_is_not_believed(tmp_path):
-    """A host that was killed leaves its note behind, but not its lock."""
+def test_file_of_a_killed_host_is_ignored(tmp_path):
+    """A host that was killed leaves its file behind, but not its lock."""
     code = (
         "import os, sys, pathlib; from millrace.dev.local_directory import LocalDirectory\n"
         "with LocalDirectory(pathlib.Path(sys.argv[1])).host(pathlib.Path('m')): os.kill(os.getpid(), 9)"
@@ -82,15 +82,15 @@ def test_note_of_a_killed_host_is_not_believed(tmp_path):
 
 
 def asking(place):
-    """Hold the lock of a folder as one does who asks for its host."""
+    """Hold the lock of a folder like a query for its host."""
     file = (place.root / "host.lock").open("w")
     fcntl.flock(file, fcntl.LOCK_SH)
     return file
 
 
 @pytest.mark.parametrize("killed_before", [False, True])
-def test_host_waits_for_one_who_asks(tmp_path, monkeypatch, killed_before):
-    """A question at the moment of the start does not refuse the host, whether or not a killed one has left its note."""
+def test_host_waits_for_a_concurrent_query(tmp_path, monkeypatch, killed_before):
+    """A query at the moment of the start does not block the host, even if a killed one has left its file."""
     place = LocalDirectory.of("shop", tmp_path)
     if killed_before:
         (tmp_path / "host.json").write_text(NOTE)
@@ -100,8 +100,8 @@ def test_host_waits_for_one_who_asks(tmp_path, monkeypatch, killed_before):
             assert place.running_host().pid == os.getpid()
 
 
-def test_who_asks_is_not_taken_for_a_host(tmp_path):
-    """Two who ask at the same time both learn that the host whose note is there was killed."""
+def test_concurrent_query_is_not_mistaken_for_a_host(tmp_path):
+    """Two queries at the same time both find out that the host was killed."""
     place = LocalDirectory.of("shop", tmp_path)
     (tmp_path / "host.json").write_text(NOTE)
     with asking(place):
@@ -109,7 +109,7 @@ def test_who_asks_is_not_taken_for_a_host(tmp_path):
 
 
 def test_rate_is_measured_over_the_last_seconds():
-    """The rate follows the readings of a counter, forgets old ones, and begins anew when the counter does."""
+    """The rate follows a counter, forgets old values, and starts over when the counter does."""
     meter = RateMeter(5.0)
     assert meter.add(0.0, 100) is None
     assert meter.add(1.0, 300) == 200
@@ -154,7 +154,7 @@ def test_missing_topics_are_named_with_the_remedy_or_created(kafka):
 
 @pytest.mark.broker
 def test_dead_letter_topic_is_an_output(kafka):
-    """It is demanded as the topics are that the topology writes, or created with the inputs' partition count."""
+    """It must exist like the topics that the topology writes, or is created with the inputs' partition count."""
     orders, totals, failed = (f"{name}-{uuid.uuid4().hex}" for name in ("orders", "totals", "failed"))
     needs = plan(orders, totals).model_copy(update={"dead_letter_topic": failed})
     admin = quiet_admin(kafka.bootstrap_servers)
@@ -185,11 +185,11 @@ def test_brokers_that_do_not_answer_are_named(manifest, tmp_path, monkeypatch):
         host.start_kafka()
 
 
-def test_program_that_cannot_say_what_it_needs(manifest, tmp_path):
-    """What `millrace plan` says about the program is what the host says."""
+def test_program_that_cannot_make_a_plan(manifest, tmp_path):
+    """The host reports the error of `millrace plan`."""
     from millrace.dev.local_host import ask_for_plan
 
     with pytest.raises(
-        LocalHostError, match=r"The program cannot say what it needs: shop:topology: there is no module `shop`"
+        LocalHostError, match=r"The program cannot make a plan: shop:topology: there is no module `shop`"
     ):
         ask_for_plan(manifest)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-import time
 
 import pytest
+from tests.waiting import wait_until
 
 from millrace.dev.local_replica import FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S, STABLE_AFTER_S, Replica, ReplicaState
 
@@ -51,11 +51,7 @@ def replica(tmp_path, clock):
 
 def poll_until(replica: Replica, condition, timeout_s: float = 60.0) -> None:
     """Poll until something holds."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, replica.last_words()
-        replica.poll()
-        time.sleep(0.01)
+    wait_until(condition, replica.last_words, timeout_s, meanwhile=replica.poll, poll_s=0.01)
 
 
 def test_first_poll_starts_the_process(replica):

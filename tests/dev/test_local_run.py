@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
+from tests.waiting import wait_until
 
 from millrace.dev._process import is_running
 from millrace.dev.local_host import HostOptions, LocalHost
@@ -23,6 +23,9 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "wordcount" / "streamsapp.yam
 LINES = [f"word{number % 7} and word{number % 3}" for number in range(2_000)]
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+PATIENCE_S = 180.0
 
 
 def write(bootstrap_servers: str, lines: list[str]) -> None:
@@ -53,29 +56,23 @@ class Counts:
         )
         self._consumer.subscribe(["word-counts"])
 
-    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = 180.0) -> None:
+    def wait_for(self, wanted: dict[str, int], meanwhile=lambda: None, timeout_s: float = PATIENCE_S) -> None:
         """Read until the last counts are the wanted ones."""
-        deadline = time.monotonic() + timeout_s
-        while self.counts != wanted:
-            assert time.monotonic() < deadline, f"{self.counts} is not {wanted}"
+
+        def read() -> None:
             meanwhile()
             for message in self._consumer.consume(1_000, timeout=0.2):
                 assert message.error() is None, message.error()
                 word = Serdes.string().deserialize("word-counts", message.key())
                 self.counts[word] = Serdes.long().deserialize("word-counts", message.value())
 
+        wait_until(
+            lambda: self.counts == wanted, lambda: f"{self.counts} is {wanted}", timeout_s, meanwhile=read, poll_s=0
+        )
+
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()
-
-
-def wait_until(condition, meanwhile=lambda: None, timeout_s: float = 180.0) -> None:
-    """Wait for a condition."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        meanwhile()
-        time.sleep(0.05)
 
 
 def all_run(replicas, tasks: int) -> bool:
@@ -96,13 +93,13 @@ def test_manifest_runs_survives_a_kill_and_resumes(tmp_path):
         host.start_replicas()
         counts = Counts(host.bootstrap_servers)
         counts.wait_for(expected(LINES), meanwhile=host.poll)
-        wait_until(lambda: all_run(host.view(), tasks=8), meanwhile=host.poll)
+        wait_until(lambda: all_run(host.view(), tasks=8), "all tasks run", PATIENCE_S, meanwhile=host.poll)
         victim = host.view()[0].pid
         assert victim
         os.kill(victim, signal.SIGKILL)
         write(host.bootstrap_servers, LINES)
         counts.wait_for(expected(LINES * 2), meanwhile=host.poll)
-        wait_until(lambda: host.view()[0].restarts == 1, meanwhile=host.poll)
+        wait_until(lambda: host.view()[0].restarts == 1, "a restart", PATIENCE_S, meanwhile=host.poll)
         counts.close()
     assert not any(replica.pid for replica in host.replicas)
     with LocalHost(options, report=said.append) as host:
@@ -131,15 +128,19 @@ def test_detached_host_is_shown_and_stopped(tmp_path):
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
-    assert "wordcount runs in the background" in result.stdout
-    wait_until(lambda: [replica["state"] for replica in status(place)["replicas"]] == ["running", "running"])
+    assert "wordcount is running in the background" in result.stdout
+    wait_until(
+        lambda: [replica["state"] for replica in status(place)["replicas"]] == ["running", "running"],
+        "two running replicas",
+        PATIENCE_S,
+    )
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 1
-    assert "wordcount runs already" in result.stderr
+    assert "wordcount is already running" in result.stderr
     before = status(place)
     result = millrace("dev", "down", *place)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("wordcount is stopped; its data stays in")
+    assert result.stdout.startswith("wordcount has stopped; its data is kept in")
     assert not [
         pid for pid in (before["pid"], *(replica["pid"] for replica in before["replicas"])) if is_running(pid, "")
     ]
@@ -153,11 +154,11 @@ def test_killed_host_leaves_nothing_behind(tmp_path):
     place = ["-f", str(EXAMPLE), "--dir", str(tmp_path / "data")]
     result = millrace("dev", "up", *place, "--detach")
     assert result.returncode == 0, result.stderr
-    wait_until(lambda: all(replica["pid"] for replica in status(place)["replicas"]))
+    wait_until(lambda: all(replica["pid"] for replica in status(place)["replicas"]), "all replicas started", PATIENCE_S)
     before = status(place)
     kafka = json.loads((tmp_path / "data" / "kafka" / "embedded-kafka.json").read_text())
     os.kill(before["pid"], signal.SIGKILL)
     pids = [*(replica["pid"] for replica in before["replicas"]), *(node["pid"] for node in kafka["nodes"])]
     assert len(pids) == 3
-    wait_until(lambda: not [pid for pid in pids if is_running(pid, "")])
+    wait_until(lambda: not [pid for pid in pids if is_running(pid, "")], "all processes ended", PATIENCE_S)
     assert status(place)["running"] is False

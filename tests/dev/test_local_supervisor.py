@@ -72,7 +72,7 @@ def test_host_in_the_background_that_cannot_start_says_why(tmp_path):
     result = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 1
     assert (
-        "It did not start: The program cannot say what it needs: nowhere:topology: there is no module `nowhere`"
+        "It did not start: The program cannot make a plan: nowhere:topology: there is no module `nowhere`"
         in result.stderr
     )
     assert f"(see {tmp_path}/data/host.log)" in result.stderr

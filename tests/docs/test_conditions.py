@@ -1,4 +1,4 @@
-"""The operations guide and the operator know the same conditions, reasons and remedies."""
+"""The operations guide and the operator agree on conditions, reasons and remedies."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from millrace.manifest.status import ConditionType
 from millrace_operator.reconcile.reasons import REASONS, ConditionReason
 
 
-def test_page_is_current() -> None:
-    """`docs/conditions.md` is what the operator's table gives; run `python -m tests.docs.conditions` after a change."""
+def test_page_is_up_to_date() -> None:
+    """`docs/conditions.md` matches the operator's table; run `python -m tests.docs.conditions` after a change."""
     assert conditions.PAGE.read_text() == conditions.render()
 
 
 def test_every_condition_is_there_with_its_reasons() -> None:
-    """Every condition has a section and at least two reasons: one for when it holds and one for when it does not."""
+    """Every condition has a section and at least two reasons: one for when it is true and one for when it is false."""
     assert [*conditions.ABOUT] == list(get_args(ConditionType))
     for condition in get_args(ConditionType):
         assert sum(explanation.condition == condition for explanation in REASONS.values()) >= 2
 
 
 def test_every_reason_is_explained() -> None:
-    """A reason that the operator can give has a line, with a meaning; the remedy is a sentence, or empty for what is well."""
+    """Every reason the operator can give has a line with a meaning; the remedy is a sentence, or empty if all is well."""
     assert {*REASONS} == {*ConditionReason}
     page = conditions.PAGE.read_text()
     for reason, explanation in REASONS.items():
@@ -36,7 +36,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def _reasons_of_failures() -> Iterator[str]:
-    """Yield each reason that the operator's code names where a pass, or an action of it, fails."""
+    """Yield each reason that the operator's code gives when a pass, or one of its actions, fails."""
     for path in sorted((ROOT / "operator").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
@@ -50,7 +50,7 @@ def _is_word(value: object) -> bool:
 
 
 def test_reasons_of_failures_are_explained() -> None:
-    """What a failed pass says in `Stalled` is in the table as well, under that condition."""
+    """The reasons that a failed pass gives in `Stalled` are in the table too, under that condition."""
     found = {*_reasons_of_failures()}
     assert found >= {"OperatorError", "RefusedByApiServer", "RefusedByKafka", "ActionFailed"}
     assert {reason: REASONS[reason].condition for reason in found} == dict.fromkeys(found, "Stalled")

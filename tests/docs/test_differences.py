@@ -14,15 +14,15 @@ from millrace import errors
 PAGE = ROOT / "docs" / "differences.md"
 
 
-def test_example_runs():
-    """What the page shows in Python is right."""
+def test_examples_run():
+    """The Python on the page works as shown."""
     failed, tried = doctest.testfile(str(PAGE), module_relative=False)
     assert tried > 5
     assert failed == 0
 
 
 def test_names_of_methods_and_errors_exist():
-    """Every call in the right column of the table is one of ours."""
+    """Every call in the right column of the table exists."""
     table = re.findall(r"^\|.*\| (.*) \|$", PAGE.read_text(), re.MULTILINE)
     called = set(re.findall(r"\b([a-z_]+)\(", " ".join(table))) - {"lambda"}
     public = {name for kind in vars(millrace.dsl).values() if isinstance(kind, type) for name in dir(kind)}
@@ -32,7 +32,7 @@ def test_names_of_methods_and_errors_exist():
 
 
 def test_settings_exist():
-    """Settings that are said to be Millrace's own, or to differ, are settings."""
+    """Settings that the page describes as Millrace's own, or as different, exist."""
     text = PAGE.read_text()
     own = {"uncommitted.max.bytes", "rocksdb.memory.max.bytes"}
     assert own | {"num.standby.replicas", "group.protocol", "group.instance.id"} <= set(fields())

@@ -1,4 +1,4 @@
-"""The reference of the DSL: current, and with an example for every operator."""
+"""The DSL reference: up to date, and with an example for every operator."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OPERATORS = [
 ]
 
 
-def test_page_is_current():
-    """`docs/dsl.md` is what the docstrings give; run `python -m tests.docs.dsl` after a change."""
+def test_page_is_up_to_date():
+    """`docs/dsl.md` matches the docstrings; run `python -m tests.docs.dsl` after a change."""
     assert reference.PAGE.read_text() == reference.render()
 
 
@@ -25,7 +25,7 @@ def test_page_is_current():
     ("kind", "name", "member"), OPERATORS, ids=[f"{kind.__name__}.{name}" for kind, name, _ in OPERATORS]
 )
 def test_every_operator_has_an_example(kind, name, member):
-    """Docstrings run as tests, so an example in one is right."""
+    """Every operator's docstring has an example. Docstrings run as tests, so examples are right."""
     assert ">>> " in (reference.function_of(member).__doc__ or ""), f"{kind.__name__}.{name} has no example"
 
 

@@ -1,4 +1,4 @@
-"""The page of formats: every section that the code cites is there, and its examples are what the code writes."""
+"""The page of formats: every section that the code cites exists, and the examples match what the code writes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CITED = re.compile(r"formats §(\d+(?:, §\d+)*)")
 
 
 def test_every_section_that_is_cited_is_there():
-    """Docstrings and comments say "formats §N"; N is a heading of the page."""
+    """Docstrings and comments say "formats §N"; N is a heading on the page."""
     sections = set(re.findall(r"^## (\d+)\. ", PAGE.read_text(), re.MULTILINE))
     missing = {}
     for folder in ("runtime", "operator", "tests", "benchmarks", "examples"):
@@ -23,8 +23,8 @@ def test_every_section_that_is_cited_is_there():
     assert not missing
 
 
-def test_examples_are_what_the_code_writes():
-    """Every example of the page runs."""
+def test_examples_match_the_code():
+    """Every example on the page runs."""
     failed, tried = doctest.testfile(str(PAGE), module_relative=False)
     assert tried > 20
     assert failed == 0

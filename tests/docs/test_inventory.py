@@ -1,4 +1,4 @@
-"""The inventory: current, complete, and proven by tests that exist."""
+"""The inventory: up to date, complete, and proven by tests that exist."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 from tests.docs import inventory
 
 
-def test_page_is_current():
-    """`docs/inventory.md` is what its data gives; run `python -m tests.docs.inventory` after a change."""
+def test_page_is_up_to_date():
+    """`docs/inventory.md` matches its data; run `python -m tests.docs.inventory` after a change."""
     assert inventory.PAGE.read_text() == inventory.render(inventory.load())
 
 
 def test_every_proof_exists_and_every_row_has_one_or_a_reason():
-    """A row that is done names tests, recorded cases or descriptions that are there; any other says why it is not done."""
+    """A finished row names tests, recorded cases or descriptions that exist; any other says why it is not done."""
     problems = list(inventory.problems(inventory.load()))
     assert not problems, "\n".join(problems)
 
@@ -29,13 +29,13 @@ def test_every_section_is_there(section):
         ({"mark": "done"}, "A1: is marked done, but nothing proves it"),
         ({"mark": "partly"}, "A1: is marked partly without a reason"),
         ({"mark": "done", "tests": ["tests/docs/test_inventory.py::test_gone"]}, "A1: there is no test"),
-        ({"mark": "done", "tests": ["tests/gone.py::test_page_is_current"]}, "A1: there is no test"),
+        ({"mark": "done", "tests": ["tests/gone.py::test_page_is_up_to_date"]}, "A1: there is no test"),
         ({"mark": "done", "cases": ["gone"]}, "A1: there is no case gone"),
         ({"mark": "done", "descriptions": ["gone"]}, "A1: there is no description gone"),
     ],
 )
-def test_what_is_missing_is_found(row, message):
-    """The checks themselves notice a row without proof or reason, and a proof that is not there."""
+def test_missing_proofs_and_reasons_are_found(row, message):
+    """The checks detect a row without proof or reason, and a proof that does not exist."""
     section = {"section": "A", "title": "t", "rows": [{"id": "A1", "area": "a", "feature": "f", "java": "j", **row}]}
     (problem,) = inventory.problems([inventory.Section.model_validate(section)])
     assert problem.startswith(message)

@@ -1,4 +1,4 @@
-"""The pages about Kubernetes: their manifests are valid, their program runs, and they name what is there."""
+"""The pages about Kubernetes: their manifests are valid, their program runs, and what they mention exists."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def documents(page: str) -> list[dict[str, Any]]:
-    """Return everything in YAML on a page."""
+    """Return all YAML documents on a page."""
     return [item for block in blocks(page, "yaml") for item in yaml.safe_load_all(block)]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_manifests_are_valid(page: str) -> None:
-    """A StreamsApp or StreamsReset on a page is one that the API server takes."""
+    """Every StreamsApp or StreamsReset on a page is one that the API server accepts."""
     models = {"StreamsApp": StreamsApp, "StreamsReset": StreamsReset}
     for document in documents(page):
         if document.get("kind") in models:
@@ -42,7 +42,7 @@ def test_manifests_are_valid(page: str) -> None:
 
 
 def test_security_of_the_first_application_is_valid() -> None:
-    """What the page adds for security fits into the manifest above it."""
+    """The page's security settings fit into the manifest above them."""
     manifest, security = documents("getting-started.md")
     manifest["spec"]["kafka"] |= security["spec"]["kafka"]
     assert StreamsApp.model_validate(manifest).spec.kafka.auth
@@ -50,7 +50,7 @@ def test_security_of_the_first_application_is_valid() -> None:
 
 @pytest.mark.parametrize("number", range(len(documents("brokers.md"))))
 def test_every_way_to_brokers_is_valid(number: int) -> None:
-    """What the page says for each kind of broker is all that a manifest must say of it."""
+    """The example for each kind of broker is complete: a manifest needs nothing else for it."""
     manifest = documents("getting-started.md")[0]
     example = documents("brokers.md")[number]["spec"]
     manifest["spec"] |= example
@@ -59,7 +59,7 @@ def test_every_way_to_brokers_is_valid(number: int) -> None:
 
 
 def test_program_of_the_first_application_counts_words() -> None:
-    """The program runs as it stands, with the settings of the manifest beside it."""
+    """The program runs unchanged, with the settings of the manifest below it."""
     scope: dict[str, Any] = {}
     (program,) = blocks("getting-started.md", "python")
     exec(compile(program, "wordcount.py", "exec"), scope)
@@ -75,7 +75,7 @@ def test_program_of_the_first_application_counts_words() -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    """Every relative link names a file that exists, and every anchor a heading of it."""
+    """Every relative link leads to an existing file, and every anchor to one of its headings."""
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", (DOCS / page).read_text()):
         name, _, anchor = target.partition("#")
         path = (DOCS / name) if name else DOCS / page
@@ -87,7 +87,7 @@ def test_links_lead_somewhere(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_values_of_the_chart_exist(page: str) -> None:
-    """A value that a page sets is one of the chart's."""
+    """Every value that a page sets exists in the chart."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     for path in re.findall(r"--set '?([\w.]+)=", (DOCS / page).read_text()):
         found = values
@@ -97,5 +97,5 @@ def test_values_of_the_chart_exist(page: str) -> None:
 
 
 def test_conditions_are_linked() -> None:
-    """The operations guide leads to the table of conditions."""
+    """The operations guide links to the table of conditions."""
     assert "(conditions.md)" in (DOCS / "operations.md").read_text()

@@ -1,4 +1,4 @@
-"""The reference of the manifests: current, and without a gap."""
+"""The manifest reference: up to date and complete."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.manifest.test_every_field import fields_of
 from millrace.manifest import KINDS
 
 
-def test_page_is_current():
-    """`docs/streamsapp.md` is what the models give; run `python -m tests.docs.streamsapp` after a change."""
+def test_page_is_up_to_date():
+    """`docs/streamsapp.md` matches the models; run `python -m tests.docs.streamsapp` after a change."""
     assert streamsapp.PAGE.read_text() == streamsapp.render()
 
 

@@ -1,4 +1,4 @@
-"""Foreign-key joins of which it is recorded what Kafka Streams makes of them (`data/foreign_key`)."""
+"""Foreign-key joins whose results in Kafka Streams are recorded (`data/foreign_key`)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from millrace.state.stores import Stores
 
 
 def foreign_key(value: str) -> str | None:
-    """Return the text before the bar, or None where there is none."""
+    """Return the text before the bar, or None if there is no bar."""
     return value.partition("|")[0] or None
 
 
 def foreign_key_with_key(key: str, value: str) -> str | None:
-    """Return `a` for the key k1, else the text before the bar."""
+    """Return `a` for the key k1, otherwise the text before the bar."""
     found = foreign_key(value)
     return "a" if found and key == "k1" else found
 
@@ -51,7 +51,7 @@ def inner_named(b: StreamsBuilder) -> None:
 
 
 def left_bi(b: StreamsBuilder) -> None:
-    """The foreign key is found in key and value."""
+    """The foreign key depends on key and value."""
     out(b.table("in1").left_join(b.table("in2"), pair, foreign_key=ForeignKeyWithKey(foreign_key_with_key)))
 
 

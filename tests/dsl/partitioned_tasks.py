@@ -1,4 +1,4 @@
-"""A topology over topics with several partitions: one task per sub-topology and partition, run in any order one likes."""
+"""A topology on topics with several partitions: one task per sub-topology and partition, run in any order."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PartitionedTasks:
         self._append(topic, key.encode(), data, 0, partition)
 
     def step(self, choose: Callable[[list[Any]], Any]) -> bool:
-        """Let one task process one record of one partition; return False when all has been read."""
+        """Have one task process one record of one partition; return False if everything has been read."""
         waiting = [
             (task, partition)
             for task in self.tasks

@@ -29,13 +29,13 @@ def appended(mark: str) -> Callable[[str, str, str], str]:
 
 
 def cogrouped(builder: StreamsBuilder) -> Any:
-    """Return topics `a` and `b`, grouped together."""
+    """Return topics `a` and `b`, cogrouped."""
     one, other = builder.stream("a").group_by_key(), builder.stream("b").group_by_key()
     return one.cogroup(appended("-")).cogroup(other, appended("+"))
 
 
 def results(define: Callable[[Any], KTable[Any, str]], *records: tuple[str, str, int]) -> list[tuple[str, Any]]:
-    """Pipe (topic, value, timestamp) records of one key; return windows (or None) and values that come out."""
+    """Pipe (topic, value, timestamp) records of one key; return the resulting windows (or None) and values."""
     builder = StreamsBuilder()
     table = define(cogrouped(builder))
     table.to_stream().map(lambda key, value: ("k", f"{getattr(key, 'window', None) and tuple(key.window)}={value}")).to(
@@ -48,13 +48,13 @@ def results(define: Callable[[Any], KTable[Any, str]], *records: tuple[str, str,
 
 
 def test_every_input_has_its_own_aggregator() -> None:
-    """All of them change one aggregate."""
+    """All of them change the same aggregate."""
     found = results(lambda both: both.aggregate(str), ("a", "1", 0), ("b", "2", 0), ("a", "3", 0))
     assert found == ["None=-1", "None=-1+2", "None=-1+2-3"]
 
 
 def test_inputs_are_aggregated_by_common_windows() -> None:
-    """Time windows, sliding windows and sessions alike."""
+    """With time windows, sliding windows and sessions."""
     tumbling = TimeWindows.of_size_with_no_grace(10)
     records = (("a", "1", 3), ("b", "2", 12))
     assert results(lambda both: both.windowed_by(tumbling).aggregate(str), *records) == ["(0, 10)=-1", "(10, 20)=+2"]
@@ -114,7 +114,7 @@ def test_an_input_whose_key_has_changed_is_repartitioned() -> None:
 
 
 def test_given_names_reach_nodes_store_and_repartition_topics() -> None:
-    """One base name for the nodes, that of `Materialized` for the store, those of `Grouped` for the topics."""
+    """A common prefix for the nodes, the name in `Materialized` for the store, the names in `Grouped` for the topics."""
     builder = StreamsBuilder()
     by_value = Grouped.as_("by-value")
     one = builder.stream("a").group_by(lambda _key, value: value, by_value)

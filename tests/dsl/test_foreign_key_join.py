@@ -1,4 +1,4 @@
-"""Foreign-key joins: what Java makes of them, several partitions, and everything that can go wrong."""
+"""Foreign-key joins: what Java writes for them, several partitions, and everything that can go wrong."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def define(operator="join", *, tables=StreamsBuilder.table, **options):
 
 @contextlib.contextmanager
 def driver(builder, **config):
-    """Run a topology with strings by default; underscores in settings stand for dots."""
+    """Run a topology, by default with strings; underscores in settings become dots."""
     given_settings = {key.replace("_", "."): value for key, value in config.items()}
     with TopologyTestDriver(builder.build(), {**STRINGS, **given_settings}) as running:
         yield running
@@ -88,7 +88,7 @@ RIGHT = st.tuples(st.just("right"), FOREIGN_KEYS, st.none() | st.sampled_from(["
 
 
 def joined(left, right, *, left_join):
-    """Return what the result has to be, given both tables."""
+    """Return what the result must be, given both tables."""
     result = {}
     for key, value in left.items():
         found = right.get(foreign_key(value))
@@ -108,7 +108,7 @@ def partitioned(builder, **partitions):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_left_join_comes_out_right_in_whatever_order_tasks_run(seed):
-    """However long subscriptions and responses take, the result is in the end that of the final tables."""
+    """However long subscriptions and responses take, the final result is that of the final tables."""
     chance = random.Random(seed)
     with partitioned(define("left_join"), left=chance.randint(1, 3), right=chance.randint(2, 3)) as tasks:
         for _ in range(30):
@@ -124,7 +124,7 @@ def test_left_join_comes_out_right_in_whatever_order_tasks_run(seed):
 @settings(max_examples=80)
 @given(st.lists(LEFT | RIGHT, min_size=4, max_size=30), st.integers(1, 3), st.integers(1, 3))
 def test_inner_join_is_that_of_both_tables_after_every_update(updates, left_partitions, right_partitions):
-    """Once an update has gone through, the result is the join of both tables."""
+    """Once an update has been processed, the result is the join of both tables."""
     with partitioned(define(), left=left_partitions, right=right_partitions) as tasks:
         for topic, key, value in updates:
             tasks.write(topic, key, value)
@@ -135,7 +135,7 @@ def test_inner_join_is_that_of_both_tables_after_every_update(updates, left_part
 @settings(max_examples=50)
 @given(st.lists(LEFT | RIGHT, min_size=4, max_size=20))
 def test_table_may_be_partitioned_otherwise(updates):
-    """Responses return to the partition a left entry was read from, and a right table's partitioner is followed."""
+    """Responses return to the partition of the left entry, and the right table's partitioner is respected."""
 
     def last_byte(_topic, key, _value, count):
         return 0 if key is None else ord(key[-1]) % count
@@ -149,7 +149,7 @@ def test_table_may_be_partitioned_otherwise(updates):
 
 
 def test_internal_topics_are_partitioned_like_the_tables_they_lead_to():
-    """The registration topic as the right table's, the response topic as the left table's."""
+    """The registration topic like the right table's, the response topic like the left table's."""
     with partitioned(define(), left=3, right=5) as tasks:
         assert tasks.partitions[REGISTRATIONS] == 5
         assert tasks.partitions[RESPONSES] == 3
@@ -157,7 +157,7 @@ def test_internal_topics_are_partitioned_like_the_tables_they_lead_to():
 
 
 def test_late_answer_is_dropped():
-    """An answer to a value that has been replaced since is counted as dropped, and changes nothing."""
+    """An answer to a value that has been replaced in the meantime is counted as dropped, and changes nothing."""
     with driver(define()) as running:
         running.pipe_raw("left", b"k", b"a|1", 0)
         answer = b"\x00" + value_hash(b"a|0") + b"old"
@@ -168,7 +168,7 @@ def test_late_answer_is_dropped():
 
 
 def test_answer_to_a_subscription_without_partition_follows_the_key():
-    """Subscriptions of instances older than 3.4 say nothing about the partition; their answers go by the key."""
+    """Subscriptions of instances older than 3.4 do not have the partition; their answers are partitioned by key."""
     with driver(define()) as running:
         produced = running.record_produced()
         running.pipe_raw("right", b"a", b"x", 0)
@@ -191,7 +191,7 @@ def test_version_0_is_written_during_an_upgrade_from_3_3():
 
 @pytest.mark.parametrize("version", ["3.4", "4.0", None])
 def test_version_1_is_written_otherwise(version):
-    """The partition of the left entry comes last."""
+    """The partition of the left entry is the last part."""
     with driver(define(), **({} if version is None else {"upgrade.from": version})) as running:
         produced = running.record_produced()
         running.pipe_raw("left", b"k", b"a|1", 0)
@@ -200,7 +200,7 @@ def test_version_1_is_written_otherwise(version):
 
 
 def test_headers_travel_with_subscriptions_and_updates():
-    """A result has the headers of the update that led to it, and so has the changelog of the subscriptions."""
+    """The result and the subscriptions' changelog have the headers of the update that caused them."""
     with driver(define("left_join")) as running:
         produced = running.record_produced()
         running.pipe_raw("left", b"k", b"a|1", 5, [("from", b"left")])
@@ -224,7 +224,7 @@ def test_result_of_a_subscription_has_the_later_timestamp():
 
 
 def test_serdes_are_given_the_names_that_java_gives_them():
-    """Keys and hashed values are serialised under `…-topic-fk`, `-pk` and `-vh`, the subjects that registries see."""
+    """Keys and hashed values are serialised under `…-topic-fk`, `-pk` and `-vh`, the subjects in schema registries."""
     topics = {}
 
     class Noting(StringSerde):
@@ -266,7 +266,7 @@ def test_keys_of_both_tables_may_be_of_other_types():
 
 
 def test_subscriptions_are_kept_as_java_keeps_them():
-    """Under the combined key, with the left update's timestamp; deleted when the left entry refers to another key."""
+    """Under the combined key, with the left update's timestamp; deleted if the left entry refers to another key."""
     with driver(define()) as running:
         running.pipe_raw("left", b"k", b"a|1", 5)
         running.pipe_raw("left", b"k", b"b|1", 6)
@@ -278,7 +278,7 @@ def test_subscriptions_are_kept_as_java_keeps_them():
 
 
 def test_a_foreign_key_that_is_the_start_of_another_finds_its_own_subscriptions_only():
-    """The length of the foreign key comes first in the store's key."""
+    """The store's key starts with the length of the foreign key."""
     with driver(define()) as running:
         for key, value in ((b"1", b"a|1"), (b"2", b"aa|1"), (b"3", b"a|2")):
             running.pipe_raw("left", key, value, 0)
@@ -292,7 +292,7 @@ def test_a_foreign_key_that_is_the_start_of_another_finds_its_own_subscriptions_
     ({"default.dsl.store": "in_memory"}, False, "headers"),
 ])  # fmt: skip
 def test_store_is_that_of_the_configuration(config, persistent, layout):
-    """It is logged, never cached, and in the configured implementation and format."""
+    """It is logged, never cached, and has the configured implementation and format."""
     resolved = StreamsConfig.of({**STRINGS, **config})
     (store,) = (
         builder
@@ -308,7 +308,7 @@ def test_store_is_that_of_the_configuration(config, persistent, layout):
 
 
 def test_left_entries_without_foreign_key_are_dropped_by_an_inner_join_only():
-    """The left join answers them without a match."""
+    """The left join treats them as entries without a match."""
     with driver(define("join")) as running:
         running.pipe_raw("left", b"k", b"|1", 0)
         assert (out(running), running.dropped_records) == ([], 1)
@@ -318,7 +318,7 @@ def test_left_entries_without_foreign_key_are_dropped_by_an_inner_join_only():
 
 
 def test_left_entry_that_loses_its_foreign_key_loses_its_result():
-    """The inner join unsubscribes and deletes; the left join goes on without a match."""
+    """The inner join unsubscribes and deletes; the left join continues without a match."""
     for operator, last in (("join", None), ("left_join", "|2/null")):
         with driver(define(operator)) as running:
             running.pipe_raw("right", b"a", b"x", 0)
@@ -371,7 +371,7 @@ def test_failing_functions_are_handled_like_those_of_other_operators(part):
 
 @pytest.mark.parametrize("chosen", [[], [0, 1]])
 def test_partitioner_has_to_choose_one_partition(chosen):
-    """A subscription sent to several partitions, or to none, would give wrong results."""
+    """A subscription sent to several partitions, or to none, would lead to wrong results."""
     builder = define(joined=TableJoined.with_(None, lambda *_: chosen))
     running = TopologyTestDriver(builder.build(), STRINGS)
     with pytest.raises(FailedProcessingError, match="one partition"):
@@ -383,21 +383,21 @@ def test_partitioner_has_to_choose_one_partition(chosen):
 
 
 def test_tables_of_two_builders_cannot_be_joined():
-    """As for every other join."""
+    """As with every other join."""
     one, other = StreamsBuilder(), StreamsBuilder()
     with pytest.raises(TopologyError, match="StreamsBuilder"):
         one.table("left").join(other.table("right"), pair, foreign_key=foreign_key)
 
 
 def test_join_has_one_name():
-    """`named` is an abbreviation for a `TableJoined` that has nothing but a name."""
+    """`named` is short for a `TableJoined` that only has a name."""
     assert define(joined=None, named="fk").build().describe() == define().build().describe()
     with pytest.raises(TopologyError, match="one name"):
         define(named="other")
 
 
 def test_missing_serde_is_named_with_the_topic():
-    """What serde is missing, and for which join."""
+    """The error says which serde is missing, and for which join."""
     topology = define().build()
     with pytest.raises(ConfigError, match=r"fk-subscription-registration-topic has no key serde"):
         TopologyTestDriver(topology, {"application.id": "app", "default.value.serde": "string"})

@@ -15,7 +15,7 @@ SETTINGS = {
 
 
 def customer_of(order):
-    """Return the customer's id of `customer:goods`; an order without one has none."""
+    """Return the customer's id in `customer:goods`, or None for an order without one."""
     return order.partition(":")[0] or None
 
 
@@ -40,7 +40,7 @@ def joined(operator, **options):
 
 
 def test_a_row_is_joined_when_either_side_changes():
-    """A change of the right side reaches every row that refers to it; a deletion takes the results away."""
+    """A change of the right side reaches every row that refers to it; a deletion removes the results."""
     got = pipe(
         joined("join"),
         ("orders", "1", "a:tea"),
@@ -65,7 +65,7 @@ def test_a_left_join_always_answers():
 
 
 def test_a_row_that_refers_to_another_one_leaves_the_first():
-    """Later changes of the first do not reach it any more."""
+    """Later changes of the first one no longer affect it."""
     got = pipe(
         joined("join"),
         ("customers", "a", "ann"),
@@ -82,7 +82,7 @@ def test_a_row_that_refers_to_another_one_leaves_the_first():
 
 @pytest.mark.parametrize("operator", ["join", "left_join"])
 def test_the_foreign_key_may_be_found_in_the_key(operator):
-    """`ForeignKeyWithKey` marks the function that gets both (KIP-1104); the joiner may ask for the key too."""
+    """`ForeignKeyWithKey` marks a function of key and value (KIP-1104); the joiner can get the key too."""
     builder = joined(operator, foreign_key=ForeignKeyWithKey(lambda key, order: key[0]))
     got = pipe(builder, ("customers", "a", "ann"), ("orders", "a1", "tea"))
     assert got == [("a1", "tea=ann")]
@@ -116,7 +116,7 @@ def test_a_name_reaches_nodes_topics_and_store():
 
 
 def test_partitioners_of_both_tables_are_asked():
-    """Subscriptions go where the right table's puts the foreign key, responses where the left one's puts the key."""
+    """Subscriptions use the right table's partitioner and the foreign key, responses the left table's and the key."""
     asked = []
 
     def left(topic, key, value, count):
@@ -136,7 +136,7 @@ def test_partitioners_of_both_tables_are_asked():
 
 
 def test_a_kept_result_can_be_queried():
-    """With a name the joined table has a store."""
+    """If it has a name, the joined table has a store."""
     builder = joined("join", materialized="joined")
     with TopologyTestDriver(builder.build(), SETTINGS) as driver:
         driver.create_input_topic("customers").pipe_input("a", "ann")

@@ -21,7 +21,7 @@ def config(**settings):
 
 
 def test_every_operator_uses_up_one_index():
-    """Naming one operator leaves the generated names of all others as they were."""
+    """Naming one operator does not change the generated names of others."""
     plain, named = StreamsBuilder(), StreamsBuilder()
     plain.stream("in").filter(bool).map_values(str).to("out")
     named.stream("in").filter(bool, Named.as_("kept")).map_values(str).to("out")
@@ -33,7 +33,7 @@ def test_every_operator_uses_up_one_index():
 
 
 def test_generated_names_have_ten_digits():
-    """Nodes and stores count together."""
+    """Nodes and stores share one counter."""
     names = Names()
     assert names.store("in-") == "in-STATE-STORE-0000000000"
     assert names.processor("KSTREAM-MAP-") == "KSTREAM-MAP-0000000001"
@@ -84,7 +84,7 @@ def test_streams_of_the_same_pattern_share_a_source(pattern):
 
 
 def test_optimisation_setting_names_rules():
-    """All, none, or a list; anything else is refused."""
+    """All, none, or a list; other values are refused."""
     assert rules_of("none") == frozenset()
     assert rules_of("all") == ALL_RULES
     assert rules_of("merge.repartition.topics, single.store.self.join") == ALL_RULES - {"reuse.ktable.source.topics"}
@@ -98,7 +98,7 @@ def reused(builder, settings):
 
 
 def test_source_topics_are_changelogs_only_if_asked_for():
-    """The rule is off by default, because it changes which topic holds the state."""
+    """The rule is off by default, because it changes which topic contains the state."""
     for rule, topic in (("none", "app-tab-changelog"), ("reuse.ktable.source.topics", "in"), ("all", "in")):
         builder = StreamsBuilder()
         builder.table("in", "tab")
@@ -116,7 +116,7 @@ def test_repartitions_behind_one_key_change_become_one():
 
 
 def test_repartitions_behind_a_change_of_values_stay():
-    """The type of the values may be another there, so one topic cannot carry both."""
+    """The values may have another type there, so one topic cannot contain both."""
     builder = StreamsBuilder()
     stream = builder.stream("in").select_key(lambda _key, value: value)
     stream.group_by_key(Grouped.as_("first")).count("a")
@@ -126,7 +126,7 @@ def test_repartitions_behind_a_change_of_values_stay():
 
 
 def test_merged_streams_with_changed_keys_share_a_repartition():
-    """The topic is put behind the merge."""
+    """The topic is moved after the merge."""
     builder = StreamsBuilder()
     one = builder.stream("a").select_key(lambda _key, value: value)
     two = builder.stream("b").select_key(lambda _key, value: value)
@@ -146,7 +146,7 @@ def test_named_grouping_is_repartitioned_once():
 
 
 def test_generated_names_can_be_forbidden():
-    """With KIP-1111 the error lists what has to be named."""
+    """With KIP-1111 the error lists the resources that must be named."""
     settings = config(ensure_explicit_internal_resource_naming=True)
     builder = StreamsBuilder()
     builder.stream("in").group_by(lambda _key, value: value).count()

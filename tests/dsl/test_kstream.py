@@ -1,4 +1,4 @@
-"""Operators on streams that keep no state, run on the test driver."""
+"""Stateless operators on streams, run on the test driver."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def pipe(builder, *records, settings=(), sinks=("out",)):
 
 
 def test_null_keys_and_values_pass_stateless_operators():
-    """Only operators with state have to drop records without key."""
+    """Only stateful operators have to drop records without a key."""
     builder = StreamsBuilder()
     builder.stream("in").filter(lambda _key, _value: True).map_values(lambda value: value).to("out")
     assert pipe(builder, (None, "v"), ("k", None)) == [(None, "v"), ("k", None)]
 
 
 def test_records_are_sent_on_only_after_the_whole_iterable_was_made():
-    """If making the third value fails, the first two are not sent either."""
+    """If creating the third value fails, the first two are not forwarded either."""
 
     def broken(value):
         yield value
@@ -48,7 +48,7 @@ def test_records_are_sent_on_only_after_the_whole_iterable_was_made():
 
 
 def test_errors_in_user_functions_name_the_node():
-    """The default handler fails the task, and says where."""
+    """The default handler fails the task, and the error says where."""
     builder = StreamsBuilder()
     builder.stream("in").map_values(int, "to-number").to("out")
     with pytest.raises(FailedProcessingError, match="to-number"):
@@ -59,7 +59,7 @@ def test_errors_in_user_functions_name_the_node():
     "operator", ["filter", "filter_not", "map", "select_key", "peek", "flat_map", "map_values_with_key"]
 )
 def test_a_failing_record_can_be_skipped(operator):
-    """Where the handler says so, the record is left out and the next one is processed."""
+    """If the handler says so, the record is skipped and the next one is processed."""
 
     def function(_key, value):
         if value == "bad":
@@ -74,7 +74,7 @@ def test_a_failing_record_can_be_skipped(operator):
 
 
 def test_first_matching_branch_takes_the_record():
-    """Later branches and the default branch get what is left."""
+    """Later branches and the default branch get the rest."""
     builder = StreamsBuilder()
     branches = (
         builder.stream("in")
@@ -92,7 +92,7 @@ def test_first_matching_branch_takes_the_record():
 
 
 def test_without_default_branch_the_rest_is_dropped():
-    """Records that no branch takes go nowhere."""
+    """Records that match no branch are not forwarded."""
     builder = StreamsBuilder()
     split = builder.stream("in").split().branch(lambda _key, value: value == "a")
     (branch,) = split.no_default_branch().values()
@@ -101,7 +101,7 @@ def test_without_default_branch_the_rest_is_dropped():
 
 
 def test_print_writes_one_line_per_record(capsys, tmp_path):
-    """Lines begin with the label, by default the name of the node before."""
+    """Lines start with the label, by default the name of the parent node."""
     builder = StreamsBuilder()
     stream = builder.stream("in")
     stream.print()
@@ -114,7 +114,7 @@ def test_print_writes_one_line_per_record(capsys, tmp_path):
 
 
 def test_foreach_ends_a_stream():
-    """Every record is seen once."""
+    """It sees every record once."""
     seen = []
     builder = StreamsBuilder()
     builder.stream("in").foreach(lambda key, value: seen.append((key, value)))
@@ -123,14 +123,14 @@ def test_foreach_ends_a_stream():
 
 
 def test_sink_topic_may_depend_on_the_record():
-    """The extractor gets key, value and where the record came from."""
+    """The extractor gets key, value and the record's origin."""
     builder = StreamsBuilder()
     builder.stream("in").to(lambda key, _value, context: f"{context.topic}-{key}")
     assert pipe(builder, ("a", "1"), ("b", "2"), sinks=("in-a", "in-b")) == [[("a", "1")], [("b", "2")]]
 
 
 def test_serdes_of_the_input_are_the_outputs():
-    """Operators that keep the types keep the serdes; a serde given to the sink wins."""
+    """Operators that keep the types keep the serdes; a serde given to the sink takes precedence."""
     builder = StreamsBuilder()
     builder.stream("in", Consumed.with_(TEXT, Serdes.long())).filter(lambda _key, value: value > 0).to("longs")
     with TopologyTestDriver(builder.build(), {"application.id": "app"}) as driver:
@@ -139,7 +139,7 @@ def test_serdes_of_the_input_are_the_outputs():
 
 
 def test_values_can_be_given_a_serde():
-    """Operators after map_values write the new type with it."""
+    """Operators after map_values use it to write the new type."""
     builder = StreamsBuilder()
     lengths = builder.stream("in").map_values(len, value_serde=Serdes.long())
     lengths.group_by_key().reduce(lambda one, other: one + other).to_stream().map_values(str).to("out")
@@ -147,7 +147,7 @@ def test_values_can_be_given_a_serde():
 
 
 def test_repartitioning_keeps_a_fixed_number_of_partitions():
-    """The count is part of the plan, and enforced."""
+    """The number is part of the plan, and enforced."""
     builder = StreamsBuilder()
     repartitioned = Repartitioned.as_("r").with_number_of_partitions(3)
     builder.stream("in").repartition(repartitioned).to("out", Produced.as_("sink"))
@@ -205,7 +205,7 @@ def test_process_values_needs_no_repartitioning():
 
 
 def test_merged_streams_are_repartitioned_if_one_was_rekeyed():
-    """Records with changed keys must not be counted where they were read."""
+    """Records with changed keys must not be counted in the partition they were read from."""
     builder = StreamsBuilder()
     stream = builder.stream("in")
     stream.merge(stream.select_key(lambda _key, value: value)).group_by_key().count("c")

@@ -1,4 +1,4 @@
-"""Operators of streams that no recorded case shows: joiners and mappers with keys, partitioners, names, windows without end."""
+"""Operators on streams that the recorded cases do not cover: mappers with keys, partitioners, names, unlimited windows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def pipe(builder, *records):
     ],
 )
 def test_operators_on_values_keep_the_key(operator, function, expected):
-    """They see the key if they are of the kind that does, and what follows needs no repartitioning."""
+    """Variants with key also get the key, and no repartitioning is needed afterwards."""
     builder = StreamsBuilder()
     stream = getattr(builder.stream("in"), operator)(function)
     stream.group_by_key().count("c")
@@ -57,14 +57,14 @@ def test_operators_on_values_keep_the_key(operator, function, expected):
 
 @pytest.mark.parametrize("operator", ["map", "flat_map", "select_key", "process"])
 def test_operators_that_may_change_the_key_are_followed_by_a_repartition(operator):
-    """Whether they really do is not looked at."""
+    """Whether they actually change it is not checked."""
     builder = StreamsBuilder()
     getattr(builder.stream("in"), operator)(lambda key, value: None).group_by_key().count("c")
     assert "(topic: c-repartition)" in builder.build().describe()
 
 
 def test_a_sinks_partitioner_chooses_several_partitions_or_none():
-    """It gets topic, key, value and count; an empty answer drops the record, which is counted (KIP-837)."""
+    """It gets topic, key, value and number of partitions; an empty result drops the record, which is counted (KIP-837)."""
     seen = []
 
     def choose(topic, key, value, count):
@@ -82,7 +82,7 @@ def test_a_sinks_partitioner_chooses_several_partitions_or_none():
 
 
 def test_a_repartition_topic_has_its_own_serdes_and_partitioner():
-    """What goes through it is written and read as it says."""
+    """Records are written and read with its own options."""
     asked = []
 
     def choose(topic, key, value, count):
@@ -110,7 +110,7 @@ def test_sinks_printers_and_global_joins_can_be_named():
 
 
 def test_unlimited_windows_have_one_aggregate_per_key():
-    """They begin at their start; earlier records are in no window."""
+    """They start at their start time; earlier records are in no window."""
     builder = StreamsBuilder()
     windowed = builder.stream("in").group_by_key().windowed_by(UnlimitedWindows.of().start_on(10))
     counts = windowed.count("c").to_stream()
@@ -119,7 +119,7 @@ def test_unlimited_windows_have_one_aggregate_per_key():
 
 
 def test_sessions_are_reduced():
-    """Two sessions that a record joins are reduced to one; the two before are deleted."""
+    """Two sessions that a record merges are reduced to one, and the two old ones are deleted."""
     builder = StreamsBuilder()
     sessions = builder.stream("in").group_by_key().windowed_by(SessionWindows.of_inactivity_gap_and_grace(10, 50))
     reduced = sessions.reduce(lambda one, other: one + other, Materialized.as_("s")).to_stream()
@@ -144,7 +144,7 @@ def test_records_without_key_or_value_are_not_aggregated():
 
 
 def test_windowed_results_are_written_with_the_windowed_serde():
-    """A grouped stream with a key serde gives its windowed table one; the start stands behind the key (formats §8)."""
+    """The windowed table gets one from the grouping's key serde; the window's start is appended to the key (formats §8)."""
     builder = StreamsBuilder()
     builder.stream("in").group_by_key().windowed_by(TimeWindows.of_size_with_no_grace(100)).reduce(
         max, "w"
@@ -156,7 +156,7 @@ def test_windowed_results_are_written_with_the_windowed_serde():
 
 
 def test_the_topology_is_built_for_a_configuration():
-    """Optimiser rules apply only when the configuration is there at build, as with Java's `build(Properties)`."""
+    """Optimiser rules apply only if the configuration is passed to build, as with Java's `build(Properties)`."""
     builder = StreamsBuilder()
     stream = builder.stream("in").select_key(lambda key, value: value)
     stream.group_by_key().count("a")

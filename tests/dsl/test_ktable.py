@@ -1,4 +1,4 @@
-"""Operators of tables that no recorded case shows: keys in mappers, stores of transformers, grouping, versions in joins."""
+"""Operators on tables that the recorded cases do not cover: keys in mappers, stores of transformers, versions in joins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pipe(builder, *records, settings=()):
 
 @pytest.mark.parametrize("operator", ["filter", "filter_not"])
 def test_entries_that_do_not_pass_are_deleted(operator):
-    """An entry that does not pass is a deletion for what follows, whether it was there before or not."""
+    """Downstream, an entry that does not pass is a deletion, whether or not it existed before."""
     builder = StreamsBuilder()
     keeps_short = (lambda key, value: len(value) < 3) if operator == "filter" else (lambda key, value: len(value) >= 3)
     table = getattr(builder.table("in"), operator)(keeps_short, "short", named="short-ones")
@@ -46,7 +46,7 @@ def test_values_are_mapped_with_or_without_the_key():
 
 
 def test_a_table_without_a_name_cannot_be_queried():
-    """Java's `queryableStoreName` is null then too."""
+    """As in Java, where `queryableStoreName` is null."""
     builder = StreamsBuilder()
     table = builder.table("in")
     assert table.queryable_store_name is None
@@ -55,7 +55,7 @@ def test_a_table_without_a_name_cannot_be_queried():
 
 
 class Numbered:
-    """Puts a number before each value, from a store; each task has its own."""
+    """Puts a number from a store before each value; each task has its own."""
 
     def init(self, context):
         self.numbers = context.get_state_store("n")
@@ -79,7 +79,7 @@ def test_values_are_transformed_with_a_store():
 
 
 def test_updates_are_sent_on_under_a_new_key():
-    """`to_stream` with a selector is `to_stream` and `select_key`, with the names of both."""
+    """`to_stream` with a selector is the same as `to_stream` and `select_key`, with the names of both."""
     builder = StreamsBuilder()
     builder.table("in").to_stream(lambda key, value: value).to("out")
     assert "KSTREAM-KEY-SELECT-" in builder.build().describe()
@@ -92,7 +92,7 @@ def grouped_by_first_letter(builder):
 
 
 def test_a_group_is_aggregated_with_what_comes_and_goes():
-    """An update takes the old value out of its group before it puts the new one in."""
+    """An update removes the old value from its group before it adds the new one."""
     builder = StreamsBuilder()
     table = grouped_by_first_letter(builder).aggregate(
         str,
@@ -136,7 +136,7 @@ def versioned(name):
 
 
 def test_joins_of_versioned_tables_leave_out_of_order_updates_out():
-    """What is not the latest version of its key changes no result (KIP-914)."""
+    """An update that is not the latest version of its key changes no result (KIP-914)."""
     for left, right, expected in (
         (versioned("l"), versioned("r"), [("k", "a/x"), ("k", "b/x")]),
         ("l", "r", [("k", "a/x"), ("k", "b/x"), ("k", "late/x")]),
@@ -149,7 +149,7 @@ def test_joins_of_versioned_tables_leave_out_of_order_updates_out():
 
 
 def test_a_join_of_tables_has_the_later_time():
-    """Whichever side completes it."""
+    """Whichever side completes the result."""
     builder = StreamsBuilder()
     joined = builder.table("one").join(builder.table("two"), lambda one, two: one + two, "both")
     joined.to_stream().to("out")
@@ -161,7 +161,7 @@ def test_a_join_of_tables_has_the_later_time():
 
 
 def test_versioned_tables_have_no_cache():
-    """A cache would lose versions; asking for one in the Processor API is refused."""
+    """A cache would lose versions; enabling it in the Processor API is refused."""
     builder = StreamsBuilder()
     builder.table("in", versioned("v"))
     config = StreamsConfig.of(SETTINGS)

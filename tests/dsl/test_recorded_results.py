@@ -1,4 +1,4 @@
-"""What the test driver of Kafka Streams 4.3.1 gave for operators that the recorded cases leave out: results, times and topics."""
+"""What Kafka Streams 4.3.1 returned for operators that the golden cases do not cover: results, times and topics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def filtered_table(b):
 
 
 def unlimited_windows(b):
-    """Count in one window without end."""
+    """Count in one unlimited window."""
     counts = b.stream("in").group_by_key().windowed_by(UnlimitedWindows.of().start_on(10)).count("c").to_stream()
     return counts.map(lambda windowed, count: (f"{windowed.key}@{windowed.window.start}", str(count)))
 
@@ -72,7 +72,7 @@ def _by_letter(b):
 
 
 def grouped_aggregate(b):
-    """Aggregate groups with what comes and goes."""
+    """Aggregate groups as entries are added and removed."""
     return (
         _by_letter(b)
         .aggregate(str, lambda _k, value, so_far: f"{so_far}+{value}", lambda _k, value, so_far: f"{so_far}-{value}")
@@ -105,7 +105,7 @@ def _customer(order):
 
 
 def foreign_key_left_join(b):
-    """Keep every order."""
+    """Join orders with customers, keeping every order."""
     orders, customers = b.table("orders"), b.table("customers")
     joined = orders.left_join(customers, lambda order, name: f"{order}={text(name)}", foreign_key=_customer)
     return joined.to_stream()

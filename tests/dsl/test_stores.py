@@ -26,7 +26,7 @@ def store(materialized=None, **settings):
 
 
 def test_tables_are_kept_in_rocksdb_with_cache_and_changelog():
-    """Nothing has to be said for that."""
+    """These are the defaults."""
     built = store()
     assert (built.persistent, built.caching_enabled, built.logging_enabled) == (True, True, True)
     assert (built.kind, built.value_format) == ("key-value", "timestamped")
@@ -45,12 +45,12 @@ def test_tables_are_kept_in_rocksdb_with_cache_and_changelog():
     ],
 )
 def test_tables_can_be_kept_in_memory(materialized, settings):
-    """By the configuration, in Millrace's or Java's words, or for one table."""
+    """By configuration, with Millrace's or Java's names, or for one table."""
     assert store(materialized, **settings).persistent is False
 
 
 def test_a_tables_own_choice_wins_over_the_configuration():
-    """What the operator was given is nearer than what the application was."""
+    """An operator's own option takes precedence over the application's."""
     assert store(Materialized.as_(StoreType.ROCKS_DB), **{"default.dsl.store": "in_memory"}).persistent is True
 
 
@@ -61,7 +61,7 @@ def test_unknown_suppliers_are_refused():
 
 
 def test_cache_and_changelog_can_be_turned_off():
-    """Then every update goes on at once, and the table is lost with its disk."""
+    """Every update is forwarded at once, and the table is lost if its disk is."""
     built = store(Materialized.as_("s").with_caching_disabled().with_logging_disabled())
     assert (built.caching_enabled, built.logging_enabled) == (False, False)
 
@@ -92,7 +92,7 @@ def test_a_store_is_not_built_before_its_configuration_is_known():
 
 
 class Configured(InMemoryDslStoreSuppliers):
-    """Remembers for which application it was configured."""
+    """Records for which application it was configured."""
 
     configured_for: ClassVar[list[str]] = []
 
@@ -102,7 +102,7 @@ class Configured(InMemoryDslStoreSuppliers):
 
 @pytest.mark.parametrize("given", [Configured, Configured()], ids=["class", "object"])
 def test_configured_suppliers_are_given_the_configuration(monkeypatch, given):
-    """Before they make a store; those given to an operator were made by the user and are taken as they are."""
+    """Before they create a store; suppliers given to an operator are used as they are."""
     monkeypatch.setattr(Configured, "configured_for", [])
     assert store(**{"dsl.store.suppliers.class": given}).persistent is False
     assert Configured.configured_for == ["app"]
@@ -111,7 +111,7 @@ def test_configured_suppliers_are_given_the_configuration(monkeypatch, given):
 
 
 def test_suppliers_and_their_parameters_are_public():
-    """Whoever implements suppliers finds all that takes in the package."""
+    """Everything needed to implement suppliers is in the package."""
     import millrace
 
     names = (

@@ -92,7 +92,7 @@ def test_given_names_reach_every_node_store_and_topic_of_a_join() -> None:
 
 
 def test_an_outer_join_names_its_stores_so() -> None:
-    """Both window stores of an outer join, and the one its sides share, have the base name with a suffix of their own."""
+    """Both window stores of an outer join and its shared store have the base name, each with its own suffix."""
     builder, left, right = streams()
     left.outer_join(right, concatenated, WINDOWS, StreamJoined.as_("base")).to("out")
     assert changelogs(builder) == {
@@ -103,14 +103,14 @@ def test_an_outer_join_names_its_stores_so() -> None:
 
 
 def test_stores_without_a_changelog_are_not_logged() -> None:
-    """The option holds for all stores of the join, the shared one too."""
+    """The option applies to all stores of the join, including the shared one."""
     builder, left, right = streams()
     left.outer_join(right, concatenated, WINDOWS, StreamJoined().with_logging_disabled()).to("out")
     assert changelogs(builder) == set()
 
 
 def test_a_users_window_store_must_fit_the_join() -> None:
-    """It has to keep duplicates, for as long as the join looks back."""
+    """It must retain duplicates, for as long as the join looks back."""
     builder, left, right = streams()
     fitting = Stores.in_memory_window_store("mine", 25, 20, True)
     left.join(right, concatenated, WINDOWS, StreamJoined(this_store_supplier=fitting)).to("out")
@@ -126,7 +126,7 @@ def test_a_users_window_store_must_fit_the_join() -> None:
 
 
 def test_both_sides_cannot_share_a_users_store() -> None:
-    """Two stores of one name would be one store."""
+    """Two stores with the same name would be one store."""
     _, left, right = streams()
     supplier = Stores.in_memory_window_store("mine", 25, 20, True)
     with pytest.raises(TopologyError, match="store named mine"):
@@ -136,7 +136,7 @@ def test_both_sides_cannot_share_a_users_store() -> None:
 
 
 def test_with_a_window_store_in_memory_the_shared_store_is_there_too() -> None:
-    """Kafka Streams derives where the shared store lives, and its name, from the left side's supplier."""
+    """Kafka Streams derives type and name of the shared store from the left side's supplier."""
     builder, left, right = streams()
     options = StreamJoined(this_store_supplier=Stores.in_memory_window_store("mine", 25, 20, True))
     left.left_join(right, concatenated, WINDOWS, options).to("out")
@@ -146,7 +146,7 @@ def test_with_a_window_store_in_memory_the_shared_store_is_there_too() -> None:
 
 
 def test_a_joiner_may_ask_for_the_key() -> None:
-    """`ValueJoinerWithKey` marks it; the key is read-only for it."""
+    """`ValueJoinerWithKey` marks it; the key must not be changed."""
     builder, left, right = streams()
     left.join(right, ValueJoinerWithKey(lambda key, one, other: f"{key}:{one}{other}"), WINDOWS).to("out")
     with TopologyTestDriver(builder.build(SETTINGS), SETTINGS) as driver:
@@ -172,7 +172,7 @@ def test_what_cannot_be_joined_is_refused_with_a_reason() -> None:
 
 
 def test_streams_that_are_joined_must_have_equal_partition_counts() -> None:
-    """Their topics are one co-partitioned group."""
+    """Their topics are in one co-partitioned group."""
     builder, left, right = streams()
     left.join(right, concatenated, WINDOWS).to("out")
     (part,) = plan(builder).subtopologies
@@ -199,7 +199,7 @@ def test_a_join_with_a_table_may_wait_for_it() -> None:
 
 
 def test_a_grace_period_is_refused_for_a_table_without_history() -> None:
-    """It could not be asked for its value as of a time."""
+    """Its value as of a time cannot be looked up."""
     builder, stream, _ = streams()
     with pytest.raises(TopologyError, match="must be kept in a versioned store"):
         stream.join(builder.table("t", "plain"), concatenated, joined=Joined.with_(grace_period=1))

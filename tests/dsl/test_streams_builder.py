@@ -1,4 +1,4 @@
-"""Sources of the DSL: every option of `Consumed`, global tables and stores, and what tables leave out."""
+"""Sources of the DSL: every option of `Consumed`, global tables and stores, and which records tables drop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.val
 
 
 def first_source(builder):
-    """Return the first source of what a builder makes."""
+    """Return the first source of a builder's topology."""
     (subtopology,) = builder.build().build(StreamsConfig.of(SETTINGS)).subtopologies
     return next(node for node in subtopology.nodes if isinstance(node, SourceNode))
 
@@ -51,14 +51,14 @@ def test_every_option_of_consumed_reaches_the_source():
 
 @pytest.mark.parametrize("reset", [AutoOffsetReset.EARLIEST, AutoOffsetReset.LATEST, AutoOffsetReset.NONE, "latest"])
 def test_reset_policies_have_kafkas_names(reset):
-    """Given as an object or as text (KIP-1106)."""
+    """As objects or as text (KIP-1106)."""
     builder = StreamsBuilder()
     builder.stream("in", Consumed(offset_reset=reset)).to("out")
     assert first_source(builder).offset_reset == (reset if isinstance(reset, str) else reset.policy)
 
 
 def test_a_table_drops_records_without_a_key():
-    """They cannot be the value of anything, and are counted."""
+    """They cannot be an entry's value, and are counted."""
     builder = StreamsBuilder()
     builder.table("in", "tab").to_stream().to("out")
     with TopologyTestDriver(builder.build(), SETTINGS) as driver:
@@ -68,7 +68,7 @@ def test_a_table_drops_records_without_a_key():
 
 
 def test_a_table_sends_every_update_on():
-    """Also one with the same value, and one out of order, as Kafka Streams 4.3.1 does (KIP-557 is turned off there)."""
+    """Even with the same value or out of order, as in Kafka Streams 4.3.1 (where KIP-557 is turned off)."""
     builder = StreamsBuilder()
     builder.table("in", "tab").to_stream().to("out")
     with TopologyTestDriver(builder.build(), SETTINGS) as driver:
@@ -80,7 +80,7 @@ def test_a_table_sends_every_update_on():
 
 
 def test_a_table_is_only_kept_where_something_needs_it():
-    """Without a name and without an operator that looks values up there is no store."""
+    """Without a name and without an operator that looks up values there is no store."""
     config = StreamsConfig.of(SETTINGS)
     plain, named = StreamsBuilder(), StreamsBuilder()
     plain.table("in").to_stream().to("out")
@@ -90,7 +90,7 @@ def test_a_table_is_only_kept_where_something_needs_it():
 
 
 def test_a_global_table_is_looked_up_without_a_repartition():
-    """It is filled from its topic, has no changelog, and its store has the name it was given."""
+    """It is filled from its topic, has no changelog, and its store has the given name."""
     builder = StreamsBuilder()
     names = builder.global_table("names", "names-by-id")
     joined = builder.stream("in").join(
@@ -108,7 +108,7 @@ def test_a_global_table_is_looked_up_without_a_repartition():
 
 
 def test_a_global_table_cannot_be_versioned():
-    """It could not be asked as of a time, because every instance is at another point of the topic."""
+    """It has no value as of a time, because every instance is at a different point of the topic."""
     builder = StreamsBuilder()
     versioned = Materialized.as_(Stores.persistent_versioned_key_value_store("g", 1000))
     with pytest.raises(TopologyError, match="cannot be versioned"):
@@ -143,7 +143,7 @@ def test_a_global_store_is_filled_by_a_processor_and_read_by_all():
 
 
 def test_a_state_store_of_the_builder_is_connected_by_name():
-    """Two processors that name it share it."""
+    """Two processors that use its name share it."""
     store = Stores.key_value_store_builder(Stores.in_memory_key_value_store("last"), TEXT, TEXT)
 
     class Remember(Processor):

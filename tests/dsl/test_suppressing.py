@@ -32,12 +32,12 @@ def changelogs(builder: StreamsBuilder) -> dict[str, dict[str, str]]:
 
 
 def grouped(builder: StreamsBuilder) -> Any:
-    """Return topic `in` by key, with serdes that windowed keys can be made of."""
+    """Return topic `in` grouped by key, with serdes from which windowed keys can be derived."""
     return builder.stream("in").group_by_key(Grouped.with_(Serdes.string(), Serdes.string()))
 
 
 def test_the_buffer_has_the_given_name_and_settings() -> None:
-    """Its changelog too; without logging it has none."""
+    """So does its changelog; without logging there is none."""
     builder = StreamsBuilder()
     logged = BufferConfig.unbounded().with_logging_enabled({"retention.ms": "1"})
     builder.table("t").suppress(Suppressed.until_time_limit(5, logged).with_name("late")).to_stream().to("out")
@@ -56,7 +56,7 @@ def test_the_buffer_has_the_given_name_and_settings() -> None:
     ],
 )
 def test_final_results_wait_for_the_grace_period_of_the_windows_upstream(windows: Any, closes_at: int) -> None:
-    """It is found through the operators between; a session can still change until gap and grace have passed."""
+    """It is found through operators in between; a session can change until gap and grace have passed."""
     builder = StreamsBuilder()
     counts = grouped(builder).windowed_by(windows).count()
     kept = counts.filter(lambda _key, count: count > 0)
@@ -79,7 +79,7 @@ def test_a_table_without_windows_never_has_final_results() -> None:
 
 
 def test_a_versioned_table_cannot_be_suppressed() -> None:
-    """Its out-of-order updates would lose their place."""
+    """Its out-of-order updates would lose their order."""
     builder = StreamsBuilder()
     versioned = Materialized.as_(Stores.persistent_versioned_key_value_store("v", 1_000))
     with pytest.raises(TopologyError, match="cannot be suppressed"):
@@ -87,7 +87,7 @@ def test_a_versioned_table_cannot_be_suppressed() -> None:
 
 
 def test_a_suppressed_table_can_be_joined() -> None:
-    """The other side sees what was sent on, not what waits."""
+    """The other side sees what was emitted, not what is waiting."""
     builder = StreamsBuilder()
     held = builder.table("t").suppress(Suppressed.until_time_limit(100, UNBOUNDED))
     builder.stream("in").left_join(held, lambda left, right: f"{left}/{right}").to("out")

@@ -25,7 +25,7 @@ from millrace.errors import TopologyError
 
 @given(st.integers(1, 500), st.data(), st.integers(0, 100_000))
 def test_a_record_is_in_every_window_that_spans_it(size, data, timestamp):
-    """Windows begin at multiples of the advance, and the record lies in [start, end)."""
+    """Windows start at multiples of the advance, and the record is in [start, end)."""
     advance = data.draw(st.integers(1, size))
     windows = TimeWindows.of_size_with_no_grace(size).advance_by(advance).windows_for(timestamp)
     starts = [start for start in range(0, timestamp + 1, advance) if start <= timestamp < start + size]
@@ -34,20 +34,20 @@ def test_a_record_is_in_every_window_that_spans_it(size, data, timestamp):
 
 
 def test_lengths_may_be_timedeltas():
-    """A timedelta is as good as milliseconds."""
+    """A timedelta is equivalent to milliseconds."""
     assert TimeWindows.of_size_and_grace(timedelta(seconds=1), 5) == TimeWindows(1000, 1000, 5)
     assert SlidingWindows.of_time_difference_with_no_grace(timedelta(milliseconds=3)).time_difference_ms == 3
 
 
 def test_unlimited_windows_begin_at_their_start():
-    """Records before it are in no window."""
+    """Earlier records are in no window."""
     windows = UnlimitedWindows.of().start_on(10)
     assert windows.windows_for(9) == []
     assert windows.windows_for(10)[0].start == 10
 
 
 def test_join_windows_may_lie_to_one_side():
-    """The bounds can be negative as long as the window does not end before it begins."""
+    """The bounds can be negative as long as the window does not end before it starts."""
     windows = JoinWindows.of_time_difference_with_no_grace(10).after(-5)
     assert (windows.before_ms, windows.after_ms, windows.size_ms) == (10, -5, 5)
     with pytest.raises(TopologyError, match="ends before it begins"):
@@ -72,13 +72,13 @@ def test_join_windows_may_lie_to_one_side():
     ],
 )
 def test_impossible_lengths_and_names_are_refused(mistake):
-    """What cannot work is refused where it is written."""
+    """Impossible values are refused where they are written."""
     with pytest.raises(TopologyError):
         mistake()
 
 
 def test_retention_must_cover_windows_and_grace():
-    """A store that forgets windows too early would give wrong results."""
+    """A store that drops windows too early would lead to wrong results."""
     grouped = StreamsBuilder().stream("in").group_by_key()
     with pytest.raises(TopologyError, match="at least 150 ms"):
         grouped.windowed_by(TimeWindows.of_size_and_grace(100, 50)).count(Materialized.as_("w").with_retention(149))
@@ -88,7 +88,7 @@ def test_retention_must_cover_windows_and_grace():
 
 
 def test_unlimited_windows_never_close():
-    """Final results of a window without an end would never come."""
+    """Final results of a window without an end would never be emitted."""
     windowed = StreamsBuilder().stream("in").group_by_key().windowed_by(UnlimitedWindows.of())
     with pytest.raises(TopologyError, match="never close"):
         windowed.emit_strategy(EmitStrategy.on_window_close())

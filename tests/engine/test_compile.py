@@ -125,7 +125,7 @@ def test_children_are_called_in_order(number):
 
 
 def test_source_without_serde_and_default_is_refused(tmp_path):
-    """A source whose key serde is not known fails at start with the setting to make."""
+    """A source without a key serde fails at the start, and the message names the setting to make."""
     topology = Topology().add_source("src", "in").add_processor("p", Echo, "src")
     harness = Harness(topology, tmp_path, **{"default.key.serde": None})
     harness.task.open_stores()

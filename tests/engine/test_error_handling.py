@@ -1,4 +1,4 @@
-"""Exception handlers decide what becomes of records that cannot be read or processed (KIP-1033, KIP-1034)."""
+"""Exception handlers decide what happens to records that cannot be read or processed (KIP-1033, KIP-1034)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_dead_letter_of_an_unreadable_record(tmp_path):
 
 
 def test_processing_failure_can_be_skipped(tmp_path):
-    """With LogAndContinueProcessingExceptionHandler a failing record is dropped and the rest goes on."""
+    """With LogAndContinueProcessingExceptionHandler a failing record is dropped and the others are processed."""
     harness = Harness(
         pipe(processor=Failing),
         tmp_path,
@@ -99,7 +99,7 @@ def test_processing_failure_can_be_skipped(tmp_path):
 
 
 def test_failure_further_down_is_not_asked_about_twice(tmp_path):
-    """A child's failure, already judged there, passes through its parents' handlers."""
+    """A child's failure that was handled there passes through its parents without asking the handler again."""
     asked = []
 
     class Handler:
@@ -142,7 +142,7 @@ def test_failing_punctuator_is_judged_too(tmp_path):
 
 
 def test_handler_that_fails_or_answers_nonsense_fails_the_task(tmp_path):
-    """A handler's own exception, or an answer that is none, stops the task and says so."""
+    """A handler's own exception, or an invalid response, stops the task and is reported as such."""
 
     class Broken:
         def handle_error(self, context, record, exception):
@@ -179,6 +179,6 @@ def test_handlers_are_found_by_object_class_name_and_path():
 
 @pytest.mark.parametrize("value", ["Nonsense", "no.such.module:X", "millrace.processor.handlers:Nope", 7])
 def test_unknown_handler_is_a_configuration_error(value):
-    """What stands for no handler is refused with the key's name."""
+    """A value that names no handler is refused, with the key's name."""
     with pytest.raises(ConfigError, match=r"some\.key"):
         resolve_handler(value, LogAndFailExceptionHandler, "some.key", CONFIG)

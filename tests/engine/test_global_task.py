@@ -1,4 +1,4 @@
-"""Global stores follow their topics, and know after a restart how far they came."""
+"""Global stores follow their topics, and know their offsets after a restart."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_store_follows_all_partitions(tmp_path):
 
 
 def test_committed_offset_survives_a_restart(tmp_path):
-    """After commit and reopening, the store has its content and the offset it is at."""
+    """After a commit and reopening, the store has its contents and its offset."""
     task, _ = open_task(tmp_path)
     assert task.committed_offset(G0) is None
     task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
@@ -98,7 +98,7 @@ H0 = TopicPartition("h", 0)
 
 
 def test_each_store_has_the_offsets_of_its_own_topic(tmp_path):
-    """A store that is new, or in memory, is read from the beginning; the others go on where they were."""
+    """A new or in-memory store is read from the beginning; the others continue where they were."""
     task = open_two(tmp_path)
     task.update(G0, [record(0, 0, "a", "1"), record(0, 1, "b", "2")])
     task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
@@ -114,7 +114,7 @@ def test_each_store_has_the_offsets_of_its_own_topic(tmp_path):
 
 
 def test_wiped_store_is_empty_and_leaves_the_others_alone(tmp_path):
-    """Wiping the store of a topic takes its rows and its offsets, and nothing of another store."""
+    """Wiping the store of a topic deletes its rows and offsets, and leaves other stores alone."""
     task = open_two(tmp_path)
     task.update(G0, [record(0, 0, "a", "1")])
     task.update(H0, [ConsumedRecord("h", 0, 0, 0, b"a", b"1")])
@@ -132,7 +132,7 @@ ENABLED = {"processing.exception.handler.global.enabled": True}
 
 
 def test_processing_handler_is_not_asked_about_global_processors(tmp_path):
-    """By default a failing global processor ends the task, whatever the handler would say (KIP-1270)."""
+    """By default a failing global processor ends the task without asking the handler (KIP-1270)."""
     task, _ = open_task(tmp_path, **CONTINUE)
     with pytest.raises(FailedProcessingError, match=r"gproc.*Set processing.exception.handler.global.enabled=true and"):
         task.update(G0, [record(0, 0, "a", "bad")])

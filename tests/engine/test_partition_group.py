@@ -31,7 +31,7 @@ def test_smallest_head_timestamp_goes_first(two):
 
 
 def test_partition_of_unknown_lag_is_waited_for(two):
-    """With max.task.idle.ms=0 nothing is processed while an empty partition's lag is not known."""
+    """With max.task.idle.ms=0 nothing is processed while an empty partition's lag is unknown."""
     two.add("a", ("k", "a1", 1))
     assert not two.task.ready(0)
     assert two.task.process(0, 10) == 0
@@ -44,7 +44,7 @@ def test_partition_of_unknown_lag_is_waited_for(two):
 
 
 def test_processing_stops_when_a_partition_runs_empty_with_lag(two):
-    """A batch ends as soon as a partition is empty whose next records are known to be on the broker."""
+    """A batch ends as soon as a partition runs empty whose next records are known to be on the broker."""
     two.task.set_lag(A, 5)
     two.task.set_lag(B, 5)
     two.add("a", ("k", "a1", 1), ("k", "a4", 4))
@@ -96,7 +96,7 @@ def test_skipped_records_do_not_stop_the_merge(tmp_path):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=30), st.integers(1, 7))
 def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
-    """How many records a call of process may take changes nothing about their order."""
+    """The number of records that a call of process may take does not affect their order."""
     orders = []
     for size in (1, batch, 1000):
         harness = Harness(pipe("a", "b", "c"), tmp_path, **{"max.task.idle.ms": -1})
@@ -113,7 +113,7 @@ def test_batches_of_any_size_give_the_same_order(tmp_path, arrivals, batch):
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_long_runs_of_one_partition_do_not_overtake_the_other(two, size):
-    """Records of a partition that is thousands behind are taken in long runs, which end where the other's turn is."""
+    """Records of a partition that is thousands behind are taken in long runs, which end at the other's turn."""
     blocks = [("a", 3000), ("b", 1), ("a", 9), ("b", 2500), ("a", 1), ("b", 1), ("a", 700)]
     timestamp, expected = 0, []
     for topic, number in blocks:

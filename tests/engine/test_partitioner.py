@@ -22,7 +22,7 @@ def test_hash_and_partition_are_javas(vector):
 
 
 def test_known_hash_of_a():
-    """The hash of "a" is the one formats §8 gives."""
+    """The hash of "a" is the one in formats §8."""
     assert murmur2(b"a") == -1563381124
 
 

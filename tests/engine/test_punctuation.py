@@ -35,7 +35,7 @@ def test_due_schedule_fires_with_the_time_that_made_it_due():
 
 
 def test_missed_intervals_are_skipped_and_the_grid_is_kept():
-    """After a gap a schedule fires once, and next at the following point of its own grid."""
+    """After a gap a schedule fires once, and then at the next point of its own grid."""
     queue = PunctuationQueue()
     queue.schedule("n", 0, 100, nothing)
     fire(queue, 0)

@@ -1,4 +1,4 @@
-"""State survives crashes: what is on disk, the changelog and the input put a task back where it was."""
+"""State survives crashes: disk, changelog and input together put a task back where it was."""
 
 from __future__ import annotations
 

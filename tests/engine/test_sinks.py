@@ -46,7 +46,7 @@ def send(tmp_path, record, *, partitions=1, **sink):
 
 
 def test_default_partition_is_left_to_the_collector(tmp_path):
-    """A plain key has no partition of its own: the collector applies Java's default."""
+    """For a plain key the sink chooses no partition: the collector applies Java's default."""
     ((topic, key, value, timestamp, headers, partition),), _ = send(
         tmp_path, Record("k", "v", 5, Headers([("h", b"1")])), partitions=9
     )
@@ -55,7 +55,7 @@ def test_default_partition_is_left_to_the_collector(tmp_path):
 
 @pytest.mark.parametrize("vector", WINDOWED[:60], ids=lambda vector: vector["key"])
 def test_windowed_key_goes_by_its_inner_key(tmp_path, vector):
-    """The partition of a windowed key is the one Java's windowed partitioner gives."""
+    """The partition of a windowed key is the one that Java's windowed partitioner chooses."""
     serde = TimeWindowedSerde(Serdes.string(), vector["end"] - vector["start"])
     key = Windowed(vector["key"], Window(vector["start"], vector["end"]))
     sent, _ = send(tmp_path, Record(key, "v", 1), partitions=vector["numPartitions"], key_serde=serde)
@@ -63,7 +63,7 @@ def test_windowed_key_goes_by_its_inner_key(tmp_path, vector):
 
 
 def test_null_windowed_key_has_no_partition(tmp_path):
-    """Without a key there is nothing to partition by."""
+    """Without a key the sink chooses no partition."""
     sent, _ = send(tmp_path, Record(None, "v", 1), key_serde=TimeWindowedSerde(Serdes.string(), 10))
     assert sent[0].partition is None
 
@@ -79,7 +79,7 @@ def test_partitioner_may_name_one_several_or_no_partition(tmp_path, answer, expe
 
 
 def test_partitioner_is_given_topic_key_value_and_count(tmp_path):
-    """The partitioner sees objects, not bytes, and how many partitions there are."""
+    """The partitioner gets objects, not bytes, and the number of partitions."""
     seen = []
     send(tmp_path, Record("k", "v", 1), partitions=4, partitioner=lambda *args: seen.append(args))
     assert seen == [("out", "k", "v", 4)]
@@ -120,8 +120,8 @@ def test_unserialisable_value_names_everything(tmp_path):
         assert part in message
 
 
-def test_unserialisable_key_is_told_from_the_value(tmp_path):
-    """When the key is at fault the message says so."""
+def test_unserialisable_key_is_distinguished_from_the_value(tmp_path):
+    """If the key cannot be serialised the message says so."""
     with pytest.raises(FailedProcessingError, match="the key 3 of type int"):
         send(tmp_path, Record(3, "v", 1))
 
@@ -143,7 +143,7 @@ def test_production_handler_may_skip_and_send_a_dead_letter(tmp_path):
 
 
 def test_negative_timestamp_cannot_be_sent(tmp_path):
-    """A negative timestamp is the fault of the processor that forwarded it; the message names the sink too."""
+    """A negative timestamp is reported as the fault of the processor that forwarded it; the message also names the sink."""
     with pytest.raises(FailedProcessingError, match=r"node p failed.*Sink snk") as caught:
         send(tmp_path, Record("k", "v", -1))
     assert isinstance(caught.value.__cause__, InvalidTimestampError)

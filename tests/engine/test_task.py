@@ -45,7 +45,7 @@ def counting(*, persistent=True):
 @pytest.mark.parametrize("old", TaskState)
 @pytest.mark.parametrize("new", TaskState)
 def test_only_tabled_transitions_are_allowed(old, new):
-    """Every move outside the table is refused and the message names task and states."""
+    """Every transition outside the table is refused, and the message names task and states."""
     if new in ALLOWED_TRANSITIONS[old]:
         check_transition("0_1", old, new)
     else:
@@ -98,7 +98,7 @@ def test_commit_returns_next_offsets_with_partition_time(tmp_path):
 
 
 def test_consumer_position_beyond_the_last_record_is_committed(tmp_path):
-    """Transaction markers after the last record are passed over when the host tells the consumer's position."""
+    """Transaction markers after the last record are skipped when the host reports the consumer's position."""
     harness = Harness(pipe(), tmp_path)
     task = harness.run()
     harness.add("in", ("k", "a", 1))
@@ -304,7 +304,7 @@ def test_store_of_another_node_is_refused(tmp_path):
 
 
 def test_extractor_is_given_the_record_and_the_partition_time(tmp_path):
-    """An extractor of one's own sees deserialised records and the largest timestamp before; -1 drops a record."""
+    """A custom extractor gets deserialised records and the largest earlier timestamp; -1 drops a record."""
     seen = []
 
     def extract(record, partition_time):
@@ -365,7 +365,7 @@ def test_failed_record_can_be_processed_again(tmp_path):
 
 
 def test_input_partitions_may_come_and_go(tmp_path):
-    """A task over a pattern takes up new partitions and keeps what the others have buffered."""
+    """A task that reads a pattern picks up new partitions and keeps what the others have buffered."""
     topology = (
         Topology().add_source("src", pattern="in-.*").add_processor("p", Failing, "src").add_sink("snk", "out", "p")
     )

@@ -1,4 +1,4 @@
-"""What a task and its nodes measure, under Java's names."""
+"""The metrics of a task and its nodes, under Java's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TASK, NODE = "stream-task-metrics", "stream-processor-node-metrics"
 
 
 def test_driver_tells_the_totals_of_the_task():
-    """Processed and dropped records, punctuations and commits; a name without a node is the task's."""
+    """Processed and dropped records, punctuations and commits are counted; a metric without a node is the task's."""
 
     class Punctual(Processor):
         def init(self, context):
@@ -40,7 +40,7 @@ def test_driver_tells_the_totals_of_the_task():
 
 
 def test_driver_tells_the_totals_of_nodes():
-    """Each node that measures something has its own."""
+    """Each node that measures something has a metric of its own."""
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_with_no_grace(10)
     grouped = builder.stream("in").group_by_key(Grouped.with_(Serdes.string(), Serdes.string()))

@@ -2,7 +2,7 @@
 
 A case is a folder: `case.json` (topology, configuration), `input.jsonl` (one operation per line), `expected.jsonl` (every record
 sent to the producer, in order, or the operation that failed) and `stores.jsonl` (final contents of stores, dropped records).
-Bytes are base64; null stays null. All four files must be there: what is missing would compare equal to anything.
+Bytes are base64; null stays null. All four files must exist: a missing one would compare equal to anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 CASES = Path(__file__).parent / "data" / "cases"
 RECORDED_CASES = 111
-"""How many folders there are in `CASES`; a recording that vanished must not go unnoticed."""
+"""How many folders `CASES` has, so that a vanished recording is noticed."""
 
 Header = tuple[str, "bytes | None"]
 
@@ -62,9 +62,9 @@ class Case:
     stores: dict[str, list[dict[str, Any]]]
     """Rows by store."""
     records_only: bool
-    """Whether only the records were recorded, sorted by topic: neither their order over topics nor what the stores held."""
+    """Whether only the records were recorded, sorted by topic, but neither their order across topics nor the stores' contents."""
     dropped_records: int | None
-    """By all tasks, the global one included; None where a failure kept the recorder from writing it."""
+    """For all tasks, including the global one; None if a failure kept the recorder from writing it."""
 
 
 def load(folder: Path) -> Case:
@@ -92,12 +92,12 @@ def load(folder: Path) -> Case:
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of a folder's cases: every folder in it is one."""
+    """Return the names of the cases in a folder: every subfolder is one."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir())
 
 
 def selected(found: Sequence[str], only: Collection[str], *, recorded: int | None = None) -> list[str]:
-    """Return those names that are to be compared.
+    """Return the names to compare.
 
     Args:
         found: the names there are.
@@ -105,7 +105,7 @@ def selected(found: Sequence[str], only: Collection[str], *, recorded: int | Non
         recorded: how many there must be.
 
     Raises:
-        ValueError: that is nothing, not everything that is wanted, or a recording has vanished.
+        ValueError: there are none, not all that are wanted, or a recording has vanished.
     """
     unknown = sorted(set(only) - set(found))
     if unknown:

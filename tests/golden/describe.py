@@ -1,9 +1,9 @@
-"""Compares topologies with what Kafka Streams makes of the same definitions.
+"""Compares topologies with Kafka Streams' versions of the same definitions.
 
     python -m tests.golden.describe tests/golden/data/describe [--topologies MODULE] [--only NAME…]
 
 For each `<topology>.txt` the text of `describe()`, and for each `<topology>.topics.json` the topics of every sub-topology with
-their configuration, and the co-partitioned groups. Both files must be there. Prints each mismatch and last
+their configuration, and the co-partitioned groups. Both files must exist. It prints each mismatch and finally
 `N passed, N failed`; exits with 1 if any failed, and with 2 if there is nothing to compare.
 """
 # ruff: noqa: T201 (a command-line tool)
@@ -27,12 +27,12 @@ from millrace.topology import BuiltTopology, Topology
 
 DESCRIPTIONS = Path(__file__).parent / "data" / "describe"
 RECORDED_DESCRIPTIONS = 87
-"""How many topologies `DESCRIPTIONS` has; a recording that vanished must not go unnoticed."""
+"""How many topologies `DESCRIPTIONS` has, so that a vanished recording is noticed."""
 DEFAULTS = {"application.id": "app", "default.key.serde": "string", "default.value.serde": "string"}
 
 
 def compare(folder: Path, name: str, definition: Callable[..., Any]) -> list[str]:
-    """Build one topology and return where it differs from the folder's files; nothing means that it passes."""
+    """Build a topology and return where it differs from the folder's files; nothing means that it passes."""
     expected = json.loads((folder / f"{name}.topics.json").read_text())
     settings = expected["config"]
     topology = build(definition, settings)
@@ -43,14 +43,14 @@ def compare(folder: Path, name: str, definition: Callable[..., Any]) -> list[str
 
 
 def compare_text(folder: Path, name: str, topology: Topology) -> list[str]:
-    """Return where the description of a topology differs from the folder's text; nothing means that it passes."""
+    """Return where a topology's description differs from the folder's text; nothing means that it passes."""
     return _difference((folder / f"{name}.txt").read_text(), topology.describe())
 
 
 def topics(built: BuiltTopology, expected: Mapping[str, Any]) -> dict[str, Any]:
-    """Render the topics of a topology as the golden files have them.
+    """Render a topology's topics in the format of the golden files.
 
-    The files name a changelog only where a source topic serves as one, so only those are compared.
+    The files only name changelogs that are source topics, so only those are compared.
     """
     found: dict[str, Any] = {
         "copartition_groups": sorted(

@@ -48,7 +48,7 @@ class KvCounter(Processor[str, str, str, str]):
 
 
 class Router(Processor[str, str, str, str]):
-    """Sends values of even length to one child, others to the other, and k1 to "both" to both besides."""
+    """Sends values of even length to one child, odd ones to the other, and k1 also to both."""
 
     def process(self, record: Record[str, str]) -> None:
         self.context.forward(record, "p-even" if len(record.value or "") % 2 == 0 else "p-odd")
@@ -119,7 +119,7 @@ class RangeProc(Processor[str, str, str, str]):
 
 
 class VerProc(Processor[str, str, str, str]):
-    """Puts versions and forwards what the store knows."""
+    """Puts versions and forwards the store's contents."""
 
     def __init__(self) -> None:
         self.seen = 0

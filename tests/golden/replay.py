@@ -2,11 +2,11 @@
 
     python -m tests.golden.replay tests/golden/data/cases [--topologies MODULE] [--only NAME…]
 
-prints each mismatch, and last `N passed, N failed`; it exits with 1 if any failed, and with 2 if there is nothing to compare.
-Compared are: per operation the order over all topics, keys, values, timestamps, headers and (where the sender fixed one)
-partitions of all records sent, internal topics included; the final contents of all stores; the dropped records; and the
-operation that fails. No case is exempt; of one whose `case.json` says `records_only` Kafka Streams' order over topics and stores
-are not known.
+prints each mismatch, and finally `N passed, N failed`; it exits with 1 if any failed, and with 2 if there is nothing to compare.
+For each operation it compares the order across all topics, keys, values, timestamps, headers and (if the sender chose one)
+partitions of all records sent, including internal topics; then the final contents of all stores, the dropped records, and the
+operation that fails. No case is exempt; if `case.json` says `records_only`, Kafka Streams' order across topics and its stores are
+not known.
 """
 # ruff: noqa: T201 (a command-line tool)
 
@@ -32,7 +32,7 @@ from millrace.testing import ProducedRecord, TopologyTestDriver
 JAVA_SPECIFIC_HEADERS = frozenset(
     {"__streams.errors.stacktrace", "__streams.errors.message", "__streams.errors.exception"}
 )
-"""Headers whose values name Java classes; only their presence and place are compared."""
+"""Headers whose values name Java classes; only their presence and position are compared."""
 
 _MAX_SHOWN = 3
 
@@ -79,7 +79,7 @@ def replay(case: Case, topologies: Mapping[str, Any]) -> list[str]:
 
 
 def build(definition: Any, config: Mapping[str, Any]) -> Any:
-    """Return the topology that a definition makes; it may ask for the configuration."""
+    """Return the topology of a definition, which may require the configuration."""
     return definition(config) if inspect.signature(definition).parameters else definition()
 
 
@@ -104,7 +104,7 @@ def _sent(op: int, record: ProducedRecord) -> Sent:
 
 
 def compare_sent(expected: Iterable[Sent], got: Iterable[Sent], *, until: int | None = None) -> list[str]:
-    """Compare records per operation, in the order over all topics; operations after `until` are left out."""
+    """Compare records per operation, in order across all topics; operations after `until` are left out."""
     want, have = _grouped(expected, until), _grouped(got, until)
     problems = []
     for op in sorted(want.keys() | have.keys()):

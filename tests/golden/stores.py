@@ -1,4 +1,4 @@
-"""Renders the final content of stores as the recorder of the golden cases did, and compares."""
+"""Renders the final content of stores like the recorder of the golden cases, and compares."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from millrace.state.window import JoinWindowStore
 from millrace.testing import TopologyTestDriver
 
 _AGGREGATION_WITH_HEADERS = re.compile(r"^AggregationWithHeaders\{aggregation=(.*), headers=(RecordHeaders\(.*\))\}$")
-"""How the recorder showed a session's aggregate in the header-aware format; of other stores it wrote the headers apart."""
+"""How the recorder showed a session's aggregate in the header-aware format; for other stores it wrote the headers separately."""
 _READ_ONLY = re.compile(r", isReadOnly = (true|false)\)$")
-"""The state of a Java object, which is nothing that a store keeps."""
+"""The state of a Java object, which no store keeps."""
 _KEYS = ("k1", "k2", "k3", "k4", "k5")
 """Keys that were looked up in stores without a full scan."""
 _KINDS = {"key-value": "kv", "list": "kv", "window": "window", "session": "session", "versioned": "versioned"}
-"""What the recorder calls kinds of stores; the content of others it could not read, and wrote only their class."""
+"""The recorder's names for kinds of stores; it could not read the content of others, and only wrote their class."""
 _BUFFERS: dict[str, type] = {
     "InMemoryTimeOrderedKeyValueChangeBuffer": SuppressionBuffer,
     "RocksDBTimeOrderedKeyValueBuffer": GraceBuffer,
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 
 
 def compare_stores(case: Case, driver: TopologyTestDriver) -> list[str]:
-    """Return one line per store whose content differs; a store without lines in the recording must be empty."""
+    """Return one line per store whose content differs; a store without recorded lines must be empty."""
     problems = []
     stores = driver.get_all_state_stores()
     for name in sorted(case.stores.keys() | stores.keys()):
@@ -67,10 +67,10 @@ def _compare_content(case: Case, name: str, rows: list[dict[str, Any]], store: A
 
 
 def _compare_buffer(case: Case, name: str, rows: list[dict[str, Any]], store: Any) -> list[str]:
-    """Compare a buffer's class and what it holds; the latter is what its changelog, as Kafka Streams wrote it, still has.
+    """Compare a buffer's class and content; the expected content is what remains in its changelog, as written by Kafka Streams.
 
-    Where commits are left to the input, changes may be in the buffer that are not in the changelog yet: the class is compared
-    then, and the changelog as everything sent.
+    If the input controls commits, the buffer may have changes that are not in the changelog yet. Then only the class is compared,
+    and the changelog like everything else that was sent.
     """
     classes = [row.get("class") for row in rows]
     if classes != [known for known, ours in _BUFFERS.items() if isinstance(store, ours)]:
@@ -96,15 +96,15 @@ def _expected(row: dict[str, Any]) -> Row:
     aggregation = _AGGREGATION_WITH_HEADERS.match(value)
     if aggregation is not None:
         value, headers = aggregation.groups()
-    # -1 and no headers is what Java reads from a store whose format has neither.
+    # Java reads -1 and no headers from a store whose format has neither.
     return row["key"], *bounds, value, _READ_ONLY.sub(")", headers), row.get("ts", -1)
 
 
 def _without_record(row: Row) -> Row:
     """Leave out headers, and the timestamp if it is the window's start.
 
-    Java's side of a stream-stream join keeps both in memory and in the format with headers, and ours the value alone: nothing
-    reads the rest (docs/differences.md). In the default format both keep the value alone on disk, and that is compared.
+    In memory and in the format with headers, Java's stream-stream join stores keep both, and ours only the value: nothing reads
+    the rest (docs/differences.md). In the default format both keep only the value on disk, and that is compared.
     """
     return (*row[:-2], _headers(()), -1 if row[-1] == row[1] else row[-1])
 
@@ -130,7 +130,7 @@ def _content(store: Any, kind: str) -> list[Row]:
 
 
 def _valued(found: Any) -> tuple[str, str, int]:
-    """Return the value's text, its headers' and its timestamp; -1 and no headers where the store keeps none."""
+    """Return the text of the value, its headers and its timestamp; -1 and no headers if the store keeps none."""
     match found:
         case ValueTimestampHeaders(value, timestamp, headers):
             return _text(value), _headers(headers), timestamp
@@ -151,7 +151,7 @@ def _signed(value: bytes | None) -> str:
 
 
 def _text(value: Any) -> str:
-    """Render as the `toString` of Kafka Streams' classes does."""
+    """Render like `toString` of Kafka Streams' classes."""
     match value:
         case Windowed():
             return f"[{_text(value.key)}@{value.window.start}/{value.window.end}]"

@@ -26,7 +26,7 @@ def dsl(define: Callable[[StreamsBuilder], None]) -> Callable[[Mapping[str, Any]
 
 
 def text(value: Any) -> str:
-    """Render as Java's string concatenation does."""
+    """Render like Java's string concatenation."""
     return "null" if value is None else str(value)
 
 
@@ -41,7 +41,7 @@ def pair(left: Any, right: Any) -> str:
 
 
 def first(value: str | None, otherwise: str | None = "n") -> str | None:
-    """Return the first letter, or what stands for no value."""
+    """Return the first letter, or a placeholder if there is no value."""
     return otherwise if value is None else value[:1]
 
 

@@ -119,7 +119,7 @@ def tt_outer_mat(b: StreamsBuilder) -> None:
 
 
 def foreign_key(value: str) -> str | None:
-    """Return the text before the bar, or None where there is no bar or no text."""
+    """Return the text before the bar, or None if there is no bar or no text."""
     key, bar, _ = value.partition("|")
     return key if bar and key else None
 

@@ -1,4 +1,4 @@
-"""Every golden case: the same records, stores and dropped records as Kafka Streams, operation by operation."""
+"""Every golden case gives the same records, stores and dropped records as Kafka Streams, operation by operation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_case_gives_what_kafka_streams_wrote(name):
 
 
 class Around:
-    """A processor that leaves everything to another."""
+    """A processor that delegates everything to another."""
 
     def __init__(self, inner):
         self.init, self.process, self.close = inner.init, inner.process, inner.close

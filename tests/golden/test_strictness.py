@@ -1,4 +1,4 @@
-"""The replay itself: it must fail when an expectation is changed, or is not there."""
+"""The replay itself must fail if an expectation is changed or missing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _copied(tmp_path, *names):
 
 
 def _change(path, change):
-    """Have every line of a file changed, and dropped where the change answers False; something must have changed."""
+    """Change every line of a file, and drop it if the change returns False; something must have changed."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     before = json.dumps(rows)
     changed = [row for row in rows if change(row) is not False]
@@ -38,26 +38,26 @@ def _run(folder, *arguments):
 
 
 def test_no_recording_is_missing():
-    """Every case and every description that was recorded is still there, and is run by the tests."""
+    """Every recorded case and description still exists, and the tests run it."""
     assert len(cases.names(CASES)) == RECORDED_CASES
     assert len(describe.names(DESCRIPTIONS)) == RECORDED_DESCRIPTIONS
 
 
 @pytest.mark.parametrize("arguments", [(), ("--only", "cogroup")])
 def test_empty_folder_is_no_success(tmp_path, capsys, arguments):
-    """A folder without cases, or one that does not have the case asked for, is an error that says so."""
+    """A folder without cases, or without the requested case, is an error that says so."""
     assert _run(tmp_path, *arguments) == 2
     assert ": there is no" in capsys.readouterr().err
 
 
 def test_unknown_name_is_no_success(tmp_path, capsys):
-    """A misspelt name is an error, also beside names that are right."""
+    """A misspelt name is an error, even next to correct names."""
     assert _run(_copied(tmp_path, "reduce"), "--only", "reduce", "redcue") == 2
     assert "there is no redcue" in capsys.readouterr().err
 
 
 def test_vanished_case_is_no_success(tmp_path, capsys, monkeypatch):
-    """The recordings that come with the project are counted: one less is an error."""
+    """The project's recordings are counted: one less is an error."""
     folder = _copied(tmp_path, "reduce", "wordcount")
     monkeypatch.setattr(replay, "CASES", folder)
     monkeypatch.setattr(replay, "RECORDED_CASES", 3)
@@ -76,7 +76,7 @@ def test_folder_that_is_no_case_fails(tmp_path, capsys):
 @pytest.mark.parametrize("file", ["input.jsonl", "expected.jsonl", "stores.jsonl"])
 @pytest.mark.parametrize("name", ["reduce", "deser_fail"])
 def test_missing_file_fails(tmp_path, name, file):
-    """Each of a case's files must be there, also where it is empty."""
+    """Each of a case's files must exist, even if it is empty."""
     folder = _copied(tmp_path, name)
     (folder / name / file).unlink()
     assert _run(folder) == 1
@@ -84,7 +84,7 @@ def test_missing_file_fails(tmp_path, name, file):
 
 @pytest.mark.parametrize("name", ["count_nokeychange__cache_tiny", "ss_left__hdrfmt", "win_session__hdrfmt"])
 def test_no_suffix_exempts_a_case(tmp_path, name):
-    """Also a case that depends on the cache's accounting, or on an optional format, is compared."""
+    """A case that depends on the cache's accounting, or on an optional format, is compared too."""
     folder = _copied(tmp_path, name)
     assert _run(folder) == 0
     _change(folder / name / "expected.jsonl", lambda row: row.update(ts=row["ts"] + 1))
@@ -100,7 +100,7 @@ def test_case_of_an_unknown_topology_fails(tmp_path):
 
 
 def test_missing_metric_fails(tmp_path):
-    """Without the number of dropped records there is nothing to compare with, which is a failure."""
+    """Without the number of dropped records there is nothing to compare, which is a failure."""
     folder = _copied(tmp_path, "reduce")
     _change(folder / "reduce" / "stores.jsonl", lambda row: "metric" not in row)
     assert _run(folder) == 1
@@ -114,7 +114,7 @@ def test_lines_of_a_store_cannot_vanish(tmp_path):
 
 
 def test_order_over_topics_is_compared(tmp_path):
-    """Records of one operation come in the recorded order, also those of different topics."""
+    """Records of one operation come in the recorded order, even across topics."""
     name = "papi_interleaved__cache_deferred"
     folder = _copied(tmp_path, name)
     path = folder / name / "expected.jsonl"
@@ -140,7 +140,7 @@ STORE_CHANGES = {
 @pytest.mark.parametrize("change", STORE_CHANGES)
 @pytest.mark.parametrize("name", ["reduce", "count_headers_fmt"])
 def test_every_part_of_a_store_is_compared(tmp_path, name, change):
-    """A store's lines have kind, key, value, timestamp and headers, and each is compared."""
+    """A store's lines have kind, key, value, timestamp and headers, and all are compared."""
     folder = _copied(tmp_path, name)
 
     def changed(row):
@@ -152,7 +152,7 @@ def test_every_part_of_a_store_is_compared(tmp_path, name, change):
 
 
 def test_headers_of_sessions_are_compared(tmp_path):
-    """The recorder has them in the text of the aggregate."""
+    """The recorder writes them in the text of the aggregate."""
     folder = _copied(tmp_path, "win_session__hdrfmt")
 
     def add_header(row):
@@ -177,7 +177,7 @@ def test_class_of_a_buffer_is_compared(tmp_path):
 
 @pytest.mark.parametrize("name", ["suppress_time", "suppress_maxrecords"])
 def test_content_of_a_buffer_is_compared(name, tmp_path, monkeypatch):
-    """What a buffer holds in the end must be what the recorded changelog still has, whatever was sent."""
+    """A buffer's final content must be what remains in the recorded changelog, whatever was sent."""
     folder = _copied(tmp_path, name)
     monkeypatch.setattr(replay, "compare_sent", lambda *_, **__: [])
     assert _run(folder) == 0
@@ -209,7 +209,7 @@ def test_description_needs_both_files(tmp_path):
 
 @pytest.mark.parametrize("arguments", [(), ("--only", "cogroup")])
 def test_no_description_is_no_success(tmp_path, arguments):
-    """An empty folder, or one without what is asked for, is an error."""
+    """An empty folder, or one without the requested description, is an error."""
     with pytest.raises(SystemExit) as end:
         describe.main([str(tmp_path), *arguments])
     assert end.value.code == 2

@@ -36,7 +36,7 @@ def win_tumbling(b: StreamsBuilder) -> None:
 
 
 def win_tumbling_ret(b: StreamsBuilder) -> None:
-    """Tumbling windows with a retention of their own."""
+    """Tumbling windows with their own retention."""
     store = Materialized.as_("w").with_retention(300).with_caching_disabled()
     windowed_out(_grouped(b).windowed_by(TimeWindows.of_size_with_no_grace(100)).reduce(cat, store), 100, S)
 
@@ -59,7 +59,7 @@ def win_session(b: StreamsBuilder) -> None:
 
 
 def win_session_agg(b: StreamsBuilder) -> None:
-    """Session windows with an aggregate of one's own."""
+    """Session windows with a custom aggregate."""
     store = Materialized.as_("sess").with_value_serde(S).with_caching_disabled()
     windows = SessionWindows.of_inactivity_gap_with_no_grace(40)
     session_out(

@@ -1,4 +1,4 @@
-"""Runs the word count in Java and in Python under one protocol, and reads what they leave on the broker."""
+"""Runs the word count in Java and in Python with the same protocol, and reads what they leave on the broker."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaAdminClient
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import find_java, join_class_path
@@ -22,23 +23,12 @@ from millrace.dev.java import find_java, join_class_path
 HERE = Path(__file__).parent
 PARTITIONS = 3
 FIRST_TIMESTAMP = int(time.time()) * 1000 - 3_600_000
-"""Recent, since the broker deletes what is older than a topic's retention."""
+"""Recent, since the broker deletes records older than a topic's retention."""
 DEADLINE_S = 120.0
 
 
-def _wait_until(condition, what, deadline_s=DEADLINE_S, check=lambda: None):
-    """Poll a condition until it holds, and return what it returned."""
-    deadline = time.monotonic() + deadline_s
-    while not (result := condition()):
-        check()
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what} has not happened within {deadline_s:.0f} s")
-        time.sleep(0.05)
-    return result
-
-
 class App:
-    """One running word count, whichever the language."""
+    """A running word count, in either language."""
 
     def __init__(self, name, command, log_path):
         self.name = name
@@ -49,21 +39,23 @@ class App:
         )
 
     def log(self):
-        """Return what it printed so far."""
+        """Return its output so far."""
         return self._log_path.read_text()
 
     def check(self):
-        """Fail if it has ended by itself or is in error."""
+        """Fail if it has ended by itself or reports an error."""
         assert self._process.poll() is None, f"{self.name} ended with {self._process.returncode}:\n{self.log()[-4000:]}"
         assert "\nERROR\n" not in self.log(), f"{self.name} failed:\n{self.log()[-4000:]}"
 
     def wait_running(self):
         """Wait until it processes records."""
-        _wait_until(lambda: "RUNNING" in self.log().splitlines(), f"{self.name} running", check=self.check)
+        wait_until(
+            lambda: "RUNNING" in self.log().splitlines(), f"{self.name} running", DEADLINE_S, meanwhile=self.check
+        )
         return self
 
     def stop(self):
-        """Have it commit, leave the group and end."""
+        """Let it commit, leave the group and end."""
         self._process.stdin.close()
         try:
             code = self._process.wait(DEADLINE_S)
@@ -74,7 +66,7 @@ class App:
         self._log.close()
 
     def kill(self):
-        """End it at once, as a crash would."""
+        """End it immediately, like a crash."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -103,7 +95,7 @@ class WordCount:
     lines: int = 0
 
     def start(self, language):
-        """Start the program in `java` or `python`, with a state directory of its own."""
+        """Start the program in `java` or `python`, with its own state directory."""
         number = len(self.apps)
         settings = {
             "application.id": self.application_id,
@@ -251,9 +243,3 @@ def word_count(kafka, tmp_path, word_count_class_path):
         for app in application.apps:
             app.kill()
     admin.close()
-
-
-@pytest.fixture
-def wait_until():
-    """Poll a condition with a deadline."""
-    return _wait_until

@@ -1,4 +1,4 @@
-"""The store keeper of `java/StoreKeeper.java` in Python: the same stores, commands, reads and output, ended the same way."""
+"""The store keeper of `java/StoreKeeper.java` in Python: the same stores, commands, reads, output and way to end."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def store_builders() -> list[Any]:
 
 
 def value_of(name: str, text: str, record: Record[str, str]) -> Any:
-    """Return what a store keeps for a text."""
+    """Return the value that a store keeps for a text."""
     if name.startswith("session"):
         return text
     if name.endswith("headers"):
@@ -76,7 +76,7 @@ def value_of(name: str, text: str, record: Record[str, str]) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """Return a value as Java's program prints it."""
+    """Return a value in the format of Java's program."""
     match value:
         case ValueAndTimestamp():
             return list(value)
@@ -91,7 +91,7 @@ def shown(value: Any) -> Any:
 
 
 def rows(found: Iterable[tuple[Any, Any]]) -> list[Any]:
-    """Return what an iteration yields."""
+    """Return what an iterator yields."""
     return [
         [key.key, key.window.start, key.window.end, shown(value)] if isinstance(key, Windowed) else [key, shown(value)]
         for key, value in found
@@ -111,12 +111,12 @@ class Keeper(Processor[str, str, None, None]):
         self.epoch = epoch
 
     def init(self, context: ProcessorContext[None, None]) -> None:
-        """Show what was found."""
+        """Print a result."""
         super().init(context)
         self.dump_all("start")
 
     def process(self, record: Record[str, str]) -> None:
-        """Follow one command."""
+        """Execute a command."""
         command = json.loads(record.value)
         if command[0] == "dump":
             self.dump_all(command[1])
@@ -143,7 +143,7 @@ class Keeper(Processor[str, str, None, None]):
                 store.put(key, value, *times)
 
     def dump_all(self, label: str) -> None:
-        """Print what the reads of every store return."""
+        """Print the results of the reads of every store."""
         for name, kind in self.kinds.items():
             reads = {"label": label, "store": name}
             store = self.context.get_state_store(name)
@@ -170,7 +170,7 @@ class Keeper(Processor[str, str, None, None]):
         reads["prefixScan"] = rows(store.prefix_scan("a", S))
 
     def ranges(self) -> list[tuple[int, int, str]]:
-        """Return the times that are asked for."""
+        """Return the requested times."""
         epoch = self.epoch
         pairs = [(0, epoch + 1_000_000_000), (epoch + 60_000, epoch + 130_000), (epoch + 150_000, epoch + 260_000)]
         return [(start, end, f" {start - epoch}..{end - epoch}") for start, end in pairs]
@@ -214,7 +214,7 @@ class Keeper(Processor[str, str, None, None]):
 
 
 class Restores:
-    """Prints how restoration goes."""
+    """Prints the progress of restoration."""
 
     def on_restore_start(self, partition: TopicPartition, store: str, start_offset: int, end_offset: int) -> None:
         """Print where it starts and will end."""
@@ -224,7 +224,7 @@ class Restores:
         """Nothing to print."""
 
     def on_restore_end(self, partition: TopicPartition, store: str, total_restored: int) -> None:
-        """Print how much there was."""
+        """Print how many records were restored."""
         say(f"RESTORED {store} {total_restored}")
 
     def on_restore_suspended(self, partition: TopicPartition, store: str, total_restored: int) -> None:
@@ -232,18 +232,18 @@ class Restores:
 
 
 class SmallBuffers:
-    """Makes RocksDB write what it holds to disk all the time."""
+    """Makes RocksDB flush to disk all the time."""
 
     def set_config(self, store_name: str, options: Any, config: Any) -> None:
         """Set the size."""
         options.options.set_write_buffer_size(4 * 1024)
 
     def close(self, store_name: str, options: Any) -> None:
-        """Nothing was made that needs closing."""
+        """Nothing needs closing."""
 
 
 def say(text: str) -> None:
-    """Print one line of the protocol with the harness, in one piece: several threads do."""
+    """Print one line of the protocol with the test, in one write, since several threads print."""
     print(text + "\n", end="", flush=True)  # noqa: T201
 
 

@@ -1,4 +1,4 @@
-"""A state directory changes hands between Java and Python: what one wrote, the other opens, reads and continues.
+"""A state directory is passed between Java and Python: what one wrote, the other opens, reads and continues.
 
 One application keeps stores of every kind (`java/StoreKeeper.java`, `store_keeper.py`), is stopped, and is started again in the
 other language on the same directory. Whatever the order of languages, each run must read the same from its stores, leave the
@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from rocksdict import AccessType, Options, Rdict
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.dev.jars import Bundle, resolve
 from millrace.dev.java import find_java, join_class_path
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.java, pytest.mark.broker, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 EPOCH = int(time.time()) // 240 * 240_000 - 3_600_000
-"""The first record's time (ms): recent, since the broker deletes what is old, and at the beginning of a segment."""
+"""The first record's time (ms): recent, since the broker deletes old records, and at the start of a segment."""
 PHASE_MS = 90_000
 HISTORY_MS = 60_000
 VERSIONED_SEGMENT_MS = 20_000
@@ -57,7 +58,7 @@ class Command:
 
 
 def commands_of_phase(phase):
-    """Return changes of all stores, their times around those of the phase; some come late, some too late."""
+    """Return changes to all stores, with times around the phase's; some are late, some too late."""
     chance = random.Random(phase)
     commands = []
     for number in range(COMMANDS):
@@ -80,7 +81,7 @@ def commands_of_phase(phase):
             words = [operation, key, text, now if phase else at]
         headers = [("trace", text.encode()), ("empty", None)] if text and chance.random() < 0.4 else []
         commands.append(Command(store, words, now, headers))
-    if not phase:  # a delete at the time of the latest version leaves no trace: what comes late is the latest then
+    if not phase:  # deleting the latest version at its own time leaves no trace: a late version is the latest then
         end = EPOCH + PHASE_MS - 1
         versions = [["put", "d", "0", end], ["delete", "d", None, end], ["put", "d", "late", end - 20]]
         commands += [Command("versioned", words, end, []) for words in versions]
@@ -123,16 +124,25 @@ class Run:
 
     def wait_for(self, word, what):
         """Wait until it prints a line."""
-        deadline = time.monotonic() + DEADLINE_S
-        while what not in self.lines(word):
-            tail = self._log_path.read_text()[-6000:]
-            assert self._process.poll() is None, f"{self.language} ended with {self._process.returncode}:\n{tail}"
-            assert "\nERROR\n" not in tail, f"{self.language} failed:\n{tail}"
-            assert time.monotonic() < deadline, f"{self.language} has not printed {word} {what}:\n{tail}"
-            time.sleep(0.05)
+        wait_until(
+            lambda: what in self.lines(word),
+            lambda: f"{self.language} prints {word} {what}:\n{self.tail()}",
+            DEADLINE_S,
+            meanwhile=self.check,
+        )
+
+    def tail(self):
+        """Return the end of what it has printed."""
+        return self._log_path.read_text()[-6000:]
+
+    def check(self):
+        """Fail if it has ended or is in error."""
+        tail = self.tail()
+        assert self._process.poll() is None, f"{self.language} ended with {self._process.returncode}:\n{tail}"
+        assert "\nERROR\n" not in tail, f"{self.language} failed:\n{tail}"
 
     def reads(self, label):
-        """Wait for the dump of that label and return it: store → read → result."""
+        """Wait for the dump with that label and return it: store → read → result."""
         self.wait_for("DUMPED", label)
         found = [json.loads(line) for line in self.lines("READ")]
         return {reads["store"]: reads for reads in found if reads["label"] == label}
@@ -143,7 +153,7 @@ class Run:
         return {store: (*starts[store], int(total)) for store, total in map(str.split, self.lines("RESTORED"))}
 
     def stop(self):
-        """Have it commit, close its stores and end."""
+        """Let it commit, close its stores and end."""
         self._process.stdin.close()
         try:
             code = self._process.wait(DEADLINE_S)
@@ -152,7 +162,7 @@ class Run:
         assert code == 0, f"{self.language} ended with {code}:\n{self._log_path.read_text()[-6000:]}"
 
     def kill(self):
-        """End it at once."""
+        """End it immediately."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -189,11 +199,11 @@ class Application:
         assert producer.flush(120) == 0
 
     def ask_for(self, label, timestamp):
-        """Ask the running program for a dump."""
+        """Request a dump from the running program."""
         self.send([Command("*", ["dump", label], timestamp, [])])
 
     def committed(self):
-        """Tell whether the whole input is committed."""
+        """Return whether the whole input is committed."""
         consumer = Consumer({"bootstrap.servers": self.kafka.bootstrap_servers, "group.id": self.name})
         try:
             partition = TopicPartition(self.input, 0)
@@ -203,7 +213,7 @@ class Application:
             consumer.close()
 
     def status_on_disk(self, store):
-        """Return what a key-value store's `status` says on disk, also while it is open; 0 if that changes meanwhile."""
+        """Return what a key-value store's `status` says on disk, even while it is open; 0 if it is changing."""
         try:
             rows = _rows_of(self.directory / self.name / "0_0" / "rocksdb" / store)
         except Exception as error:  # of no class of its own
@@ -279,14 +289,6 @@ class Seen:
     thread: str
 
 
-def wait_until(condition, what):
-    """Poll a condition until it holds."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:.0f} s: {what}"
-        time.sleep(0.05)
-
-
 def run_phase(application, language, phase):
     """Start the application, have it follow the commands of a phase, and stop it."""
     run = Run(application, language)
@@ -329,8 +331,8 @@ def _check_reads(what, found, expected, stores):
 def _comparable(on_disk, phase, exact):
     """Leave out what Java does not clean up, and we do.
 
-    Its versioned stores forget after a restart which segments there are to be deleted (and their position, always), and index
-    rows of a time-ordered store stay when null is put.
+    After a restart its versioned stores no longer know which segments to delete (and they never keep their position), and index
+    rows of a time-ordered store remain when null is put.
     """
     oldest = (EPOCH + (phase + 1) * PHASE_MS - HISTORY_MS) // VERSIONED_SEGMENT_MS
     kept = {}
@@ -367,8 +369,8 @@ def _check_history(what, before, after, expected, language, phase):
 @pytest.mark.parametrize(
     "languages", [("java", "python", "java"), ("python", "java", "python")], ids=["java-first", "python-first"]
 )
-def test_state_directory_changes_hands(application, java_alone, languages, guarantee):
-    """Reads, bytes on disk, offsets and process id are those of Java alone, and nothing is restored after the first run."""
+def test_state_directory_is_interchangeable(application, java_alone, languages, guarantee):
+    """Reads, bytes on disk, offsets and process id are as with Java alone, and nothing is restored after the first run."""
     shared = application(**{"processing.guarantee": guarantee})
     process_ids = set()
     before = None
@@ -411,7 +413,7 @@ UNCOMMITTED = {"commit.interval.ms": "30000", "producer.transaction.timeout.ms":
 def test_killed_program_leaves_a_usable_directory(application, java_alone, killed, follower, guarantee, wiped):
     """A follower loses nothing and does nothing twice; what Java may not have committed is wiped under exactly-once.
 
-    So is what we leave, by Java, which cannot know that we put down only what was committed.
+    Java also wipes what we leave, since it cannot know that we only write committed data.
     """
     shared = application(**{"processing.guarantee": guarantee})
     run_phase(shared, killed, 0)
@@ -419,21 +421,21 @@ def test_killed_program_leaves_a_usable_directory(application, java_alone, kille
     run = Run(shared, killed, **{"small.buffers": "yes"}, **KILLED, **(UNCOMMITTED if dirty else {}))
     shared.send(commands_of_phase(1))
     end = EPOCH + 2 * PHASE_MS - 1
-    for round_, text in enumerate(["x" * 100_000, None, None]):  # more than a write buffer, and what has RocksDB notice
+    for round_, text in enumerate(["x" * 100_000, None, None]):  # more than a write buffer, so that RocksDB flushes
         shared.send([Command(store, ["put", "~", text], end, []) for store in PAIRS])
         shared.ask_for(f"round {round_}", end)
         run.reads(f"round {round_}")
         if not dirty:
-            wait_until(shared.committed, "everything committed")
+            wait_until(shared.committed, "everything committed", DEADLINE_S)
     for store in PAIRS:
-        wait_until(lambda store=store: shared.status_on_disk(store) != 0, f"{store} marked as open on disk")
+        wait_until(lambda store=store: shared.status_on_disk(store) != 0, f"{store} marked as open on disk", DEADLINE_S)
     run.kill()
 
     seen = run_phase(shared, follower, 2)
 
     what = f"{follower} after a killed {killed}, reads at the end"
     expected = java_alone(guarantee)[2].at_end
-    # Java restores duplicates under other numbers than it gave them on disk, and so do we: later ones replace others.
+    # Like Java, we restore duplicates under other numbers than they had on disk: later ones replace earlier ones.
     _check_reads(what, seen.at_end, expected, [store for store in STORES if store != "window-duplicates"])
     for store in PAIRS:
         start, _, total = seen.restored[store]

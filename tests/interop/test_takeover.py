@@ -1,10 +1,11 @@
-"""An application changes its language half-way, keeping its id: topics, changelogs and offsets are all that is handed over."""
+"""An application changes its language half-way and keeps its id: only topics, changelogs and offsets are handed over."""
 
 import base64
 import struct
 from collections import Counter, defaultdict
 
 import pytest
+from tests.waiting import wait_until
 
 from millrace.records import Windowed
 from millrace.serdes import Serdes
@@ -19,7 +20,7 @@ WINDOWED_CHANGELOG = Serdes.time_windowed(STRING, WINDOW_MS, for_changelog=True)
 
 
 def _latest(records, key_serde):
-    """Last value per key, and the partitions each key was seen in."""
+    """The last value per key, and the partitions in which each key was seen."""
     values, partitions = {}, defaultdict(set)
     for record in records:
         key = key_serde.deserialize("", record.key())
@@ -38,7 +39,7 @@ def _partition_time(metadata):
     return timestamp
 
 
-def _run_to_end(application, wait_until, app):
+def _run_to_end(application, app):
     expected = sum(application.words.values())
     tail = application.tail(application.output)
 
@@ -46,8 +47,8 @@ def _run_to_end(application, wait_until, app):
         values, _ = _latest(tail.read_to_end(), STRING)
         return sum(values.values()) >= expected
 
-    wait_until(complete, "the end of the input", check=app.check)
-    wait_until(lambda: application.progress() >= application.lines, "the last commit", check=app.check)
+    wait_until(complete, "the end of the input", 120.0, meanwhile=app.check)
+    wait_until(lambda: application.progress() >= application.lines, "the last commit", 120.0, meanwhile=app.check)
     app.stop()
     tail.read_to_end()
     tail.close()
@@ -71,7 +72,7 @@ def _check_results(application):
 
 
 def _check_partition_times(application):
-    """The committed metadata of each input partition says the largest timestamp read from it."""
+    """The committed metadata of each input partition has the largest timestamp read from it."""
     times = {
         key: _partition_time(metadata)
         for key, (_, metadata) in application.committed().items()
@@ -81,7 +82,7 @@ def _check_partition_times(application):
 
 
 def _check_every_count_appears_once(application):
-    """With the cache off, exactly-once output counts each word 1, 2, 3 … without a gap or a repetition."""
+    """Without the cache, exactly-once output counts each word 1, 2, 3 … without gaps or repetitions."""
     seen = Counter()
     for record in application.read(application.output):
         key, value = STRING.deserialize("", record.key()), LONG.deserialize("", record.value())
@@ -93,20 +94,20 @@ def _check_every_count_appears_once(application):
 @pytest.mark.parametrize(
     ("first", "second"), [("java", "java"), ("java", "python"), ("python", "java"), ("python", "python")]
 )
-def test_another_program_takes_over(word_count, wait_until, first, second, guarantee):
-    """The first program is stopped half-way, the second goes on with an empty disk: all counts are exact."""
+def test_another_program_takes_over(word_count, first, second, guarantee):
+    """The first program is stopped half-way, and the second continues with an empty disk: all counts are exact."""
     cache = "0" if guarantee == "exactly_once_v2" else "10485760"
     application = word_count(**{"processing.guarantee": guarantee, "statestore.cache.max.bytes": cache})
     application.produce(LINES, seed=1)
     app = application.start(first).wait_running()
-    wait_until(lambda: application.progress() > 0, "the first commit", check=app.check)
+    wait_until(lambda: application.progress() > 0, "the first commit", 120.0, meanwhile=app.check)
     app.stop()
     handed_over, topics = application.progress(), application.topics()
     assert 0 < handed_over <= LINES
     application.produce(LINES, seed=2)
 
     app = application.start(second)
-    _run_to_end(application, wait_until, app)
+    _run_to_end(application, app)
 
     assert application.progress() >= 2 * LINES
     assert application.topics() == topics
@@ -117,8 +118,8 @@ def test_another_program_takes_over(word_count, wait_until, first, second, guara
 
 
 @pytest.mark.parametrize(("first", "second"), [("java", "python"), ("python", "java")])
-def test_another_program_takes_over_from_one_that_was_killed(word_count, wait_until, first, second):
-    """A program dies in the middle of a transaction; the other waits for its abort and repeats exactly what was lost."""
+def test_another_program_takes_over_from_one_that_was_killed(word_count, first, second):
+    """A program dies during a transaction; the other waits for its abort and repeats exactly what was lost."""
     application = word_count(
         **{
             "processing.guarantee": "exactly_once_v2",
@@ -129,12 +130,12 @@ def test_another_program_takes_over_from_one_that_was_killed(word_count, wait_un
     )
     application.produce(LINES, seed=1)
     app = application.start(first).wait_running()
-    wait_until(lambda: application.progress() > 0, "the first commit", check=app.check)
+    wait_until(lambda: application.progress() > 0, "the first commit", 120.0, meanwhile=app.check)
     app.kill()
     application.produce(LINES, seed=2)
 
     app = application.start(second)
-    _run_to_end(application, wait_until, app)
+    _run_to_end(application, app)
 
     _check_results(application)
     _check_every_count_appears_once(application)

@@ -1,4 +1,4 @@
-"""The word count of `java/WordCount.java` in Python: the same arguments, the same output, ended the same way."""
+"""The word count of `java/WordCount.java` in Python: the same arguments, output and way to end."""
 
 from __future__ import annotations
 

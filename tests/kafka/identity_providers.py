@@ -1,4 +1,4 @@
-"""Who gives out tokens, on loopback: a token endpoint of OAuth, Entra ID, and AWS' security token service."""
+"""Token endpoints on loopback: OAuth, Entra ID, and AWS's security token service."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ _STS = """<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/do
 
 
 def jwt(subject, lives_s=3600.0):
-    """Return a JSON Web Token that nobody has signed, which Kafka's unsecured validator takes."""
+    """Return an unsigned JSON Web Token, which Kafka's unsecured validator accepts."""
     now = time.time()
 
     def part(value):
@@ -32,7 +32,7 @@ def jwt(subject, lives_s=3600.0):
 
 
 class IdentityProvider:
-    """Answers requests for tokens, and keeps them.
+    """Answers and records requests for tokens.
 
     Args:
         tls: Certificate and key, to serve https.
@@ -93,7 +93,7 @@ class IdentityProvider:
 
 @contextmanager
 def oauth_kafka():
-    """Run a Kafka with a listener for tokens besides the open one; gives both addresses.
+    """Run a Kafka with an OAUTHBEARER listener and an open one; yields both addresses.
 
     Clients must show a valid token again after a second.
     """

@@ -1,4 +1,4 @@
-"""A member in a process of its own, so that a test can stop all of it with SIGSTOP; says on stdout what happens to it."""
+"""A member in its own process, so that a test can suspend all of it with SIGSTOP; reports on stdout what happens to it."""
 
 import sys
 import time
@@ -10,7 +10,7 @@ from millrace.records import OffsetAndMetadata
 
 
 def main(bootstrap_servers, application_id, topic):
-    """Join; then commit every 50 ms until that is refused; then rejoin and end."""
+    """Join, commit every 50 ms until that is refused, then rejoin and end."""
     group = Group(bootstrap_servers, topic, 4, **{"application.id": application_id, "session.timeout.ms": 5000})
     group.application_id = application_id
     member = group.join("stopped")

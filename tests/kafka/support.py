@@ -1,7 +1,8 @@
-"""A small group for membership tests: members that poll in turn, and a leader that deals partitions out by name."""
+"""A small group for membership tests: members that are polled in turn, and a leader that assigns partitions by name."""
 
 import secrets
-import time
+
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, MemberAssignment, Revoked, TopicSubscription
 from millrace.config import StreamsConfig
@@ -11,7 +12,7 @@ from millrace.records import TopicPartition
 
 
 class Group:
-    """Members of one application over one topic, driven by the test's own thread."""
+    """Members of one application that reads one topic, polled by the test's own thread."""
 
     def __init__(self, bootstrap_servers, topic, partitions, **settings):
         self.topic, self.partitions = topic, partitions
@@ -33,7 +34,7 @@ class Group:
         return TopicPartition(self.topic, number)
 
     def assign(self, members):
-        """Deal partitions out in order of user data; what another owns waits (KIP-429)."""
+        """Assign partitions round-robin in order of user data; those that another member owns have to wait (KIP-429)."""
         self.rebalances += 1
         order = sorted(members, key=lambda member: members[member].user_data)
         owners = {tp: member for member, subscription in members.items() for tp in subscription.owned}
@@ -48,7 +49,7 @@ class Group:
         }
 
     def join(self, name, *, patterns=(), **settings):
-        """Add a member; it joins as the group is polled."""
+        """Add a member, which joins while the group is polled."""
         config = StreamsConfig.of({**self.settings, **settings})
         topics = () if patterns else (self.topic,)
         member = GroupMember(
@@ -64,19 +65,18 @@ class Group:
         return member
 
     def poll(self, *names):
-        """Poll members once, all when none is named, and keep their events."""
+        """Poll the named members, or all, once and keep their events."""
         for name in names or list(self.members):
             self.events[name] += self.members[name].poll(0.02)
 
     def until(self, condition, *names, timeout_s=60.0):
         """Poll until a condition holds."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not in time; events: {self.events}"
-            self.poll(*names)
+        wait_until(
+            condition, lambda: f"events: {self.events}", timeout_s, meanwhile=lambda: self.poll(*names), poll_s=0
+        )
 
     def balanced(self):
-        """Return whether all members are stable and own everything between them, evenly."""
+        """Return whether all members are stable and share all partitions evenly."""
         counts = [len(member.assignment) for member in self.members.values()]
         stable = not any(member.rebalancing for member in self.members.values())
         generations = {member.generation for member in self.members.values()}
@@ -107,8 +107,5 @@ class Group:
 def committed(member, partitions, timeout_s=60.0):
     """Ask for committed offsets and wait for them."""
     answer = member.ask_committed(partitions, timeout_s)
-    deadline = time.monotonic() + timeout_s + 60
-    while (known := answer.of(partitions)) is None:
-        assert time.monotonic() < deadline, "no answer"
-        time.sleep(0.01)
-    return known
+    wait_until(lambda: answer.of(partitions) is not None, "an answer", timeout_s + 60)
+    return answer.of(partitions)

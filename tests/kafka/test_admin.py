@@ -1,4 +1,4 @@
-"""What is asked of a real cluster about topics and groups, and what becomes of groups."""
+"""Describing topics and groups of a real cluster, and deleting groups."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def unused_port():
-    """Give a port that nobody listens on."""
+    """Return a port that nothing listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
@@ -33,7 +33,7 @@ def settings_for(bootstrap_servers, application_id):
 
 
 def test_a_topic_that_was_created_again_has_another_id(kafka, topic_factory):
-    """Ids tell apart topics of one name; partitions and replicas are told with them."""
+    """The id distinguishes topics of the same name; partitions and replicas are described too."""
     admin, name = kafka.admin(), topic_factory("t", partitions=2)
     before = describe_topics(admin, [name, "no-such-topic"])
     assert before.keys() == {name}
@@ -46,7 +46,7 @@ def test_a_topic_that_was_created_again_has_another_id(kafka, topic_factory):
 
 
 def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
-    """While members are there the group stays; when they have left it goes, and a second time nothing is left to do."""
+    """A group with members is not deleted; once they have left it is, and deleting it again succeeds."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
     admin = kafka.admin()
     with GroupAdmin(settings_for(kafka.bootstrap_servers, group.application_id)) as asked:
@@ -67,7 +67,7 @@ def test_a_group_with_members_is_not_deleted(kafka, topic_factory):
 
 
 def test_a_failed_connection_leaves_nothing_behind(unused_port):
-    """Who tries brokers that are down again and again collects neither threads nor sockets."""
+    """Repeated attempts to reach brokers that are down leak neither threads nor sockets."""
     before = set(threading.enumerate())
     with pytest.raises(BrokerUnreachableError, match=str(unused_port)):
         GroupAdmin(settings_for(f"127.0.0.1:{unused_port}", "app"), 0.3)
@@ -75,7 +75,7 @@ def test_a_failed_connection_leaves_nothing_behind(unused_port):
 
 
 def test_requests_end_by_their_deadline(own_kafka):
-    """A broker that hangs costs whoever asks no more than the time given, whatever is asked."""
+    """With a broker that hangs, no request takes longer than its timeout."""
     kafka = own_kafka()
     kafka.create_topics("t")
     admin = kafka.admin()

@@ -1,4 +1,4 @@
-"""The log while brokers are away: one line of a kind per interval, and none of another kind lost."""
+"""librdkafka's log while brokers are away: repetitions are dropped, other messages are not."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import logging
 import time
 
 from confluent_kafka import Producer
+from tests.waiting import wait_until
 
 from millrace.kafka.clients import RepeatFilter, librdkafka_log
 
 
-def test_what_clients_repeat_is_said_once(caplog) -> None:
-    """A client that tries again and again to reach a closed port logs it once; a second client is heard too."""
+def test_repeated_messages_are_logged_once(caplog) -> None:
+    """A client that keeps trying to reach a closed port logs it once; a second client's message is logged too."""
     clients = [
         Producer(
             {
@@ -29,10 +30,11 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
         return [line for line in caplog.messages if f"[{name}#" in line and "Connection refused" in line]
 
     with caplog.at_level(logging.DEBUG, "millrace.kafka.librdkafka"):
-        latest = time.monotonic() + 30
-        while not (refused("one") and refused("two")) and time.monotonic() < latest:
-            for client in clients:
-                client.poll(0.05)
+        wait_until(
+            lambda: refused("one") and refused("two"),
+            lambda: str(caplog.messages),
+            meanwhile=lambda: [client.poll(0.05) for client in clients],
+        )
         deadline = time.monotonic() + 1.5
         while time.monotonic() < deadline:
             for client in clients:
@@ -40,8 +42,8 @@ def test_what_clients_repeat_is_said_once(caplog) -> None:
     assert [len(refused(name)) for name in ("one", "two")] == [1, 1], caplog.messages
 
 
-def test_what_was_left_out_is_counted() -> None:
-    """After the interval the message passes again and tells how many there were; other messages pass at once."""
+def test_dropped_repetitions_are_counted() -> None:
+    """After the interval the message is logged again with the number of repetitions; other messages are logged at once."""
     now = 0.0
     spare = RepeatFilter(interval_s=10.0, clock=lambda: now)
     assert passes(spare, "down (after 1ms in state CONNECT)")

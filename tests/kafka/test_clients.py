@@ -1,4 +1,4 @@
-"""Client settings: what Kafka Streams forces, what users set under Java's names, and nothing that shows a password."""
+"""Client settings: what Kafka Streams enforces, what users set under Java's names; and no password is ever shown."""
 
 import logging
 
@@ -19,7 +19,7 @@ SCRAM = {
 
 
 def clients(**settings):
-    """Return client settings of an application; underscores stand for dots."""
+    """Return an application's client settings; underscores stand for dots."""
     given = {key.replace("_", "."): value for key, value in settings.items()}
     return of({"application.id": "app", "bootstrap.servers": "127.0.0.1:9092", **given})
 
@@ -31,7 +31,7 @@ def of(settings):
 
 
 def test_names_are_those_of_kafka_streams():
-    """Client ids and transactional ids are built as Java builds them, so that dashboards and ACLs fit."""
+    """Client ids and transactional ids have Java's form, so dashboards and ACLs keep working."""
     settings = clients(processing_guarantee="exactly_once_v2")
     assert settings.main_consumer(2)["client.id"] == "app-p-StreamThread-2-consumer"
     assert settings.restore_consumer(2)["client.id"] == "app-p-StreamThread-2-restore-consumer"
@@ -42,7 +42,7 @@ def test_names_are_those_of_kafka_streams():
 
 
 def test_consumers_never_commit_reset_or_create_topics_by_themselves():
-    """What we do ourselves is forced off, whatever the user set."""
+    """What Millrace does itself is always turned off in the consumers, whatever the user has set."""
     settings = of({"consumer.enable.auto.commit": "true", "auto.offset.reset": "latest"})
     consumer = settings.main_consumer(1)
     assert consumer["enable.auto.commit"] is False
@@ -53,7 +53,7 @@ def test_consumers_never_commit_reset_or_create_topics_by_themselves():
 
 
 def test_isolation_follows_the_guarantee(caplog):
-    """Exactly-once reads committed records only, and says so when it overrides a setting."""
+    """Exactly-once reads committed records only, and logs that it overrides a setting."""
     assert clients().main_consumer(1)["isolation.level"] == "read_uncommitted"
     eos = of({"processing.guarantee": "exactly_once_v2", "consumer.isolation.level": "read_uncommitted"})
     assert eos.main_consumer(1)["isolation.level"] == "read_committed"
@@ -61,7 +61,7 @@ def test_isolation_follows_the_guarantee(caplog):
 
 
 def test_exactly_once_producer():
-    """Idempotent, transactional, 10 s transactions; retries as long as the transaction may last."""
+    """The producer is idempotent and transactional, with 10 s transactions, and retries for as long as a transaction may take."""
     producer = clients(processing_guarantee="exactly_once_v2", delivery_timeout_ms=2147483647).producer(1)
     assert producer["enable.idempotence"] is True
     assert producer["transaction.timeout.ms"] == 10_000
@@ -81,7 +81,7 @@ def test_settings_that_contradict_exactly_once_are_refused(contradiction):
 
 
 def test_more_specific_prefixes_win():
-    """No prefix < consumer. < main.consumer.; other clients do not see them."""
+    """Precedence: no prefix < consumer. < main.consumer.; other clients do not get prefixed settings."""
     settings = of(
         {
             "fetch.min.bytes": 1,
@@ -97,8 +97,8 @@ def test_more_specific_prefixes_win():
     assert "fetch.min.bytes" not in settings.producer(1)
 
 
-def test_consumers_fetch_ahead_what_lasts_for_a_long_poll():
-    """There is one queue per consumer; the user's settings go before ours, under Java's name too."""
+def test_consumers_prefetch_enough_for_a_long_poll():
+    """Each consumer has one queue; the user's settings override the defaults, under Java's names too."""
     ours = of({})
     for settings in (ours.main_consumer(1), ours.restore_consumer(1), ours.global_consumer()):
         assert settings["queued.min.messages"] == 20_000
@@ -122,7 +122,7 @@ def test_consumers_fetch_ahead_what_lasts_for_a_long_poll():
 
 
 def test_java_names_are_translated():
-    """Keys with another name in librdkafka get it, with their units."""
+    """Keys and units are converted to librdkafka's."""
     settings = of(
         {
             "fetch.max.wait.ms": 50,
@@ -138,7 +138,7 @@ def test_java_names_are_translated():
 
 
 def test_java_only_keys_are_dropped_quietly_and_unknown_ones_with_a_warning(caplog):
-    """default.api.timeout.ms has no counterpart (debug log); a misspelt key is worth a warning."""
+    """default.api.timeout.ms has no counterpart, which is logged for debugging only; a misspelt key causes a warning."""
     caplog.set_level(logging.DEBUG, "millrace.kafka.clients")
     consumer = of({"default.api.timeout.ms": 1, "fetch.min.bites": 1}).main_consumer(1)
     assert not {"default.api.timeout.ms", "fetch.min.bites"} & consumer.keys()
@@ -148,13 +148,13 @@ def test_java_only_keys_are_dropped_quietly_and_unknown_ones_with_a_warning(capl
 
 
 def test_bad_value_names_its_key():
-    """A value librdkafka does not take is a ConfigError that names the key, before any client opens."""
+    """A value that librdkafka does not accept raises a ConfigError with the key before any client is opened."""
     with pytest.raises(ConfigError, match=r"fetch\.min\.bytes"):
         of({"consumer.fetch.min.bytes": "many"}).main_consumer(1)
 
 
 def test_membership_settings_come_from_the_main_consumer():
-    """Session, heartbeat and instance id may have a prefix; each thread is a static member of its own."""
+    """Session timeout, heartbeat and instance id may have a prefix; each thread is a separate static member."""
     membership = of(
         {"main.consumer.session.timeout.ms": 9000, "group.instance.id": "pod-0", "heartbeat.interval.ms": 700}
     ).membership(2)
@@ -164,7 +164,7 @@ def test_membership_settings_come_from_the_main_consumer():
 
 
 def test_jaas_credentials_reach_both_clients():
-    """User name and password are read as Java users write them, quotes and semicolons included."""
+    """User name and password are parsed as Java users write them, including quotes and semicolons."""
     settings = of(SCRAM)
     assert settings.main_consumer(1)["sasl.username"] == "alice"
     assert settings.main_consumer(1)["sasl.password"] == 's3;c"ret'
@@ -173,7 +173,7 @@ def test_jaas_credentials_reach_both_clients():
 
 
 def test_no_printed_form_shows_a_credential():
-    """Neither settings, nor security values, nor errors show passwords, user names of kafka-python, or jaas text."""
+    """Neither settings nor security values nor errors contain passwords, kafka-python's user names, or JAAS entries."""
     settings = of(SCRAM)
     printed = [repr(settings.main_consumer(1)), str(settings.producer(1)), f"{settings.kafka_python(1)}"]
     printed += [str(settings.admin()), repr(settings.security()), repr(settings.membership(1))]
@@ -184,27 +184,27 @@ def test_no_printed_form_shows_a_credential():
 
 
 def test_login_module_must_fit_the_mechanism():
-    """A PlainLoginModule with a SCRAM mechanism is told before a broker refuses it."""
+    """A PlainLoginModule with a SCRAM mechanism is an error before any broker refuses it."""
     with pytest.raises(ConfigError, match="PlainLoginModule"):
         of({**SCRAM, "sasl.jaas.config": JAAS.format("plain", "PlainLoginModule")}).admin()
 
 
-def test_missing_credentials_are_told():
-    """SASL without user name and password names the keys to set."""
+def test_missing_credentials_are_an_error():
+    """The error for SASL without user name and password names the keys to set."""
     with pytest.raises(ConfigError, match=r"sasl\.jaas\.config"):
         of({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}).admin()
 
 
 def test_java_key_stores_name_the_pem_key_to_use():
-    """A JKS trust store cannot be read; the error says which key takes a PEM file."""
+    """The error for a JKS trust store, which cannot be read, names the key for a PEM file."""
     with pytest.raises(ConfigError, match=r"ssl\.ca\.location"):
         of({"security.protocol": "SSL", "ssl.truststore.location": "/x.jks"}).admin()
     with pytest.raises(ConfigError, match=r"ssl\.key\.location"):
         of({"security.protocol": "SSL", "ssl.keystore.location": "/x.jks"}).admin()
 
 
-def test_pem_key_stores_are_taken():
-    """Java's PEM stores have the same meaning here."""
+def test_pem_key_stores_are_supported():
+    """Java's PEM stores are supported."""
     settings = of(
         {
             "security.protocol": "SSL",
@@ -218,13 +218,13 @@ def test_pem_key_stores_are_taken():
 
 
 def test_jaas_options_are_parsed_with_either_quote():
-    """Single quotes, double quotes, escapes and bare words all occur in the field."""
+    """Single quotes, double quotes, escapes and unquoted words are all in use."""
     text = 'com.example.PlainLoginModule required username=\'a b\' password="c\\"d" debug=true;'
     assert parse_jaas(text, "PLAIN") == {"username": "a b", "password": 'c"d', "debug": "true"}
 
 
 def test_every_client_opens_with_its_settings():
-    """All clients open: librdkafka takes all of the settings, under both guarantees."""
+    """Librdkafka accepts the settings of all clients under both guarantees."""
     for guarantee in ("at_least_once", "exactly_once_v2"):
         settings = of({**SCRAM, "processing.guarantee": guarantee})
         for consumer in (settings.main_consumer(1), settings.restore_consumer(1), settings.global_consumer()):
@@ -234,13 +234,13 @@ def test_every_client_opens_with_its_settings():
 
 
 def test_bootstrap_servers_are_required():
-    """Without brokers nothing can be opened."""
+    """Client settings without brokers are an error."""
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         ClientSettings(StreamsConfig.of({"application.id": "a"}), "p")
 
 
 def referring(tmp_path, **others):
-    """Return settings of a client whose user and password are in files, which are written."""
+    """Write a user name and password to files, and return client settings that refer to them."""
     (tmp_path / "username").write_text("alice")
     (tmp_path / "password").write_text("s3cret-in-file\n")
     return {
@@ -253,7 +253,7 @@ def referring(tmp_path, **others):
 
 
 def test_values_in_files_reach_every_client_and_are_not_shown(tmp_path):
-    """Librdkafka and kafka-python get what the files hold; nothing prints it, as the configuration keeps the reference."""
+    """Both client libraries get the files' contents; nothing prints them, as the configuration keeps the reference."""
     settings = of(referring(tmp_path, **{"client.rack": f"${{directory:{tmp_path}:password}}"}))
     assert settings.main_consumer(1)["sasl.password"] == "s3cret-in-file"
     assert settings.producer(1)["sasl.username"] == "alice"
@@ -263,15 +263,15 @@ def test_values_in_files_reach_every_client_and_are_not_shown(tmp_path):
     assert f"${{directory:{tmp_path}:password}}" in printed
 
 
-def test_login_module_may_stand_in_a_file(tmp_path):
-    """A whole sasl.jaas.config may be a secret, as other operators write it."""
+def test_login_module_may_be_in_a_file(tmp_path):
+    """A file may hold a whole sasl.jaas.config, as other operators write it."""
     (tmp_path / "jaas").write_text(JAAS.format("scram", "ScramLoginModule"))
     settings = of({**SCRAM, "sasl.jaas.config": f"${{directory:{tmp_path}:jaas}}"})
     assert settings.producer(1)["sasl.username"] == "alice"
 
 
 def test_bad_value_from_a_file_is_not_shown(tmp_path):
-    """The error names the setting, not what the secret file holds, though librdkafka would quote it."""
+    """The error names the setting but not the file's contents, which librdkafka would quote."""
     (tmp_path / "bytes").write_text("s3cret-in-file")
     for prefix in ("consumer.fetch.min.bytes", "consumer.isolation.level"):
         with pytest.raises(ConfigError) as caught:
@@ -281,7 +281,7 @@ def test_bad_value_from_a_file_is_not_shown(tmp_path):
 
 
 def test_settings_can_be_checked_without_the_files():
-    """Where secrets are not mounted, as in a plan, everything else is checked all the same."""
+    """Where Secrets are not mounted, as for a plan, everything else is still checked."""
     nowhere = {"sasl.jaas.config": "${directory:/nowhere:jaas}", "consumer.fetch.min.bytes": "${file:/nowhere:x}"}
     config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "h:1", **SCRAM, **nowhere})
     with pytest.raises(ConfigError, match="/nowhere"):

@@ -1,4 +1,4 @@
-"""Connections to a server that accepts them and then says nothing."""
+"""Connections to a server that accepts them and never answers."""
 
 import gc
 import socket
@@ -6,7 +6,7 @@ import threading
 
 import kafka.errors as kafka_errors
 import pytest
-from tests.runtime.support import wait_until
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import BrokerUnreachableError
@@ -17,14 +17,14 @@ from millrace.kafka.connection_check import check_connection
 
 @pytest.fixture
 def silent():
-    """A server that does not answer."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
 
 
 @pytest.fixture
 def config(silent):
-    """The configuration of an application for which it is a broker with TLS."""
+    """The configuration of an application that uses this server as a broker with TLS."""
     servers = f"127.0.0.1:{silent.getsockname()[1]}"
     return StreamsConfig.of({"application.id": "app", "bootstrap.servers": servers, "security.protocol": "SSL"})
 
@@ -40,8 +40,8 @@ async def connect(connection, timeout_ms):
     await connection.manager.get_connection("bootstrap-0", timeout_ms=timeout_ms, pop_on_close=False)
 
 
-def test_a_handshake_that_is_not_answered_is_given_up(connection):
-    """TLS is waited for as long as the rest of connecting, and no longer."""
+def test_an_unanswered_handshake_times_out(connection):
+    """The TLS handshake has the same time limit as connecting."""
     try:
         with pytest.raises(kafka_errors.KafkaError):
             connection.run(connect, connection, 500)
@@ -50,7 +50,7 @@ def test_a_handshake_that_is_not_answered_is_given_up(connection):
 
 
 def test_a_connection_closed_in_mid_handshake_leaves_no_socket(connection, silent):
-    """Whoever gives up while it connects leaves nothing to the garbage collector, which would tell of it."""
+    """Closing while it connects leaves no open socket, which would cause a ResourceWarning."""
     connection.start(connect, connection, 60_000)
     accepted, _ = silent.accept()
     with accepted:
@@ -60,15 +60,15 @@ def test_a_connection_closed_in_mid_handshake_leaves_no_socket(connection, silen
     gc.collect()
 
 
-def test_a_server_that_is_too_slow_is_not_told_as_one_of_another_protocol(config):
-    """It may speak TLS well, once it does."""
+def test_a_slow_server_is_not_mistaken_for_one_of_another_protocol(config):
+    """A server that does not answer in time may still speak TLS."""
     with pytest.raises(BrokerUnreachableError):
         check_connection(ClientSettings(config, "test"), timeout_s=0.5)
 
 
 @pytest.fixture
 def slow_names(monkeypatch):
-    """The name server answers for slow.example only once this event is set."""
+    """An event; the name server resolves slow.example only once it is set."""
     answers, look_up = threading.Event(), socket.getaddrinfo
 
     def slowly(host, *args, **options):
@@ -89,13 +89,13 @@ async def answer():
 
 
 def connection_to_slow_name():
-    """Return a connection to a broker whose name is looked up slowly."""
+    """Return a connection to a broker whose name takes long to resolve."""
     config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "slow.example:9092"})
     return Connection(ClientSettings(config, "test").kafka_python())
 
 
 def test_a_slow_name_server_does_not_hold_up_other_work(slow_names):
-    """While a broker's name is looked up, the IO thread goes on: it sends the heartbeats."""
+    """While a broker's name is being resolved, the IO thread keeps working, as it sends heartbeats."""
     connection = connection_to_slow_name()
     try:
         connecting = connection.start(connect, connection, 60_000)
@@ -111,8 +111,8 @@ def test_a_slow_name_server_does_not_hold_up_other_work(slow_names):
         connection.close()
 
 
-def test_a_name_server_that_does_not_answer_is_given_up(slow_names):
-    """A look-up takes no longer than connecting may take."""
+def test_an_unanswered_name_lookup_times_out(slow_names):
+    """Resolving a name has the same time limit as connecting."""
     connection = connection_to_slow_name()
     try:
         with pytest.raises(kafka_errors.KafkaError):

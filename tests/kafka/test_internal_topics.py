@@ -1,11 +1,11 @@
-"""Provisioning on a real cluster: what is created, what is checked, what is refused."""
+"""Provisioning internal topics on a real cluster: creation, checks, refusals."""
 
 import secrets
 import threading
-import time
 
 import pytest
 from confluent_kafka.admin import NewPartitions
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import (
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def admin(kafka):
-    """Give an admin client."""
+    """Return an admin client."""
     return kafka.admin()
 
 
 @pytest.fixture
 def plan(topic_factory):
-    """Give the plan of a count: an input with three partitions, a repartition topic and a changelog."""
+    """Return the plan of a count: an input with three partitions, a repartition topic and a changelog."""
     app, source = f"app-{secrets.token_hex(4)}", topic_factory("in", partitions=3)
     return TopologyPlan(
         application_id=app,
@@ -61,7 +61,7 @@ def plan(topic_factory):
 
 
 def test_missing_topics_are_created_with_their_configuration(plan, admin):
-    """Counts follow from the input; configurations are those of the plan; a second run only verifies."""
+    """Partition counts follow from the input, configurations from the plan; a second run only verifies."""
     app = plan.application_id
     report = provision(plan, admin, StreamsConfig.of({"application.id": app, "replication.factor": 1}))
     assert report.created == {f"{app}-c-repartition": 3, f"{app}-c-changelog": 3}
@@ -82,35 +82,33 @@ def test_all_missing_input_topics_are_named(plan, admin):
 
 
 def test_creation_can_be_forbidden(plan, admin):
-    """With create=False missing internal topics are an error that names them, and nothing is created."""
+    """With create=False, missing internal topics raise an error with their names, and none is created."""
     with pytest.raises(MissingInternalTopicsError, match=r"c-changelog.*c-repartition"):
         provision(plan, admin, create=False)
     assert f"{plan.application_id}-c-changelog" not in all_topic_partitions(admin)
 
 
 def test_only_the_named_topics_are_created(plan, admin):
-    """Whoever provisions some topics gets these; the others, and names the plan does not have, are left alone."""
+    """Only the named topics are created; other topics, and names that are not in the plan, are ignored."""
     app = plan.application_id
     report = provision(plan, admin, only=[f"{app}-c-changelog", "of-another-app"])
     assert report.created == {f"{app}-c-changelog": 3}
     assert topic_partitions(admin, [f"{app}-c-repartition", f"{app}-c-changelog"]) == report.created
 
 
-def test_an_input_that_grew_is_refused(plan, admin):
-    """More input partitions than the internal topics were made for is an error with both numbers and what to do."""
+def test_an_input_with_added_partitions_is_refused(plan, admin):
+    """If an input has more partitions than the internal topics, the error has both numbers and what to do."""
     provision(plan, admin)
     source = plan.subtopologies[0].source_topics[0]
     [future] = admin.create_partitions([NewPartitions(source, 5)]).values()
     future.result()
-    deadline = time.monotonic() + 30
-    while len(admin.list_topics(source, 10).topics[source].partitions) < 5:
-        assert time.monotonic() < deadline, f"{source} did not grow"
+    wait_until(lambda: len(admin.list_topics(source, 10).topics[source].partitions) == 5, "five partitions")
     with pytest.raises(MisconfiguredInternalTopicError, match=r"has 3 partitions but needs 5.*reset"):
         provision(plan, admin)
 
 
-def test_a_changelog_that_deletes_is_refused(plan, admin):
-    """A compacted changelog whose policy became delete would lose state."""
+def test_a_changelog_with_policy_delete_is_refused(plan, admin):
+    """A changelog whose policy was changed to delete is an error, as it would lose state."""
     name = f"{plan.application_id}-c-changelog"
     create_topics(admin, {name: TopicToCreate(3, {"cleanup.policy": "delete"})})
     with pytest.raises(MisconfiguredInternalTopicError, match=r"cleanup\.policy=delete but needs compact"):
@@ -135,21 +133,21 @@ def test_members_may_provision_at_the_same_time(plan, kafka):
     assert problems == []
 
 
-def test_a_configuration_the_broker_refuses_is_told(admin):
-    """The topic and the broker's reason are in the message."""
+def test_the_error_for_a_refused_configuration_has_the_reason(admin):
+    """The error has the topic and the broker's reason."""
     with pytest.raises(StreamsError, match="refused-topic"):
         create_topics(admin, {"refused-topic": TopicToCreate(1, {"cleanup.policy": "burn"})})
 
 
-def test_asking_for_a_topic_does_not_create_it(admin):
-    """Describing a topic that does not exist leaves it that way."""
+def test_describing_a_topic_does_not_create_it(admin):
+    """Describing a topic that does not exist does not create it."""
     assert topic_partitions(admin, ["not-there"]) == {}
     assert topic_configs(admin, ["not-there"]) == {}
     assert "not-there" not in all_topic_partitions(admin)
 
 
-def test_leader_s_view(plan, admin):
-    """The leader provisions and reads ends and committed offsets through one object."""
+def test_leader_cluster_provisions_and_reads_offsets(plan, admin):
+    """The leader provisions topics and reads end and committed offsets through one object."""
     cluster = LeaderCluster(plan, admin, StreamsConfig.of({"application.id": plan.application_id}))
     counts = cluster.provision()
     changelog = TopicPartition(next(iter(counts.changelogs)), 0)

@@ -1,13 +1,13 @@
-"""A Java Kafka Streams process and a Python member in one group: each leads once, and both understand each other."""
+"""A Java Kafka Streams process and a Python member in one group: each leads once and understands the other."""
 
 import secrets
 import subprocess
-import time
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from tests.java_programs import compile_java
+from tests.waiting import wait_until
 
 from millrace.assignment import AssignmentConfig, GroupLeader, MemberProtocol
 from millrace.assignment.model import LATEST_OFFSET
@@ -42,7 +42,7 @@ def class_path(tmp_path_factory):
 
 
 class Application:
-    """The word count's group: a Java process, and a member that takes part without processing."""
+    """The word count's group: a Java process and a Python member that does not process."""
 
     def __init__(self, kafka, class_path, directory):
         self.kafka, self.class_path, self.directory = kafka, class_path, directory
@@ -118,7 +118,7 @@ class Application:
         return [line for line in text.splitlines() if line.isupper()]
 
     def stop_java(self):
-        """Have the Java process leave; the member goes on taking part meanwhile."""
+        """Let the Java process leave while the member keeps taking part."""
         self.java.stdin.close()
         self.until(lambda: self.java.poll() is not None)
         assert self.java.returncode == 0, self.log.read_text()[-3000:]
@@ -149,21 +149,24 @@ class Application:
 
     def until(self, condition, timeout_s=60):
         """Take part in the group until a condition holds."""
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline, (self.tasks, self.log and self.log.read_text()[-3000:])
-            if self.member is None:
-                time.sleep(0.05)
-                continue
-            for event in self.member.poll(0.05):
-                if isinstance(event, Assigned):
-                    given = self.protocol.accept(event)
-                    self.tasks, self.hosts = given.active, given.partitions_by_host
-                    if given.next_rebalance_ms == 0:
-                        self.member.request_rejoin("follow-up")
+        wait_until(
+            condition,
+            lambda: f"{self.tasks} {self.log and self.log.read_text()[-3000:]}",
+            timeout_s,
+            meanwhile=self.poll,
+        )
+
+    def poll(self):
+        """Take part in the group for a moment."""
+        for event in () if self.member is None else self.member.poll(0.05):
+            if isinstance(event, Assigned):
+                given = self.protocol.accept(event)
+                self.tasks, self.hosts = given.active, given.partitions_by_host
+                if given.next_rebalance_ms == 0:
+                    self.member.request_rejoin("follow-up")
 
     def close(self):
-        """End both."""
+        """Stop both."""
         if self.member is not None:
             self.member.close(leave_group=True)
         if self.java is not None:
@@ -175,14 +178,14 @@ class Application:
 
 @pytest.fixture
 def application(kafka, class_path, tmp_path):
-    """Give an application of which nothing runs yet."""
+    """Yield an application of which nothing runs yet."""
     application = Application(kafka, class_path, tmp_path)
     yield application
     application.close()
 
 
 def hosts(application):
-    """Return which hosts have partitions, by how many."""
+    """Return how many partitions each host has."""
     return {host.host: len(partitions) for host, partitions in application.hosts.items()}
 
 

@@ -1,4 +1,4 @@
-"""Members of a real group: joining, handing over, leaving, static membership, offsets and fencing."""
+"""Members of a real group: joining, rebalancing, leaving, static membership, offsets and fencing."""
 
 import asyncio
 import threading
@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from tests.kafka.support import Group, committed
-from tests.runtime.support import wait_until
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned, Lost, Revoked
 from millrace.config import StreamsConfig
@@ -29,14 +29,14 @@ pytestmark = pytest.mark.broker
 
 @pytest.fixture
 def group(kafka, topic_factory):
-    """Give a group over a topic with four partitions."""
+    """Yield a group for a topic with four partitions."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
     yield group
     group.close()
 
 
 def test_a_single_member_gets_everything_and_the_leader_s_data(group):
-    """The first generation gives all partitions, sorted, with the user data that the assignor made."""
+    """In the first generation the member gets all partitions, sorted, with the assignor's user data."""
     member = group.join("a")
     group.settle()
     assert group.events["a"] == [
@@ -49,7 +49,7 @@ def test_a_single_member_gets_everything_and_the_leader_s_data(group):
 
 
 def test_hand_over_is_cooperative(group):
-    """When a second member joins, the first keeps what it is to keep throughout, and gives up only what moves."""
+    """When a second member joins, the first keeps its partitions except those that move."""
     group.join("a")
     group.settle()
     group.join("b")
@@ -64,7 +64,7 @@ def test_hand_over_is_cooperative(group):
 
 
 def test_partitions_return_when_a_dynamic_member_closes(group):
-    """A dynamic member leaves on close, and the other has its partitions at the next heartbeat."""
+    """A dynamic member leaves when it closes, and the other one gets its partitions at the next heartbeat."""
     group.join("a")
     group.join("b")
     group.settle()
@@ -74,7 +74,7 @@ def test_partitions_return_when_a_dynamic_member_closes(group):
 
 
 def test_a_static_member_bounces_without_a_rebalance(group):
-    """A static member that returns within its session has its partitions back, and nobody else notices."""
+    """A static member that returns within its session timeout gets its partitions back without a rebalance."""
     group.join("a", **{"group.instance.id": "pod-a"})
     group.join("b", **{"group.instance.id": "pod-b"})
     group.settle()
@@ -89,7 +89,7 @@ def test_a_static_member_bounces_without_a_rebalance(group):
 
 
 def test_a_static_leader_bounces_without_a_rebalance(group):
-    """A returning leader is told to skip the assignment (KIP-814): the group goes on as it was."""
+    """A returning leader is told to skip the assignment (KIP-814), and the group stays as it was."""
     group.join("a", **{"group.instance.id": "pod-a"})
     group.settle()
     group.join("b", **{"group.instance.id": "pod-b"})
@@ -105,7 +105,7 @@ def test_a_static_leader_bounces_without_a_rebalance(group):
 
 
 def test_a_static_member_leaves_when_asked_to(group):
-    """On scale-in a static member gives its partitions up at once."""
+    """On scale-in a static member gives up its partitions at once."""
     group.join("a", **{"group.instance.id": "pod-a"})
     group.join("b", **{"group.instance.id": "pod-b"})
     group.settle()
@@ -115,13 +115,13 @@ def test_a_static_member_leaves_when_asked_to(group):
 
 
 def instances(group, kafka):
-    """Return the instance ids of a group's members, as the broker has them."""
+    """Return the instance ids of a group's members from the broker."""
     admin, app = kafka.admin(), group.application_id
     return {member.group_instance_id for member in admin.describe_consumer_groups([app])[app].result(60).members}
 
 
 def test_a_static_member_leaves_before_it_has_an_id(group, kafka):
-    """The broker has added it by its instance id when its JoinGroup is not answered yet; it is no ghost afterwards."""
+    """The broker has added it by its instance id before answering its JoinGroup; it does not stay in the group."""
     group.join("a", **{"group.instance.id": "pod-a"})
     group.settle()
     late = group.join("b", **{"group.instance.id": "pod-b"})
@@ -132,7 +132,7 @@ def test_a_static_member_leaves_before_it_has_an_id(group, kafka):
 
 
 def test_a_static_member_leaves_with_an_id_that_it_has_not_looked_at(group, kafka):
-    """The answer to its JoinGroup has come, and the stream thread ends without polling again."""
+    """It leaves even if the stream thread does not poll again after the answer to JoinGroup."""
     member = group.join("a", **{"group.instance.id": "pod-a"})
     while member.state is not MemberState.JOINING:
         member.poll()
@@ -142,7 +142,7 @@ def test_a_static_member_leaves_with_an_id_that_it_has_not_looked_at(group, kafk
 
 
 def test_a_second_process_with_the_same_instance_id_fences_the_first(group):
-    """The replaced member raises, in poll and again in every later poll; its commits are refused."""
+    """Every poll of the replaced member raises, and its commits are refused."""
     first = group.join("a", **{"group.instance.id": "pod"})
     group.settle()
     group.join("twin", **{"group.instance.id": "pod"})
@@ -156,7 +156,7 @@ def test_a_second_process_with_the_same_instance_id_fences_the_first(group):
 
 
 def test_heartbeats_alone_find_out_that_an_instance_was_fenced(group):
-    """A member that only polls learns of its replacement too."""
+    """A member that only polls notices its replacement too."""
     first = group.join("a", **{"group.instance.id": "pod"})
     group.settle()
     group.join("twin", **{"group.instance.id": "pod"})
@@ -168,7 +168,7 @@ def test_heartbeats_alone_find_out_that_an_instance_was_fenced(group):
 
 
 def test_offsets_come_back_with_their_metadata(group):
-    """What was committed is read by any member, metadata included; partitions without a commit are left out."""
+    """Any member reads what was committed, including metadata; partitions without a commit are left out."""
     group.join("a")
     group.settle()
     offsets = {group.tp(0): OffsetAndMetadata(17, "AgAAAAAAAAXc"), group.tp(3): OffsetAndMetadata(0)}
@@ -178,10 +178,10 @@ def test_offsets_come_back_with_their_metadata(group):
 
 
 def test_a_commit_of_a_departed_generation_is_migration(group):
-    """A member that the broker has removed is told at its commit; it loses its partitions and joins anew."""
+    """A member that the broker has removed notices at its commit; it loses its partitions and rejoins."""
     member = group.join("a")
     group.settle()
-    member.reset("test: as if the group had gone on", keep_member_id=False)
+    member.reset("test: as if the group had moved on", keep_member_id=False)
     with pytest.raises(TaskMigratedError):
         member.commit_offsets({group.tp(0): OffsetAndMetadata(1)})
     with pytest.raises(TaskMigratedError):
@@ -191,7 +191,7 @@ def test_a_commit_of_a_departed_generation_is_migration(group):
 
 
 def test_a_stale_generation_is_refused_by_the_broker(group):
-    """A commit with the generation of before a rebalance raises TaskMigratedError, and the member rejoins."""
+    """A commit with the generation before a rebalance raises TaskMigratedError, and the member rejoins."""
     member = group.join("a")
     group.settle()
     group.join("b")
@@ -204,7 +204,7 @@ def test_a_stale_generation_is_refused_by_the_broker(group):
 
 
 def test_a_member_that_drops_its_tasks_while_joining_joins_once(group):
-    """Dropping everything with a JoinGroup in flight gives Lost, then all partitions anew, and leaves no second member behind."""
+    """Dropping everything with a JoinGroup in flight yields Lost, then all partitions again, and leaves no second member."""
     member = group.join("a")
     group.settle()
     member.request_rejoin("test")
@@ -219,7 +219,7 @@ def test_a_member_that_drops_its_tasks_while_joining_joins_once(group):
 
 @pytest.mark.parametrize("stale", ["generation", "member"])
 def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
-    """send_offsets_to_transaction with an old identity is refused, abortably; with the current one it commits."""
+    """send_offsets_to_transaction with an old identity fails with an abortable error; with the current one it commits."""
     member = group.join("a")
     group.settle()
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": group.application_id})
@@ -241,7 +241,7 @@ def test_a_stale_member_cannot_commit_in_a_transaction(group, kafka, stale):
 
 
 def test_committed_waits_for_an_open_transaction(group, kafka):
-    """Offsets of a transaction that is still open are not passed over: the read waits until it is decided."""
+    """Reading offsets waits for a transaction that is still open."""
     from millrace.errors import StreamsTimeoutError
 
     member = group.join("a")
@@ -257,7 +257,7 @@ def test_committed_waits_for_an_open_transaction(group, kafka):
 
 
 def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):
-    """Beyond max.poll.interval.ms a member gives way; when it polls again it has lost what it had, and rejoins."""
+    """After max.poll.interval.ms without a poll a member leaves; when it polls again it has lost its partitions and rejoins."""
     group.join("a")
     group.join("slow", **{"max.poll.interval.ms": 1000})
     group.settle()
@@ -268,7 +268,7 @@ def test_a_member_that_does_not_poll_leaves_and_its_partitions_move(group):
 
 
 def test_heartbeats_go_on_while_the_thread_processes(group):
-    """A member that is busy for longer than its session time-out stays in the group."""
+    """A member that is busy for longer than its session timeout stays in the group."""
     import time
 
     member = group.join("a", **{"session.timeout.ms": 5000})
@@ -281,8 +281,8 @@ def test_heartbeats_go_on_while_the_thread_processes(group):
     assert member.generation == 1
 
 
-def test_a_rejoin_can_be_asked_for(group):
-    """Follow-up and probing rebalances start with request_rejoin, and disturb nothing that stays."""
+def test_a_rejoin_can_be_requested(group):
+    """Follow-up and probing rebalances start with request_rejoin, and do not affect partitions that stay."""
     member = group.join("a")
     group.settle()
     member.request_rejoin("probing rebalance")
@@ -291,8 +291,8 @@ def test_a_rejoin_can_be_asked_for(group):
     assert group.revoked("a") == set()
 
 
-def test_a_rebalance_that_is_told_of_while_the_member_rejoins_is_the_same(group):
-    """A heartbeat's answer that comes while the join data are gathered does not make the member rejoin once more."""
+def test_a_heartbeat_answer_during_a_rejoin_causes_no_second_one(group):
+    """A heartbeat's answer that arrives while the member collects its join data does not make it rejoin twice."""
     member = group.join("a")
     group.settle()
 
@@ -306,8 +306,8 @@ def test_a_rebalance_that_is_told_of_while_the_member_rejoins_is_the_same(group)
     assert member._shared.rejoin_reason is None
 
 
-def test_a_member_that_is_removed_while_it_rejoins_does_not_claim_what_it_had(group):
-    """What it has lost while the join data were gathered is told of first, and may be another's already."""
+def test_a_member_removed_while_rejoining_does_not_claim_its_former_partitions(group):
+    """Partitions lost while the member collects its join data are reported first, as others may own them already."""
     claimed = []
 
     def assign(members):
@@ -331,7 +331,7 @@ def test_a_member_that_is_removed_while_it_rejoins_does_not_claim_what_it_had(gr
 
 
 def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
-    """Not between the moment when the answer is found to be about this generation and that when it is acted on."""
+    """It does not rejoin between the check that the answer is about its generation and the action on it."""
     config = StreamsConfig.of({"application.id": "app", "bootstrap.servers": "127.0.0.1:9"})
     settings = ClientSettings(config, "p").membership(1)
     shared = SharedState(settings)
@@ -360,7 +360,7 @@ def test_a_member_rejoins_before_or_after_a_heartbeat_s_answer():
 
 
 def test_new_partitions_of_an_input_topic_are_assigned(group, kafka):
-    """The leader sees that a topic has grown and rebalances."""
+    """The leader notices added partitions and rebalances."""
     from confluent_kafka.admin import NewPartitions
 
     group.join("a", **{"metadata.max.age.ms": 200})
@@ -373,7 +373,7 @@ def test_new_partitions_of_an_input_topic_are_assigned(group, kafka):
 
 
 def test_a_pattern_finds_new_topics(group, topic_factory):
-    """A member that subscribes by pattern rejoins when a topic appears that matches."""
+    """A member that subscribes by pattern rejoins when a matching topic is created."""
     first = topic_factory("pattern", partitions=1)
     stem = first.replace("pattern", "pattern-.*").split("-.*")[0]
     member = group.join("a", patterns=(f"{stem}-.*",), **{"metadata.max.age.ms": 200})
@@ -384,15 +384,15 @@ def test_a_pattern_finds_new_topics(group, topic_factory):
 
 
 def test_the_assignor_s_error_reaches_the_leader_s_thread(group):
-    """What the leader's callback raises comes out of poll."""
+    """An exception of the leader's callback is raised by poll."""
     group.assign = lambda members: (_ for _ in ()).throw(ConfigError("cannot assign"))
     group.join("a")
     with pytest.raises(ConfigError, match="cannot assign"):
         group.until(lambda: False)
 
 
-def test_a_plain_consumer_in_the_group_is_told(group, kafka):
-    """A group with consumers of another protocol cannot be joined; the error says what to do."""
+def test_a_plain_consumer_in_the_group_is_an_error(group, kafka):
+    """A group whose consumers use another protocol cannot be joined; the error says what to do."""
     from confluent_kafka import Consumer
 
     consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": group.application_id})
@@ -405,7 +405,7 @@ def test_a_plain_consumer_in_the_group_is_told(group, kafka):
     consumer.close()
 
 
-def test_a_session_timeout_the_broker_does_not_allow_is_told(group):
+def test_a_session_timeout_the_broker_does_not_allow_is_an_error(group):
     """The error names the setting and the broker's limits."""
     group.join("a", **{"session.timeout.ms": 200, "heartbeat.interval.ms": 50})
     with pytest.raises(ConfigError, match=r"session\.timeout\.ms=200"):
@@ -419,7 +419,7 @@ def test_many_members_settle(group):
     group.settle(timeout_s=30)
 
 
-def test_payloads_of_java_members_are_read():
+def test_subscriptions_survive_their_encoding():
     """A subscription with owned partitions survives its encoding, with topics sorted as Java sorts them."""
     from millrace.assignment.protocol import MemberSubscription
     from millrace.records import TopicPartition

@@ -1,4 +1,4 @@
-"""Members when brokers end, freeze or move, when a whole process is frozen, and when nobody or the wrong one is there."""
+"""Members when brokers stop, hang or move, when their own process is suspended, and with wrong listeners or credentials."""
 
 import os
 import signal
@@ -65,7 +65,7 @@ def test_a_member_outlives_a_restart_of_its_broker(own_kafka):
 
 
 def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
-    """A rebalance that a broker's end interrupts is repeated until it succeeds."""
+    """A rebalance that is interrupted because a broker stops is repeated until it succeeds."""
     kafka = own_kafka()
     kafka.create_topics("in", partitions=4)
     group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000})
@@ -80,7 +80,7 @@ def test_a_member_that_joins_while_the_broker_is_away_joins_later(own_kafka):
 
 
 def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
-    """A commit and a read end with StreamsTimeoutError at their time-out; a close does not hang."""
+    """A commit and a read raise StreamsTimeoutError after their timeouts; close does not hang."""
     kafka = own_kafka()
     kafka.create_topics("in", partitions=4)
     group = Group(kafka.bootstrap_servers, "in", 4)
@@ -98,7 +98,7 @@ def test_commits_give_up_in_time_when_no_broker_answers(own_kafka):
 
 @pytest.mark.slow
 def test_the_coordinator_moves_to_another_broker(own_kafka):
-    """When the broker that coordinates the group is killed, another one does, and no partition is lost."""
+    """When the coordinating broker is killed, another one takes over, and no partition is lost."""
     kafka = own_kafka(brokers=3)
     kafka.create_topics("in", partitions=4)
     group = Group(kafka.bootstrap_servers, "in", 4, **{"session.timeout.ms": 30_000, "request.timeout.ms": 5000})
@@ -116,7 +116,7 @@ def test_the_coordinator_moves_to_another_broker(own_kafka):
 
 
 def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
-    """SIGSTOP for longer than the session: others take over, the commit after SIGCONT is refused, and the member rejoins."""
+    """After a long SIGSTOP others take over, the commit after SIGCONT is refused, and the member rejoins."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=4), 4)
     group.join("taker")  # which joins once it is polled
     root = Path(__file__).parents[2]
@@ -152,7 +152,7 @@ def test_a_frozen_process_comes_back_as_a_migrated_member(kafka, topic_factory):
 
 @pytest.fixture(scope="module")
 def secured():
-    """Give a Kafka with an open and a SASL listener."""
+    """Yield a Kafka with an open and a SASL listener."""
     from millrace.dev.kafka import EmbeddedKafka
 
     with EmbeddedKafka(security=SaslPlain({"alice": "secret"})) as kafka:
@@ -170,7 +170,7 @@ def test_members_log_in(secured):
 
 
 def test_a_wrong_password_is_an_authentication_error(secured):
-    """The error says what was refused, without the password, and comes at once."""
+    """The error is raised at once and says what was refused, without the password."""
     began = time.monotonic()
     with pytest.raises(AuthenticationError, match="password is wrong") as caught:
         check_connection(clients(sasl(secured.sasl_bootstrap_servers, "wrong-one")), timeout_s=60)
@@ -179,7 +179,7 @@ def test_a_wrong_password_is_an_authentication_error(secured):
 
 
 def test_an_offered_mechanism_is_suggested(secured):
-    """A mechanism that the listener does not offer is answered with those it does."""
+    """The error for a mechanism that the listener does not offer names those that it does."""
     settings = sasl(secured.sasl_bootstrap_servers, **{"sasl.mechanism": "SCRAM-SHA-256"})
     settings["sasl.jaas.config"] = settings["sasl.jaas.config"].replace("plain.Plain", "scram.Scram")
     with pytest.raises(AuthenticationError, match=r"does not offer .*SCRAM-SHA-256, but PLAIN"):
@@ -188,7 +188,7 @@ def test_an_offered_mechanism_is_suggested(secured):
 
 @pytest.mark.parametrize("direction", ["plain client", "sasl client", "tls client"])
 def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monkeypatch):
-    """A client that speaks another protocol than the listener learns that the listener is there, and what to set."""
+    """The error for another protocol than the listener's says that there is a listener, and what to set."""
     monkeypatch.setattr("millrace.kafka.connection_check._MISMATCH_PATIENCE_S", 1.0)
     settings = {
         "plain client": {"application.id": "app", "bootstrap.servers": secured.sasl_bootstrap_servers},
@@ -204,14 +204,14 @@ def test_the_wrong_listener_is_told_from_an_absent_one(secured, direction, monke
 
 
 def test_a_member_with_the_wrong_password_does_not_start(secured):
-    """GroupMember.start raises what the check finds."""
+    """GroupMember.start raises the error of the connection check."""
     group = Group(secured.sasl_bootstrap_servers, "in", 4, **sasl(secured.sasl_bootstrap_servers, "nope"))
     with pytest.raises(AuthenticationError):
         group.join("a")
 
 
-def test_nobody_listens():
-    """The error names the servers and what to check, after the time-out."""
+def test_unreachable_brokers_are_an_error():
+    """After the timeout, the error names the servers and what to check."""
     settings = {"application.id": "app", "bootstrap.servers": "127.0.0.1:1,no.such.host.invalid:9092"}
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1.*[Cc]heck"):
         check_connection(clients(settings), timeout_s=0.5)
@@ -223,7 +223,7 @@ def test_one_of_several_servers_is_enough(secured):
     check_connection(clients({"application.id": "app", "bootstrap.servers": servers}))
 
 
-def test_server_without_port_is_told():
+def test_a_server_without_a_port_is_an_error():
     """bootstrap.servers needs host and port."""
     with pytest.raises(BrokerUnreachableError, match="host:port"):
         split_server("kafka")

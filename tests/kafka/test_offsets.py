@@ -1,4 +1,4 @@
-"""Asking for offsets and deleting records: what is answered, what is refused, and what outlives a broker's restart."""
+"""Reading offsets and deleting records: answers, refusals, and broker restarts."""
 
 import socket
 import time
@@ -19,20 +19,20 @@ KEPT = {"retention.ms": "-1"}
 
 @pytest.fixture
 def admin(kafka):
-    """Give an admin client."""
+    """Return an admin client."""
     return kafka.admin()
 
 
 def write(kafka, topic, timestamps, partition=0):
-    """Write a record for each timestamp."""
+    """Produce a record for each timestamp."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for timestamp in timestamps:
         producer.produce(topic, b"x", partition=partition, timestamp=timestamp)
     assert producer.flush(30) == 0
 
 
-def test_beginnings_and_ends(admin, kafka, topic_factory):
-    """Ends are behind the last record, beginnings move when records are deleted, an unknown group has no offsets."""
+def test_earliest_and_latest_offsets(admin, kafka, topic_factory):
+    """Latest offsets follow the last record, earliest ones move when records are deleted, an unknown group has no offsets."""
     partition = TopicPartition(topic_factory("purge", config=KEPT), 0)
     write(kafka, partition.topic, range(1, 6))
     delete_records(admin, {partition: 3})
@@ -42,14 +42,14 @@ def test_beginnings_and_ends(admin, kafka, topic_factory):
     assert group_offsets(admin, "nobody") == {}
 
 
-def test_nothing_is_asked_about_nothing(admin):
-    """Without partitions there is no request and no answer."""
+def test_no_partitions_need_no_request(admin):
+    """Without partitions no request is sent, and the result is empty."""
     assert earliest_offsets(admin, []) == {}
     assert offsets_for_time(admin, [], 0) == {}
 
 
-def test_offsets_of_a_time(admin, kafka, topic_factory):
-    """The first record not older than the time is found; where all are older, the end."""
+def test_offsets_for_time(admin, kafka, topic_factory):
+    """The first record that is not older than the time is found, or the end if all are older."""
     topic = topic_factory("times", partitions=2, config=KEPT)
     early, late = TopicPartition(topic, 0), TopicPartition(topic, 1)
     write(kafka, topic, [100, 200, 300], early.partition)
@@ -59,15 +59,15 @@ def test_offsets_of_a_time(admin, kafka, topic_factory):
 
 
 def test_deleting_beyond_the_end_is_refused(admin, topic_factory):
-    """An offset that the partition has not reached is an error that names it, without waiting for the time-out."""
+    """An offset beyond the end of the partition is an error with its name, raised without waiting for the timeout."""
     partition = TopicPartition(topic_factory("purge"), 0)
     with pytest.raises(StreamsError, match=str(partition)) as caught:
         delete_records(admin, {partition: 3})
     assert not isinstance(caught.value, StreamsTimeoutError)
 
 
-def test_a_topic_that_does_not_come_is_given_up(admin):
-    """A partition without leader is asked for until the time-out, and then named."""
+def test_requests_for_a_missing_topic_time_out(admin):
+    """Requests for a partition without a leader are retried until the timeout; the error names it."""
     partition = TopicPartition("no-such-topic", 0)
     with pytest.raises(StreamsTimeoutError, match="no-such-topic-0"):
         latest_offsets(admin, [partition], 0.5)
@@ -77,7 +77,7 @@ def test_a_topic_that_does_not_come_is_given_up(admin):
 
 @pytest.mark.slow
 def test_leaders_are_found_again(own_kafka):
-    """A client that knew the leaders goes on when they have moved: brokers restart one after another, leaders change."""
+    """A client keeps working when leaders move because brokers restart one after another."""
     kafka = own_kafka(brokers=3)
     kafka.create_topics("moving", partitions=3, config=KEPT)
     partitions = [TopicPartition("moving", number) for number in range(3)]
@@ -92,8 +92,8 @@ def test_leaders_are_found_again(own_kafka):
         assert earliest_offsets(admin, partitions, 60) == dict.fromkeys(partitions, round_)
 
 
-def test_records_are_deleted_and_offsets_told_after_a_restart(own_kafka):
-    """The same client asks the only broker again once it is back, with a new leader epoch."""
+def test_the_client_keeps_working_after_a_broker_restart(own_kafka):
+    """The same client keeps working when the only broker is back, with a new leader epoch."""
     kafka = own_kafka()
     kafka.create_topics("in", config=KEPT)
     partition = TopicPartition("in", 0)
@@ -110,8 +110,8 @@ def test_records_are_deleted_and_offsets_told_after_a_restart(own_kafka):
 @pytest.mark.parametrize(
     "ask", [latest_offsets, lambda admin, at, timeout_s: delete_records(admin, {at[0]: 1}, timeout_s)]
 )
-def test_brokers_that_never_answered_cost_no_more_than_the_time_given(ask):
-    """Nothing is known of the cluster yet, and nothing gets known: looking for leaders keeps to the time-out too."""
+def test_requests_to_brokers_that_never_answered_time_out(ask):
+    """If the client never learns anything about the cluster, looking for leaders keeps to the timeout too."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         admin = quiet_admin(f"127.0.0.1:{silent.getsockname()[1]}")
         for _ in range(3):

@@ -7,15 +7,8 @@ import secrets
 import pytest
 from confluent_kafka import Producer
 from tests.kafka.support import Group
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    two_step_word_count,
-    wait_until,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import ActiveGroupError, BrokerUnreachableError
@@ -36,7 +29,7 @@ def config_of(kafka, application_id):
 
 
 def write(kafka, topic, timestamps):
-    """Write a record for each timestamp to the first partition."""
+    """Produce a record for each timestamp to the first partition."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for timestamp in timestamps:
         producer.produce(topic, b"x", partition=0, timestamp=timestamp)
@@ -44,8 +37,8 @@ def write(kafka, topic, timestamps):
 
 
 @pytest.mark.broker
-def test_group_that_runs_is_refused(kafka, topic_factory):
-    """While members are in the group nothing is planned; when they have left, it is."""
+def test_a_group_with_members_is_not_reset(kafka, topic_factory):
+    """A reset is planned only after all members have left the group."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
     group.join("a")
     group.settle()
@@ -57,8 +50,8 @@ def test_group_that_runs_is_refused(kafka, topic_factory):
 
 
 @pytest.mark.broker
-def test_start_between_look_and_deed_is_refused(kafka, topic_factory):
-    """A member that joins after the look is seen before anything is done."""
+def test_a_member_that_joins_after_planning_stops_the_reset(kafka, topic_factory):
+    """A member that joins after the observation is noticed before anything is changed."""
     topic = topic_factory("in", partitions=2)
     group = Group(kafka.bootstrap_servers, topic, 2)
     with Resetter(config_of(kafka, group.application_id)) as resetter:
@@ -72,7 +65,7 @@ def test_start_between_look_and_deed_is_refused(kafka, topic_factory):
 
 @pytest.mark.broker
 def test_force_removes_members_that_were_killed(kafka, topic_factory):
-    """A static member that ended without leaving holds the group until its session ends, unless it is removed."""
+    """A static member that ended without leaving stays in the group until its session times out, unless it is removed."""
     topic = topic_factory("in", partitions=2)
     group = Group(kafka.bootstrap_servers, topic, 2, **{"session.timeout.ms": 45000})
     member = group.join("a", **{"group.instance.id": "pod-0"})
@@ -87,8 +80,8 @@ def test_force_removes_members_that_were_killed(kafka, topic_factory):
 
 
 @pytest.mark.broker
-def test_offsets_on_a_broker(kafka, topic_factory):
-    """Offsets are those of first, last and timed records, also for a group that never was; committed ones can be shifted."""
+def test_offsets_are_set(kafka, topic_factory):
+    """Offsets can be set to first, last or timed records, also of a group that never existed; committed ones can be shifted."""
     topic = topic_factory("in", config={"retention.ms": "-1"})  # the records are old enough to be deleted
     write(kafka, topic, [1000, 2000, 3000, 4000])
     config = config_of(kafka, f"app-{secrets.token_hex(4)}")
@@ -108,7 +101,7 @@ def test_offsets_on_a_broker(kafka, topic_factory):
 
 @pytest.mark.broker
 def test_unreachable_brokers():
-    """Brokers that do not answer are named at once."""
+    """The error for brokers that do not answer names them at once."""
     config = StreamsConfig.of({"application.id": "a", "bootstrap.servers": "127.0.0.1:1"})
     with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:1"):
         Resetter(config)
@@ -116,8 +109,8 @@ def test_unreachable_brokers():
 
 @pytest.mark.broker
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
-def test_application_counts_from_scratch(kafka, topic_factory, tmp_path, guarantee):
-    """After a reset the same input gives the same counts again, none of them twice; a plan alone changes nothing."""
+def test_application_counts_from_scratch_after_a_reset(kafka, topic_factory, tmp_path, guarantee):
+    """After a reset the same input gives the same counts, none of them doubled; planning alone changes nothing."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
     again = topic_factory("again", partitions=2)
     app = f"app-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""SASL/OAUTHBEARER: where tokens come from, how long they are used, and that every client of ours shows them to brokers."""
+"""SASL/OAUTHBEARER: where tokens come from, how long they are used, and that every client authenticates with them."""
 
 import base64
 import logging
@@ -21,7 +21,7 @@ from millrace.kafka.tokens import Token, Tokens
 
 @pytest.fixture
 def provider():
-    """Give who gives out tokens."""
+    """Yield a token endpoint."""
     provider = IdentityProvider()
     yield provider
     provider.close()
@@ -29,13 +29,13 @@ def provider():
 
 @pytest.fixture(scope="module")
 def brokers():
-    """Give a Kafka and the address of its listener for tokens."""
+    """Yield a Kafka and the address of its OAUTHBEARER listener."""
     with oauth_kafka() as found:
         yield found
 
 
 def oidc(provider, servers="127.0.0.1:9", **others):
-    """Return settings of an application that has a client secret."""
+    """Return settings of an application with a client secret."""
     return {
         "application.id": "app",
         "bootstrap.servers": servers,
@@ -55,7 +55,7 @@ def of(settings, **how):
 
 
 def use_every_client(settings, kafka, topic):
-    """Produce, consume, administer and join a group, each with a client of its own, until every one has done it."""
+    """Produce, consume, administer and join a group, each with its own client."""
     kafka.create_topics(topic, partitions=1)
     clients = of(settings)
     check_connection(clients, 60)
@@ -79,8 +79,8 @@ def use_every_client(settings, kafka, topic):
 
 
 @pytest.mark.broker
-def test_every_client_shows_a_token(provider, brokers):
-    """Check, admin, producer, all consumers, the group's member and its administration reach brokers that want tokens."""
+def test_every_client_authenticates_with_a_token(provider, brokers):
+    """The check, admin client, producer, all consumers, member and group administration reach brokers that require tokens."""
     kafka, address = brokers
     group = use_every_client(oidc(provider, address), kafka, "every-client")
     group.close()
@@ -89,7 +89,7 @@ def test_every_client_shows_a_token(provider, brokers):
 
 @pytest.mark.broker
 def test_tokens_are_renewed_while_clients_are_open(provider, brokers):
-    """Brokers ask again when a token expires; by then all clients have another, and the member stays in its group."""
+    """All clients have a new token when brokers ask for it because the old one expires, and the member stays in its group."""
     kafka, address = brokers
     kafka.create_topics("renewed", partitions=1)
     provider.lives_s = 20.0
@@ -113,8 +113,8 @@ def test_tokens_are_renewed_while_clients_are_open(provider, brokers):
 
 
 @pytest.mark.broker
-def test_a_token_that_brokers_do_not_take_is_told(provider, brokers):
-    """An expired token is refused, and the error says that it is the token and not a password."""
+def test_a_refused_token_is_an_authentication_error(provider, brokers):
+    """An expired token is refused, and the error names the token, not a password."""
     _, address = brokers
     provider.answer = lambda *_: (200, f'{{"access_token": "{jwt("orders", -100)}", "expires_in": 60}}')
     with pytest.raises(AuthenticationError, match="does not accept the token"):
@@ -123,7 +123,7 @@ def test_a_token_that_brokers_do_not_take_is_told(provider, brokers):
 
 @pytest.mark.broker
 def test_workload_identity_reaches_brokers(brokers, monkeypatch, tmp_path):
-    """With Entra ID's own library a pod's projected token is exchanged for one that brokers take."""
+    """Entra ID's own library exchanges a pod's projected token for one that brokers accept."""
     kafka, address = brokers
     authority = Authority()
     provider = IdentityProvider(tls=authority.issue("entra"))
@@ -155,7 +155,7 @@ AWS = {
 
 
 def test_web_identity_signs_a_token_for_msk(provider, monkeypatch, tmp_path):
-    """With AWS' own library a pod's projected token is exchanged for credentials, which sign what brokers of MSK take."""
+    """AWS's own library exchanges a pod's projected token for credentials, which sign the token for MSK's brokers."""
     (tmp_path / "token").write_text("projected")
     monkeypatch.setenv("AWS_ENDPOINT_URL_STS", provider.url)
     monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/orders")
@@ -172,8 +172,8 @@ def test_web_identity_signs_a_token_for_msk(provider, monkeypatch, tmp_path):
     assert query["X-Amz-Security-Token"] == ["session"]
 
 
-def test_no_identity_is_told(monkeypatch, tmp_path):
-    """Without credentials the error says what the pod needs."""
+def test_a_missing_cloud_identity_is_an_error(monkeypatch, tmp_path):
+    """Without a cloud identity, the error says what the pod needs."""
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -183,15 +183,15 @@ def test_no_identity_is_told(monkeypatch, tmp_path):
         open_admin(of(AWS).admin())
 
 
-def test_a_library_that_is_not_installed_is_told(monkeypatch):
-    """The error names the extra that brings it."""
+def test_a_library_that_is_not_installed_is_an_error(monkeypatch):
+    """The error names the extra that installs it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=r"install millrace\[aws\]"):
         open_admin(of(AWS).admin())
 
 
 def test_scope_and_extensions_are_sent(provider):
-    """The endpoint is asked for the scope; brokers are told the extensions by either library."""
+    """The scope is sent to the endpoint, and the extensions to brokers by both client libraries."""
     extensions = "logicalCluster=lkc-1,identityPoolId=pool-2"
     settings = oidc(provider, **{"sasl.oauthbearer.scope": "kafka all", "sasl.oauthbearer.extensions": extensions})
     clients = of(settings)
@@ -207,8 +207,8 @@ def test_scope_and_extensions_are_sent(provider):
     assert expires_at > 0
 
 
-def test_a_java_login_entry_serves(provider):
-    """The login entry of a Java sibling gives id, secret, scope and extensions."""
+def test_a_java_login_entry_is_accepted(provider):
+    """Id, secret, scope and extensions may come from a Java application's login entry."""
     module = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
     entry = f'{module} clientId="java" clientSecret="{provider.secret}" scope="all" extension_logicalCluster="lkc-7";'
     settings = oidc(provider, **{"sasl.jaas.config": entry})
@@ -217,7 +217,7 @@ def test_a_java_login_entry_serves(provider):
 
 
 def test_the_endpoints_authority_is_checked(tmp_path):
-    """An endpoint whose certificate nobody vouches for is not told the secret; with its authority it is."""
+    """The secret is not sent to an endpoint with an untrusted certificate, but is if its certificate authority is configured."""
     authority = Authority()
     provider = IdentityProvider(tls=authority.issue("tokens"))
     with pytest.raises(BrokerUnreachableError, match=r"https://.*/token cannot be reached .*https\.ca\.location"):
@@ -229,8 +229,8 @@ def test_the_endpoints_authority_is_checked(tmp_path):
     provider.close()
 
 
-def test_a_refused_secret_is_told_and_not_shown(provider, caplog):
-    """The error names the endpoint and what it said; the secret is in no error and no log."""
+def test_a_refused_secret_is_an_error_and_not_shown(provider, caplog):
+    """The error has the endpoint and its answer; neither errors nor logs contain the secret."""
     settings = oidc(provider, **{"sasl.oauthbearer.client.secret": "wr0ng-s3cret"})
     with pytest.raises(AuthenticationError, match="invalid_client: Bad secret") as caught:
         open_admin(of(settings).admin())
@@ -238,7 +238,7 @@ def test_a_refused_secret_is_told_and_not_shown(provider, caplog):
 
 
 def test_redirects_are_not_followed(provider):
-    """The secret goes to the address that was configured only."""
+    """The secret is sent only to the configured address."""
     other = IdentityProvider()
     provider.status, provider.headers = 307, {"Location": f"{other.url}/token"}
     with pytest.raises(ConfigError, match="redirects to another address"):
@@ -248,7 +248,7 @@ def test_redirects_are_not_followed(provider):
 
 
 def test_a_changed_secret_is_used_for_the_next_token(provider, tmp_path):
-    """What a token is made from is read for every token, so that a changed secret takes no restart."""
+    """The inputs of a token are read for every token, so a changed secret needs no restart."""
     (tmp_path / "secret").write_text("old")
     settings = oidc(provider, **{"sasl.oauthbearer.client.secret": f"${{directory:{tmp_path}:secret}}"})
     clients = of(settings)
@@ -263,7 +263,7 @@ def test_a_changed_secret_is_used_for_the_next_token(provider, tmp_path):
 
 
 class Clock:
-    """Seconds that a test sets."""
+    """A clock that a test sets."""
 
     def __init__(self):
         self.now = 1000.0
@@ -273,7 +273,7 @@ class Clock:
 
 
 def test_a_token_is_used_for_three_quarters_of_its_life(caplog):
-    """Then there is another, or if that cannot be had the old one is used to its end, which is logged."""
+    """Then it is replaced or, if that fails, used until it expires, which is logged."""
     clock, made, failing = Clock(), [], []
 
     def fetch():
@@ -312,13 +312,13 @@ def test_a_token_is_used_for_three_quarters_of_its_life(caplog):
         ("sasl.oauthbearer.method", "aws-msk-iam", "needs sasl.oauthbearer.aws.region"),
     ],
 )
-def test_wrong_settings_are_told(setting, value, told):
-    """A setting that is not served, missing or malformed is named before anything is asked."""
+def test_wrong_settings_are_errors(setting, value, told):
+    """An unsupported, missing or malformed setting is named before anything is sent."""
     with pytest.raises(ConfigError, match=told):
         of(oidc(None, **{setting: value})).admin()
 
 
-def test_settings_are_judged_without_their_files():
-    """Where the files are not at hand, as for a plan, no token is asked for."""
+def test_settings_are_checked_without_their_files():
+    """Where the files do not exist, as for a plan, no token is requested."""
     reference = {"sasl.oauthbearer.client.secret": "${directory:/nowhere:secret}"}
     assert of(oidc(None, **reference), resolve_references=False).admin()["sasl.mechanism"] == "OAUTHBEARER"

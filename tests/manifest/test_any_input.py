@@ -1,4 +1,4 @@
-"""Manifests that nobody would think of: `check` answers, and never raises."""
+"""Arbitrary manifests: `check` always returns and never raises."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PLACES = wrong.places()
 
 
 @given(st.sampled_from(PLACES), JSON)
-def test_whatever_stands_anywhere_is_taken_or_told(where, value):
-    """With any value in any place there is a model or there are problems, each of which can be printed; never an exception."""
+def test_any_value_anywhere_is_accepted_or_reported(where, value):
+    """With any value in any place the result is a model or a list of problems, which can be printed; never an exception."""
     kind, place = where
     model, problems = check(wrong.altered(kind, place, value), KINDS[kind])
     assert (model is None) == bool(problems)
@@ -30,8 +30,8 @@ def test_whatever_stands_anywhere_is_taken_or_told(where, value):
 
 
 @given(st.sampled_from(PLACES), JSON)
-def test_what_is_taken_reads_back_as_the_same(where, value):
-    """A manifest that is accepted is, written as JSON and read again, the same application."""
+def test_accepted_manifest_reads_back_unchanged(where, value):
+    """An accepted manifest that is written as JSON and read again is the same application."""
     kind, place = where
     model, _ = check(wrong.altered(kind, place, value), KINDS[kind])
     if model is None:

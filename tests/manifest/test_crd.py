@@ -1,4 +1,4 @@
-"""The files in `crds/`, and that the API server takes them."""
+"""The files in `crds/` match the models, and the API server accepts them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def spec(version):
 
 
 def test_files_and_models_agree():
-    """`crds/` is what the models say; if this fails, run `make crds`."""
+    """`crds/` is generated from the models; if this fails, run `make crds`."""
     assert {path.name: path.read_text() for path in CRDS.glob("streams*.yaml")} == crd.files()
 
 
-def test_check_tells_stale_files(tmp_path, capsys):
+def test_check_reports_stale_files(tmp_path, capsys):
     """`--check` fails on a missing or changed file and writes nothing; without it the file is written."""
     assert crd.main([str(tmp_path), "--check"]) == 1
     assert "Not up to date" in capsys.readouterr().out
@@ -61,10 +61,10 @@ def test_every_field_has_a_description(version):
     assert list(silent(version["schema"]["openAPIV3Schema"], "")) == []
 
 
-def test_schema_carries_the_rules(spec):
-    """Bounds, patterns, enums, defaults, formats and nullability of the models arrive in the schema."""
+def test_schema_contains_the_rules(spec):
+    """The schema has the bounds, patterns, enums, defaults, formats and nullability of the models."""
     assert spec["replicas"] == {
-        "default": 1, "description": "How many instances run. More than there are tasks are idle.", "format": "int32",
+        "default": 1, "description": "How many instances run. Instances beyond the number of tasks are idle.", "format": "int32",
         "maximum": 10_000, "minimum": 0, "type": "integer",
     }  # fmt: skip
     assert spec["processing"]["properties"]["guarantee"]["enum"] == ["at_least_once", "exactly_once_v2"]
@@ -77,7 +77,7 @@ def test_schema_carries_the_rules(spec):
 
 
 def test_rules_in_cel(version, spec):
-    """What a schema cannot say is a CEL rule with a message: immutability, the entrypoint, settings that are not the user's."""
+    """What a schema cannot express is a CEL rule with a message: immutability, the entrypoint, settings owned by fields."""
 
     def rules(schema: dict) -> dict[str, str]:
         return {rule["rule"]: rule["message"] for rule in schema["x-kubernetes-validations"]}
@@ -99,14 +99,14 @@ def test_rules_in_cel(version, spec):
 
 
 def test_rules_of_a_field_and_of_its_use_add_up():
-    """A reference to a model keeps the model's own rules beside those of the field that uses it."""
+    """A reference to a model keeps the model's own rules in addition to those of the field that uses it."""
     model = {"type": "object", "properties": {}, "x-kubernetes-validations": [{"rule": "a"}]}
     used = {"$defs": {"M": model}, "$ref": "#/$defs/M", "x-kubernetes-validations": [{"rule": "b"}]}
     assert structural(used)["x-kubernetes-validations"] == [{"rule": "a"}, {"rule": "b"}]
 
 
-def test_nothing_is_written_into_resources_that_says_nothing(version):
-    """Defaults that are empty are left out: the API server would put them into every resource and every status."""
+def test_empty_defaults_are_left_out(version):
+    """Empty defaults are left out, because the API server would write them into every resource and every status."""
 
     def defaults(schema):
         yield schema.get("default")
@@ -167,7 +167,7 @@ def test_subresources_and_columns_point_at_fields(version):
         ),
     ],
 )
-def test_what_the_api_server_would_refuse_is_found(schema, reason):
+def test_violations_of_structural_schemas_are_found(schema, reason):
     """Each rule of structural schemas is checked."""
     assert any(reason in found for found in violations(schema))
 
@@ -188,8 +188,8 @@ def test_models_without_structural_form_are_refused():
         structural(Tree.model_json_schema())
 
 
-def test_rewriting_leaves_the_original_alone():
-    """The schema handed in is not changed."""
+def test_rewriting_does_not_change_the_original():
+    """The argument is not changed."""
     schema = StreamsApp.model_json_schema()
     structural(schema)
     assert schema == StreamsApp.model_json_schema()

@@ -1,4 +1,4 @@
-"""Every field there is, right and wrong: none can be added without a case that says what its author is told."""
+"""Every field with right and wrong values: no field can be added without a case for its error message."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_every_field_has_a_wrong_value(kind):
 @pytest.mark.parametrize("part", ["spec", "status"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_good_example_has_every_field(kind, part):
-    """No field is left out by `good/everything.yaml` and the ways to brokers that it cannot go: an API server sees each once."""
+    """`good/everything.yaml`, with the examples of other ways to connect, has every field, so an API server sees each one."""
     others = [wrong.good(name).get(kind, {}) for name in wrong.OTHER_WAYS]
     examples = [wrong.good("everything")[kind], *others]
     given = {path for example in examples for path in paths_in(example.get(part, {}), part)}
@@ -81,7 +81,7 @@ def test_the_good_example_has_every_field(kind, part):
 
 @pytest.mark.parametrize("case", TABLE, ids=str)
 def test_wrong_value_is_refused_with_its_field_and_rule(case):
-    """The message names the field that is wrong, and says what is demanded of it."""
+    """The message names the field that is wrong, and says what it must be."""
     model, problems = check(case.manifest, KINDS[case.kind])
     assert model is None
     told = {first("/".join(map(str, problem.path))): str(problem) for problem in problems}
@@ -92,7 +92,7 @@ def test_wrong_value_is_refused_with_its_field_and_rule(case):
 @pytest.mark.parametrize("name", ["minimal", "everything"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_good_manifest_is_accepted(name, kind):
-    """The smallest manifest and the fullest one have no problem."""
+    """The smallest and the fullest manifest are valid."""
     model, problems = check(wrong.good(name)[kind], KINDS[kind])
     assert problems == []
     assert isinstance(model, KINDS[kind])
@@ -100,13 +100,13 @@ def test_good_manifest_is_accepted(name, kind):
 
 @pytest.mark.parametrize("name", wrong.OTHER_WAYS)
 def test_other_ways_to_brokers_are_accepted(name):
-    """Each has a manifest of its own, because they exclude each other."""
+    """Each way to connect to brokers has its own manifest, because they exclude each other."""
     assert check(wrong.good(name)["StreamsApp"])[1] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_written_can_be_read_back(kind):
-    """A dump without what was not set is the manifest that was written, and reads back as the same model."""
+def test_written_manifest_can_be_read_back(kind):
+    """A dump of only the set fields is the original manifest, and reads back as the same model."""
     data = wrong.good("everything")[kind]
     model, _ = check(data, KINDS[kind])
     assert model
@@ -126,8 +126,8 @@ def test_what_was_written_can_be_read_back(kind):
         ("tls", {"caSecretRef": {"name": "a", "keys": {"ca.crt": "ca", "hunter2": "b"}}, "auth": "hunter2"}),
     ],
 )
-def test_what_may_be_a_secret_is_not_repeated(field, value):
-    """Messages end up in logs and conditions: a password that was written where none belongs is not in them."""
+def test_possible_secrets_are_not_repeated(field, value):
+    """Messages end up in logs and conditions, so they do not contain a password that was written in the wrong place."""
     manifest = wrong.good("minimal")["StreamsApp"]
     manifest["spec"]["kafka"][field] = value
     model, problems = check(manifest)
@@ -136,8 +136,8 @@ def test_what_may_be_a_secret_is_not_repeated(field, value):
     assert "hunter2" not in "".join(map(str, problems))
 
 
-def test_rules_about_changes_are_tried():
-    """Every rule about before and after has a change that breaks it; only an API server can check them, as `e2e/` does."""
+def test_every_transition_rule_has_a_case():
+    """Every transition rule has a case that breaks it; only an API server can check them, as `e2e/` does."""
 
     def messages(schema: dict) -> Iterator[str]:
         yield from (rule["message"] for rule in schema.get(VALIDATIONS, ()) if "oldSelf" in rule["rule"])

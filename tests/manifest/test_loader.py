@@ -1,4 +1,4 @@
-"""What the author of a wrong manifest is told."""
+"""Reading manifests, and the messages for wrong ones."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ def changed(path: str, value: Any) -> str:
 
 
 def message(text: str) -> str:
-    """Return what the author of a wrong manifest is told."""
+    """Return the message for a wrong manifest."""
     with pytest.raises(ManifestError) as caught:
         load(text)
     return str(caught.value)
 
 
 def test_good_manifest_is_read_with_every_field():
-    """Every field of a manifest arrives in the model under its Python name."""
+    """The model has every field of a manifest under its Python name."""
     app = load(GOOD)
     assert app.metadata.name == "wordcount"
     assert app.spec.application_id == "wordcount-v1"
@@ -75,7 +75,7 @@ def test_good_manifest_is_read_with_every_field():
 
 
 def test_dates_stay_text():
-    """A date in app.config is the text that was written, as it is in Kubernetes."""
+    """A date in app.config stays text, as in Kubernetes."""
     assert load(GOOD).spec.app.config == {"inputTopic": "lines", "since": "2026-01-01"}
 
 
@@ -89,8 +89,8 @@ def test_smallest_manifest_gets_defaults():
     assert app.spec.processing.guarantee == "at_least_once"
 
 
-def test_nothing_after_a_name_is_as_if_it_were_left_out():
-    """`storage:` whose entries are all commented out is no error, nor one for the API server; app.config keeps nulls."""
+def test_null_fields_count_as_left_out():
+    """`storage:` with all its entries commented out is valid, also for the API server; app.config keeps nulls."""
     app = load(
         GOOD.replace("replicas: 2", "replicas:")
         .replace("storage: {size: 10Gi, storageClassName: fast}", "storage:")
@@ -131,7 +131,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/applicationId", 12, "spec.applicationId: must be a string (got 12)"),
     ("spec/application_id", "a", "spec.application_id: unknown field; did you mean `applicationId`?"),
     ("spec/image", _ABSENT, "spec.image: is required: the container image"),
-    ("spec/image", "my image", "spec.image: must be the name of a container image, without blanks (got 'my image')"),
+    ("spec/image", "my image", "spec.image: must be the name of a container image, without spaces (got 'my image')"),
     (
         "spec/imagePullPolicy",
         "always",
@@ -194,7 +194,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("spec/processing/commitInterval", 30, "spec.processing.commitInterval: must be a string (got 30)"),
     ("spec/processing/garantee", "x", "spec.processing.garantee: unknown field; did you mean `guarantee`?"),
     ("spec/storage/size", "10 GB", "spec.storage.size: must be a quantity, for example 500m, 2 or 10Gi (got '10 GB')"),
-    ("spec/storage/size", "0", "spec.storage.size: must be more than nothing"),
+    ("spec/storage/size", "0", "spec.storage.size: must be more than zero"),
     ("spec/storage/size", [], "spec.storage.size: must be a quantity, for example 10Gi (got [])"),
     ("spec/storage/storageClassName", "", "spec.storage.storageClassName: must not be empty"),
     (
@@ -209,12 +209,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("path", "value", "expected"), WRONG, ids=[f"{path}={value!r:.20}" for path, value, _ in WRONG]
 )
 def test_each_wrong_field_gets_its_message(path, value, expected):
-    """A wrong field is named with its path, its rule and what stands there."""
+    """The message names the path of a wrong field, its rule and its value."""
     assert expected in message(changed(path, value))
 
 
-def test_all_problems_are_told_at_once_with_their_lines():
-    """Several problems come in one message, each with the line it is on."""
+def test_all_problems_are_reported_at_once_with_their_lines():
+    """One message has several problems, each with its line."""
     text = (
         GOOD.replace("replicas: 2", "replicas: -2").replace("kafka-0:9092", "kafka-0").replace("guarantee", "guaranty")
     )
@@ -226,14 +226,14 @@ def test_all_problems_are_told_at_once_with_their_lines():
 
 
 def test_missing_field_is_reported_at_its_parent():
-    """A field that is not there is reported on the line of the mapping that lacks it."""
+    """A missing field is reported on the line of the mapping that lacks it."""
     text = GOOD.replace('    bootstrapServers: [kafka-0:9092, "[::1]:9092"]\n', "")
     assert "line 16: spec.kafka: bootstrapServers must be given" in message(text)
 
 
 @pytest.mark.parametrize("key", ["on", "y", "n", "No"])
 def test_keys_that_yaml_reads_as_booleans_are_refused(key):
-    """A key such as `n:` is pointed out instead of becoming True or False unnoticed."""
+    """A key such as `n:` is reported instead of silently becoming True or False."""
     told = message(GOOD.replace("inputTopic", key))
     assert f'line 13: YAML reads the key `{key}` as a boolean: put it in quotes, as "{key}"' in told
 
@@ -248,19 +248,19 @@ def test_keys_that_yaml_reads_as_booleans_are_refused(key):
         ("a: &a\n  b: *a\n", "an alias contains itself"),
         ("a:\n  - !!python/object:os.system {}\n", "line 2: the tag !!python/object:os.system is not allowed"),
         ("a: !secret x\n", "line 1: the tag !secret is not allowed"),
-        ("a: [1, -.inf]\n", "line 1: -.inf is no number that Kubernetes can keep"),
+        ("a: [1, -.inf]\n", "line 1: -.inf is not a number that Kubernetes can store"),
         ("a: \x01\n", "not YAML: special characters are not allowed"),
         ("[" * 70 + "]" * 70 + "\n", "nested more than 64 levels deep"),
         ("- a\n- b\n", "a manifest must be a mapping with apiVersion, kind, metadata and spec (got ['a', 'b'])"),
     ],
 )
-def test_texts_that_are_no_manifest(text, expected):
-    """Whatever YAML can go wrong with is an error with its line, never a crash."""
+def test_texts_that_are_not_manifests(text, expected):
+    """Invalid YAML of any kind is an error with its line, never a crash."""
     assert expected in message(text)
 
 
 def test_merge_keys_and_aliases_are_read():
-    """YAML's own means against repetition work."""
+    """YAML's anchors, aliases and merge keys work."""
     app = load(
         GOOD.replace(
             "config: {inputTopic: lines, since: 2026-01-01}", "config: {a: &x {k: 1}, b: {<<: *x, l: 2}, c: *x}"
@@ -269,8 +269,8 @@ def test_merge_keys_and_aliases_are_read():
     assert app.spec.app.config == {"a": {"k": 1}, "b": {"k": 1, "l": 2}, "c": {"k": 1}}
 
 
-def test_other_documents_are_left_alone():
-    """A ConfigMap beside the StreamsApp is no error; a text with none at all says what it has instead."""
+def test_other_documents_are_ignored():
+    """A ConfigMap next to the StreamsApp is ignored; without a StreamsApp the message says what there is instead."""
     other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n---\n"
     assert load(other + GOOD).metadata.name == "wordcount"
     assert "holds no StreamsApp" in message(other)
@@ -279,13 +279,13 @@ def test_other_documents_are_left_alone():
 
 
 def test_misspelt_kind_is_not_taken_for_another_resource():
-    """`kind: StreamApp` under a wrong group is a mistake and not somebody else's resource."""
+    """`kind: StreamApp` in a wrong group is reported as a mistake, not ignored as a foreign resource."""
     assert "kind: must be `StreamsApp`" in message(
         GOOD.replace("kind: StreamsApp", "kind: Streamapp").replace("streams.", "x.")
     )
 
 
-def test_one_is_expected_where_one_is_asked_for():
+def test_load_expects_exactly_one_streams_app():
     """`load` refuses two StreamsApps by name; `load_all` returns both."""
     two = GOOD + "---\n" + GOOD.replace("name: wordcount", "name: second")
     assert "holds 2 StreamsApps (wordcount, second) where one is expected" in message(two)
@@ -304,13 +304,13 @@ def test_manifest_read_back_from_a_cluster_is_accepted():
 
 
 def test_file_problems_name_the_file(tmp_path):
-    """A manifest that cannot be read, or is no text, is named with the reason."""
+    """The message names a file that cannot be read or is not text, with the reason."""
     missing = tmp_path / "none.yaml"
     with pytest.raises(ManifestError, match=r"Cannot read the manifest .*none\.yaml: No such file"):
         load(missing)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe")
-    with pytest.raises(ManifestError, match=r"binary\.yaml is not a text in UTF-8"):
+    with pytest.raises(ManifestError, match=r"binary\.yaml is not UTF-8 text"):
         load(str(binary))
     binary.write_text(GOOD.replace("replicas: 2", "replicas: x"))
     with pytest.raises(ManifestError, match=r"binary\.yaml has a problem:\n  line 14: spec\.replicas"):
@@ -318,7 +318,7 @@ def test_file_problems_name_the_file(tmp_path):
 
 
 def test_check_returns_problems_as_values():
-    """Callers that are no terminal get path, rule and value apart."""
+    """Callers other than the command line get path, rule and value separately."""
     app, problems = check(
         {"apiVersion": "streams.millrace.dev/v1alpha1", "kind": "StreamsApp", "metadata": {"name": "A"}}
     )

@@ -1,4 +1,4 @@
-"""What a manifest means to the runtime."""
+"""The Kafka Streams settings that a manifest stands for."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def app(**spec) -> StreamsApp:
 
 
 def test_fields_become_kafkas_settings():
-    """Every field that the runtime knows arrives under Kafka's name."""
+    """Every field that the runtime knows becomes a setting with Kafka's name."""
     model = app(threads=3, processing={"guarantee": "exactly_once_v2", "commitInterval": "250ms"})
     assert to_streams_config(model, 2, state_dir=Path("/state")) == {
         "application.id": "wc-v1",
@@ -58,7 +58,7 @@ def test_fields_become_kafkas_settings():
 
 
 def test_everything_becomes_kafkas_settings():
-    """With every field set, each that the runtime knows arrives under Kafka's name, and secrets only as references."""
+    """With every field set, each that the runtime knows becomes a setting with Kafka's name, and secrets only references."""
     model, _ = check(wrong.good("everything")["StreamsApp"])
     assert model
     auth = "${directory:/secrets/auth:%s}"
@@ -105,7 +105,7 @@ def test_everything_becomes_kafkas_settings():
 
 
 def test_everything_is_a_valid_configuration():
-    """`StreamsConfig` takes all of it, and none of the names looks misspelt."""
+    """`StreamsConfig` accepts all settings, and no name looks misspelt."""
     model, _ = check(wrong.good("everything")["StreamsApp"])
     assert model
     config = StreamsConfig.of(to_streams_config(model, 0))
@@ -115,8 +115,8 @@ def test_everything_is_a_valid_configuration():
     assert config.session_timeout_ms == duration_ms(model.spec.membership.session_timeout or "")
 
 
-def test_what_is_not_said_leaves_kafkas_defaults():
-    """A manifest that sets nothing sets nothing: defaults that are Kafka Streams' own are not repeated."""
+def test_unset_fields_leave_kafkas_defaults():
+    """Unset fields add no settings: Kafka Streams' own defaults are not repeated."""
     model, _ = check(wrong.good("minimal")["StreamsApp"])
     assert model
     assert to_streams_config(model) == {
@@ -157,8 +157,8 @@ def test_what_is_not_said_leaves_kafkas_defaults():
         ),
     ],
 )
-def test_ways_to_reach_the_brokers(tls, auth, expected):
-    """TLS and authentication together say the protocol; credentials are looked for where pods have them."""
+def test_tls_and_authentication_become_client_settings(tls, auth, expected):
+    """TLS and authentication together determine the protocol; credentials refer to the files in a pod."""
     kafka: dict = {"bootstrapServers": ["k:1"]}
     kafka |= {} if tls is None else {"tls": tls}
     if auth is not None:
@@ -171,8 +171,8 @@ def test_ways_to_reach_the_brokers(tls, auth, expected):
     assert security == expected
 
 
-def test_other_brokers_are_used_without_what_the_manifest_says_of_its_own():
-    """Brokers handed in, such as a single local one, replace what the fields say of security and replication, too."""
+def test_other_brokers_replace_security_and_replication():
+    """Brokers given as an argument, such as a single local one, also replace the fields for security and replication."""
     model, _ = check(wrong.good("everything")["StreamsApp"])
     assert model
     settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
@@ -188,8 +188,8 @@ def test_membership_that_is_not_static_has_no_instance_id():
     assert "group.instance.id" not in settings
 
 
-def test_no_setting_of_a_field_can_be_set_beside_it():
-    """Whatever a field of the manifest maps to is refused in kafka.config, so that no value is silently overruled."""
+def test_settings_of_fields_cannot_be_set_in_kafka_config():
+    """Settings that fields map to are refused in kafka.config, so that no value is silently overridden."""
     model, _ = check(wrong.good("everything")["StreamsApp"])
     assert model
     given = set(model.spec.kafka.config) | {f"topic.{key}" for key in model.spec.internal_topics.config}
@@ -201,7 +201,7 @@ def test_no_setting_of_a_field_can_be_set_beside_it():
 
 
 def test_the_result_is_a_valid_configuration():
-    """`StreamsConfig` takes the settings; with EOS and no interval the commit interval is 100 ms."""
+    """`StreamsConfig` accepts the settings; with EOS the default commit interval is 100 ms."""
     config = StreamsConfig.of(to_streams_config(app(processing={"guarantee": "exactly_once_v2"}), 0))
     assert config.exactly_once
     assert config.commit_interval_ms == 100
@@ -210,12 +210,12 @@ def test_the_result_is_a_valid_configuration():
 
 
 def test_without_a_replica_nothing_is_a_member():
-    """What all replicas share has no member's name in it."""
+    """The settings that all replicas share contain no member's name."""
     assert not {"client.id", "group.instance.id", "state.dir"} & to_streams_config(app()).keys()
 
 
 def test_other_brokers_come_without_the_manifests_security():
-    """Brokers handed in replace the manifest's together with what it says about passwords and certificates."""
+    """Brokers given as an argument replace the manifest's, including its passwords and certificates."""
     config = {"sasl.mechanism": "PLAIN", "consumer.ssl.ca.location": "/ca", "security.protocol": "SSL", "linger.ms": 5}
     model = app(kafka={"bootstrapServers": ["k:1"], "config": {**config, "main.consumer.sasl.username": "u"}})
     settings = to_streams_config(model, bootstrap_servers=["127.0.0.1:1"])
@@ -293,8 +293,8 @@ def test_secrets_of_a_kafka_user_are_found_as_strimzi_writes_them(tmp_path):
         ((*USER_PAIR, "auth/password"), "Secret cluster-ca-cert of spec.kafka.tls.caSecretRef has no key ca.crt"),
     ],
 )
-def test_what_a_mounted_secret_lacks_is_told(tmp_path, files, told):
-    """A pod says at its start which key of which Secret is missing."""
+def test_missing_keys_of_a_mounted_secret_are_reported(tmp_path, files, told):
+    """A pod reports at its start which key of which Secret is missing."""
     with pytest.raises(ConfigError, match=told):
         to_streams_config(app(kafka=STRIMZI), secrets_dir=mounted(tmp_path, *files))
 
@@ -331,7 +331,7 @@ def test_what_a_mounted_secret_lacks_is_told(tmp_path, files, told):
     ],
 )
 def test_ways_to_get_tokens(auth, expected):
-    """Each becomes settings that the clients take; identities of a cloud need no Secret."""
+    """Each becomes settings that the clients accept; cloud identities need no Secret."""
     settings = to_streams_config(app(kafka={"bootstrapServers": ["k:1"], "tls": {}, "auth": auth}))
     found = {key: value for key, value in settings.items() if key.startswith(("sasl.oauth", "https."))}
     assert found == expected
@@ -393,8 +393,8 @@ def test_a_binding_says_where_the_brokers_are(tmp_path):
         ),
     ],
 )
-def test_a_binding_without_a_protocol_sends_no_password_in_the_open(tmp_path, files, expected):
-    """Where the Secret does not say the protocol, it is that of what it has; with a password always over TLS."""
+def test_binding_without_a_protocol_never_sends_a_password_unencrypted(tmp_path, files, expected):
+    """Without a protocol in the Secret it follows from the other keys; a password is always sent over TLS."""
     found = bound(tmp_path, files)
     assert {key: found[key] for key in ("security.protocol", "sasl.mechanism") if key in found} == expected
     assert found["bootstrap.servers"] == "k:1"
@@ -415,13 +415,13 @@ def test_a_binding_without_a_protocol_sends_no_password_in_the_open(tmp_path, fi
         ({"bootstrapServers": "k:1", "securityProtocol": "SASL_SSL", "saslMechanism": "PLAIN"}, "has no key username"),
     ],
 )
-def test_a_binding_that_does_not_say_enough_is_told(tmp_path, files, told):
+def test_incomplete_binding_is_reported(tmp_path, files, told):
     """The error names the Secret and what it lacks."""
     with pytest.raises(ConfigError, match=f"Secret orders-kafka of spec.kafka.bindingSecretRef {told}"):
         bound(tmp_path, files)
 
 
 def test_a_plan_needs_no_binding():
-    """Where there are no secrets, as in a plan Job, the addresses are simply not there."""
+    """Without secrets, as in a plan Job, the addresses are left out."""
     assert "bootstrap.servers" not in to_streams_config(app(kafka=BOUND))
     assert to_streams_config(app(kafka=BOUND), bootstrap_servers=["k:1"])["bootstrap.servers"] == "k:1"

@@ -1,4 +1,4 @@
-"""What is special about a `StreamsReset`: where it lets an application begin, and how it is read beside other kinds."""
+"""`StreamsReset`: where the application starts again, and reading it together with other kinds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RESET = BOTH.split("---\n")[1]
         ("timestamp:1970-01-01T01:00:00.25+01:00", OffsetTarget(Start.TIMESTAMP_MS, 250)),
     ],
 )
-def test_where_an_application_begins(to_offset, target):
-    """Each form of `toOffset` is what `millrace reset` calls by its options."""
+def test_where_an_application_starts(to_offset, target):
+    """Each form of `toOffset` corresponds to an option of `millrace reset`."""
     manifest = wrong.good("minimal")["StreamsReset"]
     manifest["spec"]["toOffset"] = to_offset
     reset, problems = check(manifest, StreamsReset)
@@ -34,8 +34,8 @@ def test_where_an_application_begins(to_offset, target):
     assert reset.spec.target() == target
 
 
-def test_it_begins_at_the_first_records_and_throws_all_state_away():
-    """A reset that says nothing more than for whom is the whole one, and it is done."""
+def test_default_reset_starts_at_the_first_records_and_deletes_all_state():
+    """A reset that only names the application is complete, and not a dry run."""
     reset, _ = check(wrong.good("minimal")["StreamsReset"], StreamsReset)
     assert reset
     assert reset.spec.target() == OffsetTarget(Start.EARLIEST)
@@ -48,8 +48,8 @@ def test_kinds_are_read_together():
     assert load(BOTH).metadata.name == "smallest"
 
 
-def test_an_application_is_asked_for_where_there_is_only_a_reset():
-    """The message names what is there instead."""
+def test_manifest_with_only_a_reset_has_no_application():
+    """The message says what the manifest has instead."""
     with pytest.raises(ManifestError, match=r"holds no StreamsApp .*; it has StreamsReset smallest"):
         load(RESET)
 

@@ -1,4 +1,4 @@
-"""What a change of the topology does to the state of the application that runs."""
+"""What a change of the topology means for the state of the running application."""
 
 from __future__ import annotations
 
@@ -70,23 +70,23 @@ def store(**changes):
 
 
 def test_same_topology_has_no_reasons():
-    """The same plan is compatible, and nothing is said."""
+    """The same plan is compatible, and there are no reasons."""
     result = diff_plans(BASE, plan(counts()))
     assert (result.verdict, result.reasons) == (PlanVerdict.COMPATIBLE, ())
 
 
 def test_another_application_shares_nothing():
-    """Another application id needs no comparison of what is inside."""
+    """With another application id the contents are not compared."""
     assert lines(BASE, plan(counts(), **{"application.id": "b"}), needs_reset=True) == ["application app is now b"]
 
 
 def test_renamed_store_leaves_its_state():
-    """A renamed store is told as that, and not as one that was removed and one that was added."""
+    """A renamed store is reported as renamed, not as removed and added."""
     assert lines(BASE, plan(counts(store="totals")), needs_reset=True) == ["store counts was renamed to totals"]
 
 
 def test_removed_and_added_stores():
-    """A store that goes needs a reset, one that comes is restored."""
+    """Removing a store needs a reset, an added one is restored."""
     both = edited(1, stores=(*store(), *store(name="more", changelog_topic="app-more-changelog")))
     assert lines(both, BASE, needs_reset=True) == ["store more was removed"]
     assert lines(BASE, both, needs_reset=True) == []
@@ -100,11 +100,11 @@ def test_removed_and_added_stores():
         ({"value_format": "headers"}, "store counts had the value format timestamped and has headers"),
         (
             {"changelog_topic": None},
-            "store counts was backed by the changelog app-counts-changelog and is by no topic",
+            "store counts was backed by the changelog app-counts-changelog and is now backed by no topic",
         ),
         (
             {"changelog_topic": "in", "changelog_is_source": True},
-            "store counts was backed by the changelog app-counts-changelog and is by the input topic in",
+            "store counts was backed by the changelog app-counts-changelog and is now backed by the input topic in",
         ),
     ],
 )
@@ -114,7 +114,7 @@ def test_stores_that_cannot_read_their_state(changes, expected):
 
 
 def test_moving_a_store_to_memory_is_compatible():
-    """A store kept elsewhere is restored from its changelog; one that is not logged cannot be."""
+    """A store that moves between disk and memory is restored from its changelog, unless it is not logged."""
     assert lines(BASE, edited(1, stores=store(persistent=False)), needs_reset=False) == [
         "store counts is now kept in memory"
     ]
@@ -124,7 +124,7 @@ def test_moving_a_store_to_memory_is_compatible():
 
 
 def test_renamed_repartition_topic():
-    """A repartition topic is known by its name."""
+    """A repartition topic is identified by its name."""
     new = plan(counts(by="by-text"))
     assert "repartition topic app-by-word-repartition was renamed to app-by-text-repartition" in lines(
         BASE, new, needs_reset=True
@@ -132,7 +132,7 @@ def test_renamed_repartition_topic():
 
 
 def test_repartition_topic_with_other_partitions():
-    """A number where there was none may move keys."""
+    """Setting a number of partitions where there was none may move keys."""
     topic = BASE.subtopologies[1].repartition_topics[0].model_copy(update={"partitions": 8})
     assert lines(BASE, edited(1, repartition_topics=(topic,)), needs_reset=True) == [
         "repartition topic app-by-word-repartition had as many partitions as its writers' inputs and has 8 partitions"
@@ -140,22 +140,22 @@ def test_repartition_topic_with_other_partitions():
 
 
 def test_topic_settings_are_compatible():
-    """Other settings of internal topics are told, and need no reset."""
+    """Changed settings of internal topics are reported, and need no reset."""
     new = plan(counts(), **{"topic.segment.ms": "60000"})
     told = lines(BASE, new, needs_reset=False)
     assert len(told) == 2
-    assert "changelog topic app-counts-changelog is configured otherwise (segment.ms: None → 60000)" in told
+    assert "changelog topic app-counts-changelog is configured differently (segment.ms: None → 60000)" in told
     assert diff_plans(BASE, new).verdict is PlanVerdict.COMPATIBLE
 
 
 def test_operator_added_first_moves_the_others():
-    """Sub-topologies are numbered in the order of their sources: a new one in front gives every task another id."""
+    """Sub-topologies are numbered in the order of their sources: a new one in front changes every task's id."""
     told = lines(BASE, plan(passing(), counts()), needs_reset=True)
     assert told == ["sub-topology 0 is now 1", "sub-topology 1 is now 2"]
 
 
 def test_operator_added_last_moves_nothing():
-    """A new sub-topology behind the others is compatible."""
+    """A new sub-topology after the others is compatible."""
     new = plan(counts(), passing())
     assert lines(BASE, new, needs_reset=True) == []
     assert lines(BASE, new, needs_reset=False) == [
@@ -165,14 +165,14 @@ def test_operator_added_last_moves_nothing():
 
 
 def test_inputs_of_state_decide_its_partitions():
-    """Another input of a sub-topology that lays out state may change how many tasks there are."""
+    """Another input of a sub-topology with state may change the number of tasks."""
     new = plan(counts(source=["in", "more"]))
     assert lines(BASE, new, needs_reset=True) == ["source topic more is newly read by sub-topology 0"]
     assert lines(new, BASE, needs_reset=True) == ["source topic more is no longer read by sub-topology 0"]
 
 
 def test_another_input_for_the_same_state():
-    """An input that takes another's place is both, and its repartition topic keeps what came from the first."""
+    """Replacing an input is reported as both removed and added; the repartition topic keeps what came from the old one."""
     assert lines(BASE, plan(counts(source="new")), needs_reset=True) == [
         "source topic in is no longer read by sub-topology 0",
         "source topic new is newly read by sub-topology 0",
@@ -180,14 +180,14 @@ def test_another_input_for_the_same_state():
 
 
 def test_inputs_without_state_are_free():
-    """A sub-topology that keeps nothing may read and write what it likes."""
+    """A stateless sub-topology may change its inputs and outputs freely."""
     old, new = plan(passing()), plan(passing(source=["other", "more"], sink="elsewhere"))
     assert diff_plans(old, new).verdict is PlanVerdict.COMPATIBLE
     assert len(diff_plans(old, new).reasons) == 3
 
 
 def test_dead_letter_topic_comes_and_goes():
-    """Where dead letters go is told, and needs no reset."""
+    """A changed dead-letter topic is reported, and needs no reset."""
     old, new = (plan(counts(), **{"errors.dead.letter.queue.topic.name": name}) for name in ("failed", "rejected"))
     assert lines(BASE, new, needs_reset=False) == ["dead-letter topic rejected is newly written"]
     assert lines(new, BASE, needs_reset=False) == ["dead-letter topic rejected is no longer written"]
@@ -263,7 +263,7 @@ def test_no_plan_differs_from_itself(one):
 
 @given(plans(), plans())
 def test_differences_are_seen_both_ways(one, other):
-    """What is told of a change is told of its reverse too, though the verdict may differ; nothing goes unseen."""
+    """A change and its reverse are both reported, though the verdicts may differ; nothing goes unnoticed."""
     there, back = diff_plans(one, other).reasons, diff_plans(other, one).reasons
     assert bool(there) == bool(back) == (one != other)
     assert {item.resource for item in there} == {item.resource for item in back}

@@ -137,7 +137,7 @@ def test_a_pattern_without_matches_has_no_tasks_and_no_changelog():
 
 
 def test_a_circle_of_repartition_topics_takes_what_is_known():
-    """Two sub-topologies that feed one another get the count of the input that enters the circle."""
+    """Two sub-topologies that feed each other get the count of the input that enters the cycle."""
     counts = resolve_partition_counts(
         plan(
             {"source_topics": ("x", "r2"), "sink_topics": ("r1",), "repartition_topics": (repartition("r2"),)},

@@ -44,7 +44,7 @@ def test_plan_survives_json():
 
 
 def test_hash_changes_with_what_state_depends_on():
-    """Another store or format is another hash; another topic setting is not."""
+    """Another store or format changes the hash; another topic setting does not."""
     base = counts().hash
     assert counts("other").hash != base
     assert counts(**{"dsl.store.format": "headers"}).hash != base
@@ -52,7 +52,7 @@ def test_hash_changes_with_what_state_depends_on():
 
 
 def test_dead_letter_topic_is_in_the_plan_and_not_in_the_hash():
-    """It is an output that no state depends on: plans from before it was there, and without it, are the same as ever."""
+    """No state depends on it: plans made before it existed, and without it, stay the same."""
     base, with_letters = counts(), counts(**{"errors.dead.letter.queue.topic.name": "failed"})
     assert with_letters.dead_letter_topic == "failed"
     assert with_letters.hash == base.hash
@@ -69,7 +69,7 @@ def test_topic_settings_go_from_library_to_application_to_store():
 
 
 def test_window_changelogs_keep_what_late_records_can_change():
-    """Retention is the windows' size and grace plus a day, whatever the application says about retention."""
+    """Retention is the windows' size and grace plus a day, whatever the application's retention setting."""
     builder = StreamsBuilder()
     windows = TimeWindows.of_size_and_grace(1000, 500)
     builder.stream("in").group_by_key().windowed_by(windows).count("w")

@@ -69,12 +69,12 @@ SEEN = ObservedApplication(
     ],
 )
 def test_internal_topics_are_known_by_name(name, internal):
-    """Their names begin with the application's id and end as Kafka Streams ends them."""
+    """Their names begin with the application's id and end with Kafka Streams' suffixes."""
     assert looks_internal(name, "app") is internal
 
 
 def test_plan_decides_the_topics():
-    """With a plan its internal topics go, its inputs (by name and pattern) are reset, and leftovers are only mentioned."""
+    """With a plan its internal topics are deleted and its inputs (by name and pattern) are reset; leftovers are mentioned."""
     assert internal_topics("app", SEEN, PLAN) == ("app-counts-changelog", "app-w-repartition")
     assert input_topics("app", SEEN, PLAN) == ("in", "logs-a")
     with_logs = replace(
@@ -83,23 +83,23 @@ def test_plan_decides_the_topics():
         latest={**SEEN.latest, TopicPartition("logs-a", 0): 0},
     )
     actions = plan_reset("app", with_logs, PLAN)
-    assert any("app-old-changelog, which this topology does not have" in note for note in actions.notes)
+    assert any("app-old-changelog, which is not in this topology" in note for note in actions.notes)
 
 
 def test_dead_letters_stay():
-    """The topic of dead letters is the user's, as outputs are: with a plan it stays, however it is named."""
+    """The dead-letter topic belongs to the user, as outputs do: with a plan it stays, whatever its name."""
     plan = PLAN.model_copy(update={"dead_letter_topic": "app-old-changelog"})
     assert internal_topics("app", SEEN, plan) == ("app-counts-changelog", "app-w-repartition")
     assert "app-old-changelog" not in input_topics("app", SEEN, plan)
 
 
 def test_names_decide_without_a_plan():
-    """Without one, topics named like the application's go, but none of an application whose name begins like its own."""
+    """Without one, topics named like the application's are deleted, except those of an application with a longer name."""
     assert internal_topics("app", SEEN, None) == ("app-counts-changelog", "app-old-changelog", "app-w-repartition")
     assert input_topics("app", SEEN, None) == ("in",)
     assert input_topics("app", SEEN, None, ["out", "missing"]) == ("in", "out")
     actions = plan_reset("app", SEEN)
-    assert actions.notes == ("Not deleted: app-eu-x-changelog, as it is application app-eu's",)
+    assert actions.notes == ("Not deleted: app-eu-x-changelog, as it belongs to application app-eu",)
 
 
 @pytest.mark.parametrize(
@@ -115,13 +115,13 @@ def test_names_decide_without_a_plan():
     ],
 )
 def test_offsets_stay_within_the_partitions(target, expected):
-    """Each target is kept between the first and the next offset; shifting begins at the first where none is committed."""
+    """Each target stays between the first and the next offset; shifting starts at the first if none is committed."""
     actions = plan_reset("app", SEEN, target=target)
     assert actions.set_offsets == dict(zip(IN, expected, strict=True))
 
 
 def test_active_group_is_refused():
-    """Members are named, with what to do; force removes them."""
+    """The error names the members and says what to do; force removes them."""
     seen = replace(SEEN, members=(ActiveMember("m", "pod-0-1", "app-pod-0", "/10.0.0.1"),))
     with pytest.raises(
         ActiveGroupError, match=r"1 active member, app-pod-0 \(10\.0\.0\.1, static pod-0-1\).*Stop it first"

@@ -1,4 +1,4 @@
-"""What a user's processor may do in its node: forward, ask its context, keep to its key."""
+"""What a user's processor can do in its node: forward, use its context, and (fixed-key processors) keep the key."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def fixed(supplier):
 
 
 class Forwarding(Processor):
-    """Forwards whatever `make` makes of the record."""
+    """Forwards whatever `make` returns for the record."""
 
     make = staticmethod(lambda record: record)
 
@@ -56,7 +56,7 @@ class Forwarding(Processor):
 
 
 def test_headers_and_timestamp_travel_with_the_record():
-    """What a processor forwards keeps the record's timestamp and headers unless it changes them."""
+    """Forwarded records keep the record's timestamp and headers unless the processor changes them."""
     assert run(one(Forwarding), ("k", "v", 5)) == [("k", "v", 5, (("h", b"1"),))]
 
 
@@ -70,7 +70,7 @@ def test_a_new_record_has_no_headers():
 
 
 def test_forward_of_something_else_is_explained():
-    """Forwarding a tuple fails with a message that says to forward a Record."""
+    """Forwarding a tuple fails, with a message that says to forward a Record."""
 
     class Wrong(Forwarding):
         make = staticmethod(lambda record: (record.key, record.value))
@@ -111,7 +111,7 @@ def test_store_logs_with_the_processors_own_record_after_a_forward():
 
 
 def test_context_answers_for_its_task():
-    """The context knows application, task, directory, default serdes, times and where the record came from."""
+    """The context knows application, task, directory, default serdes, times, and the record's origin."""
     seen = {}
 
     class Curious(Processor):
@@ -140,7 +140,7 @@ def test_context_answers_for_its_task():
 
 
 def test_missing_default_serde_is_a_configuration_error():
-    """Asking for a default serde that is not configured names the setting."""
+    """Using a default serde that is not configured names the setting."""
 
     class Asking(Processor):
         def init(self, context):
@@ -171,13 +171,13 @@ def test_each_task_gets_a_new_processor_and_closes_it():
 
 
 def test_supplier_of_something_else_is_refused():
-    """A supplier that returns no processor is named at start."""
+    """A supplier that does not return a processor is reported at startup."""
     with pytest.raises(TopologyError, match="supplier of node p"):
         TopologyTestDriver(one(lambda: 7), CONFIG)
 
 
 def test_fixed_key_processor_may_change_value_timestamp_and_headers():
-    """A fixed-key processor forwards any number of records with the key it got."""
+    """A fixed-key processor can forward any number of records with the key it received."""
 
     class Twice(FixedKeyProcessor):
         def process(self, record):
@@ -199,7 +199,7 @@ def test_fixed_key_processor_cannot_change_the_key():
 
 
 def test_fixed_key_processor_may_punctuate():
-    """In a punctuation there is no key to keep to."""
+    """In a punctuation there is no key to keep."""
 
     class Ticking(FixedKeyProcessor):
         def init(self, context):
@@ -218,7 +218,7 @@ def test_fixed_key_processor_may_punctuate():
     ids=lambda kind: kind.__name__,
 )
 def test_errors_of_sending_are_not_the_processors(error):
-    """What sending raises further down ends the batch as it is; the processing handler is not asked to skip the record."""
+    """An exception from sending further down ends the batch unchanged; the processing handler is not asked to skip the record."""
 
     class Sending(Processor):
         def process(self, record):

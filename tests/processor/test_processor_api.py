@@ -10,7 +10,7 @@ SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.val
 
 
 class Forwarding(Processor):
-    """Sends every record on."""
+    """Forwards every record."""
 
     def process(self, record):
         self.context.forward(record)
@@ -22,7 +22,7 @@ def text_store(name, supplier=Stores.in_memory_key_value_store):
 
 
 def test_sources_and_sinks_take_every_option():
-    """Serdes, extractor and reset policy of a source; serdes, partitioner and a topic per record of a sink."""
+    """Serdes, extractor and reset policy of a source; serdes, partitioner and topic extractor of a sink."""
     topology = (
         Topology()
         .add_source(
@@ -44,7 +44,7 @@ def test_sources_and_sinks_take_every_option():
 
 
 def test_stores_are_connected_when_added_or_later():
-    """Both processors see what either one puts."""
+    """Both processors see what either of them puts."""
 
     class Put(Processor):
         def process(self, record):
@@ -85,7 +85,7 @@ def test_a_read_only_store_is_filled_from_its_topic_and_logs_nothing():
 
 
 def test_processors_begin_with_init_and_end_with_close():
-    """Once per task, around all records."""
+    """Once per task, before and after all records."""
     calls = []
 
     class Living(Processor):
@@ -105,7 +105,7 @@ def test_processors_begin_with_init_and_end_with_close():
 
 
 def test_fixed_key_processors_may_set_time_and_headers_and_schedule():
-    """Everything a processor may do, but for the key."""
+    """They can do everything except change the key."""
     punctuated = []
 
     class Stamping(FixedKeyProcessor):
@@ -126,7 +126,7 @@ def test_fixed_key_processors_may_set_time_and_headers_and_schedule():
 
 
 def test_a_processor_forwards_to_all_children_or_one():
-    """A child is named; without a name all of them get the record, in the order they were added."""
+    """To the named child, or else to all children in the order in which they were added."""
 
     class Routing(Processor):
         def process(self, record):
@@ -142,7 +142,7 @@ def test_a_processor_forwards_to_all_children_or_one():
 
 
 def test_headers_travel_to_the_sink():
-    """Through operators of the DSL and processors alike."""
+    """Through operators of the DSL as well as processors."""
     builder = StreamsBuilder()
     builder.stream("in").filter(lambda key, value: True).map_values(str.upper).process(Forwarding).to("out")
     with TopologyTestDriver(builder.build(), SETTINGS) as driver:

@@ -37,13 +37,13 @@ def test_default_extractor_fails_and_names_the_record():
 
 
 def test_skipping_extractor_returns_the_negative_timestamp(caplog):
-    """A negative answer has the engine drop the record; the extractor logs which."""
+    """The engine drops records with a negative timestamp; the extractor logs which."""
     assert log_and_skip_on_invalid_timestamp(record(-2), 99) == -2
     assert "offset 17 of in-3" in caplog.text
 
 
 def test_partition_time_replaces_a_negative_timestamp():
-    """The partition time is used, and not known it is an error."""
+    """If the partition time is not known yet, that is an error."""
     assert use_partition_time_on_invalid_timestamp(record(-1), 99) == 99
     with pytest.raises(InvalidTimestampError, match="not known yet"):
         use_partition_time_on_invalid_timestamp(record(-1), -1)

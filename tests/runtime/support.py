@@ -10,11 +10,12 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.waiting import wait_until
 
 from millrace.processor.api import Processor, ProcessorContext
 from millrace.records import Record
@@ -104,19 +105,6 @@ def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) ->
         "fetch.max.wait.ms": 20,
         **{key.replace("_", "."): value for key, value in others.items()},
     }
-
-
-def wait_until(condition: Callable[[], Any], what: str | Callable[[], str], timeout_s: float = DEADLINE_S) -> Any:
-    """Wait for a condition to be true and return its value; fail with `what` after the time-out."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        late = time.monotonic() >= deadline
-        value = condition()
-        if value:
-            return value
-        if late:
-            raise AssertionError(f"not in {timeout_s:.0f} s: {what() if callable(what) else what}")
-        time.sleep(0.02)
 
 
 @contextlib.contextmanager

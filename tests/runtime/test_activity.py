@@ -1,4 +1,4 @@
-"""What `/status` tells of totals, rates and disk, beside what each thread and task says of itself."""
+"""Totals, rates and disk usage in `/status`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import secrets
 import urllib.request
 
 import pytest
-from tests.runtime.support import expected_counts, last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.runtime.activity import Activity, RateMeter, Totals
 from millrace.runtime.states import State
@@ -29,7 +30,7 @@ def status(streams):
 
 @pytest.mark.broker
 def test_static_member_that_returns_restores_and_moves_nothing(kafka, topic_factory, app, tmp_path):
-    """A roll: the one that returns has its state on disk, the other sees no rebalance, and the numbers say so."""
+    """In a roll the member that returns has its state on disk, the other sees no rebalance, and the numbers show it."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out")
     lines = [f"w{number % 40}" for number in range(400)]
 
@@ -65,7 +66,7 @@ def test_static_member_that_returns_restores_and_moves_nothing(kafka, topic_fact
 
 
 @pytest.mark.broker
-def test_restored_records_are_counted_and_their_end_foretold(kafka, topic_factory, app, tmp_path):
+def test_restored_records_are_counted_with_the_time_left(kafka, topic_factory, app, tmp_path):
     """With its state lost, an instance counts every changelog record that it reads, and tells how many seconds are left."""
     source, sink = topic_factory("in"), topic_factory("out")
     lines = [f"w{number}" for number in range(2_000)]
@@ -79,7 +80,7 @@ def test_restored_records_are_counted_and_their_end_foretold(kafka, topic_factor
 
 
 def test_totals_keep_what_ended_threads_have_done(tmp_path):
-    """A thread that is replaced or removed takes nothing off the totals."""
+    """Replacing or removing a thread does not reduce the totals."""
     activity, first, second = Activity(tmp_path), Totals(10, 2, 5), Totals(1, 1, 0)
     assert activity.totals([first, second]).records == 11
     activity.ended(first)
@@ -88,7 +89,7 @@ def test_totals_keep_what_ended_threads_have_done(tmp_path):
 
 
 def test_time_left_is_not_known_before_something_was_restored(tmp_path):
-    """No estimate is better than a wrong one; with nothing left the answer is 0."""
+    """There is no estimate rather than a wrong one; with nothing left it is 0."""
     activity = Activity(tmp_path)
     assert activity.eta_s(0) == 0.0
     assert activity.eta_s(None) is None
@@ -103,7 +104,7 @@ def test_generation_counts_once_however_many_threads_are_in_it(tmp_path):
     assert activity.rebalances == 2
 
 
-def test_directory_that_is_not_there_yet_has_no_size(tmp_path):
+def test_missing_directory_has_no_size(tmp_path):
     """Disk usage is unknown, not zero, while there is no state directory; and known once it is there."""
     folder = tmp_path / "app"
     Activity(folder).measure([])
@@ -120,7 +121,7 @@ def test_directory_that_is_not_there_yet_has_no_size(tmp_path):
 
 
 def test_rate_forgets_what_is_older_than_its_window():
-    """A burst long ago does not count; a counter that begins anew does not give a negative rate."""
+    """A burst long ago does not count; a counter that starts over does not give a negative rate."""
     meter = RateMeter(10.0)
     meter.add(0.0, 0)
     assert meter.add(5.0, 1_000) == 200
@@ -130,7 +131,7 @@ def test_rate_forgets_what_is_older_than_its_window():
 
 
 def test_status_names_the_pod(tmp_path, monkeypatch):
-    """By the uid that the operator sets, so that it can tell whose answer it has got; elsewhere there is none."""
+    """The status has the uid that the operator sets, so that it knows whose answer it has; elsewhere it is empty."""
     for uid in ("", "8f3c"):
         monkeypatch.setenv("POD_UID", uid)
         assert take_status(InstanceInfo("app"), State.CREATED, (), Activity(tmp_path)).pod_uid == uid

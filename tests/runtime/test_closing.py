@@ -1,4 +1,4 @@
-"""Closing an instance from wherever it is called: its own threads, its listeners, and while it still starts."""
+"""Closing an instance from anywhere: from its own threads, from its listeners, and while it is starting."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import threading
 import time
 
 import pytest
-from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import DEADLINE_S, TEXT, last_counts, produce, running, settings, word_count
 from tests.runtime.test_global_stores import Look, put
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
@@ -105,7 +106,7 @@ def test_close_in_a_punctuator_begins_the_end(kafka, topic_factory, tmp_path, cl
 
 
 def test_close_in_an_exception_handler_begins_the_end(kafka, topic_factory, tmp_path, closer):
-    """Whatever the handler then wants done, the instance ends as one that was closed."""
+    """Whatever the handler then returns, the instance ends as closed."""
 
     class Fail(Processor):
         def process(self, record):
@@ -123,7 +124,7 @@ def test_close_in_an_exception_handler_begins_the_end(kafka, topic_factory, tmp_
 
 
 def test_close_in_a_restore_listener_begins_the_end(kafka, topic_factory, tmp_path, closer):
-    """The listener runs in the state updater, for which the stream thread waits."""
+    """The listener runs in the state updater, which the stream thread waits for."""
 
     class Listener(RestoreListener):
         def on_restore_start(self, *args):
@@ -153,8 +154,8 @@ def test_close_in_a_state_listener_begins_the_end(kafka, topic_factory, tmp_path
     assert [old for old, _ in seen] == [State.CREATED, *(new for _, new in seen[:-1])]
 
 
-def test_close_in_a_state_listener_that_is_told_of_the_closing(kafka, topic_factory, tmp_path, closer):
-    """In a thread of the user's own close() waits, also when the listener calls it that close() itself has called."""
+def test_close_in_a_state_listener_during_close(kafka, topic_factory, tmp_path, closer):
+    """In a user's thread close() waits, even when it is called by the listener that close() itself has called."""
     closer.streams, _ = instance(kafka, topic_factory, tmp_path)
     closer.streams.set_state_listener(lambda new, _: closer() if new is State.PENDING_SHUTDOWN else None)
     closer.streams.start()
@@ -207,7 +208,7 @@ def test_close_in_the_processor_of_a_global_store_begins_the_end(kafka, topic_fa
 
 
 def test_thread_removed_in_a_restore_listener_is_not_waited_for(kafka, topic_factory, tmp_path):
-    """The stream thread that ends waits for its state updater, in which the listener runs."""
+    """The stream thread, when it ends, waits for its state updater, in which the listener runs."""
     removed = []
 
     class Listener(RestoreListener):
@@ -256,7 +257,7 @@ def check_closes_while_starting(streams, thread, raised, config):
 
 
 def test_close_while_global_stores_are_filled(kafka, topic_factory, tmp_path, monkeypatch, caplog):
-    """close() does not wait for the stores to be full; what they have is on disk, and they go on from there."""
+    """close() does not wait until the stores are filled; what they have is on disk, and the next start continues from there."""
     names = topic_factory("names")
     put(kafka, names, {f"k{number}": "x" for number in range(10)}, partitions=1)
 
@@ -317,7 +318,7 @@ def test_close_while_a_broker_is_waited_for(silent_broker, tmp_path):
 
 
 def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path):
-    """SIGTERM is heeded before the instance has started, and is no failure."""
+    """SIGTERM is handled before the instance has started, and is not a failure."""
     address, connected = silent_broker
     ended = threading.Event()
 
@@ -334,7 +335,7 @@ def test_signal_while_starting_ends_the_process_cleanly(silent_broker, tmp_path)
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 @pytest.mark.parametrize("begun", ["before the commit", "in the middle of a commit"])
 def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
-    """Brokers that do not answer are given up long before task.timeout.ms; what was not committed is processed again."""
+    """The instance stops waiting for brokers long before task.timeout.ms; what was not committed is processed again."""
     kafka = own_kafka()
     kafka.create_topics("in", "out")
     topology, application = word_count("in", "out"), f"app-{secrets.token_hex(4)}"
@@ -371,7 +372,7 @@ def test_close_without_brokers_ends(own_kafka, tmp_path, guarantee, begun):
 
 
 def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory, tmp_path):
-    """Brokers are waited for until 5 seconds before the time-out, also where that is longer than by default."""
+    """close() waits for brokers until 5 seconds before the time-out, even if that is longer than the default."""
     streams, _ = instance(kafka, topic_factory, tmp_path)
     streams.start()
     wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
@@ -384,7 +385,7 @@ def test_longer_time_out_of_close_is_patience_with_brokers(kafka, topic_factory,
     "response", [UncaughtExceptionResponse.REPLACE_THREAD, UncaughtExceptionResponse.SHUTDOWN_CLIENT]
 )
 def test_failure_that_ended_the_instance_is_its_error(kafka, topic_factory, tmp_path, response):
-    """A thread that fails while the instance ends changes nothing, whatever the handler says of it."""
+    """A thread that fails while the instance ends changes nothing, whatever the handler returns."""
     source = topic_factory("in", partitions=2)
     both = threading.Barrier(2)
 

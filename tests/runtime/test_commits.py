@@ -14,9 +14,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.engine.task import StreamTask
 from millrace.errors import TaskCorruptedError
@@ -60,7 +60,7 @@ def rounds_without_commit(streams):
 @BOTH
 @pytest.mark.parametrize("inputs", [1, 2])
 def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path, guarantee, inputs):
-    """An unreadable record that nothing follows is committed with its dead letter, and then there are no more commits."""
+    """An unreadable record at the end of the input is committed with its dead letter, and then there are no more commits."""
     topics = [topic_factory(f"in-{number}") for number in range(inputs)]
     sink, dead = topic_factory("out"), topic_factory("dead")
     topology = (
@@ -146,7 +146,7 @@ def test_what_punctuators_do_is_committed(kafka, topic_factory, app, tmp_path, g
 
 
 def test_store_never_claims_an_offset_that_is_not_in_its_changelog(kafka, topic_factory, app, tmp_path, monkeypatch):
-    """A commit may be complete before its markers are in the changelog, so a store is at its last record, not beyond."""
+    """A commit may be complete before its markers are in the changelog, so a store's offset is that of its last record."""
     source, sink = topic_factory("in"), topic_factory("out")
     claimed = []
     post_commit = StreamTask.post_commit
@@ -180,7 +180,7 @@ class At:
 
 
 def test_store_beyond_the_end_of_its_changelog_is_corrupt():
-    """A store that is at the last record is complete; one that has read further belongs to another changelog."""
+    """A store at the last record is complete; one that is further ahead belongs to another changelog."""
     changelog = TopicPartition("counts-changelog", 0)
     assert begin_changelog(At(changelog, 2), changelog, range(3), 3, None) is None
     with pytest.raises(TaskCorruptedError, match="is at offset 4"):

@@ -1,4 +1,4 @@
-"""Draining: an instance gives its tasks to the others while its process lives, before a pod ends that is not to return."""
+"""Draining: before a pod ends for good, its instance gives its tasks to the others while its process is still alive."""
 
 from __future__ import annotations
 
@@ -8,15 +8,8 @@ import json
 import secrets
 
 import pytest
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    wait_until,
-    word_count,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.runtime import KafkaStreams, State
 
@@ -102,7 +95,7 @@ def test_instance_closed_while_it_drains_leaves_the_group(kafka, topic_factory, 
 
 
 def test_nothing_can_be_changed_over_http(kafka, topic_factory, app, tmp_path):
-    """The port has no authentication: whoever reaches it can read and do nothing else, whatever the configuration says."""
+    """The port has no authentication: anybody who reaches it can only read, whatever the configuration."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = member(kafka, app, tmp_path, "pod-0") | {"health.drain": "true"}
     with running(word_count(source, sink), config) as streams:

@@ -34,9 +34,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.assignment.protocol import Assigned
 from millrace.config import StreamsConfig
@@ -125,7 +125,7 @@ class Forgive:
 
 
 def test_production_handler_may_let_refused_records_go(kafka, topic_factory, app, tmp_path):
-    """With a handler that answers RESUME the offset of a refused record is committed and what follows is written."""
+    """With a handler that returns RESUME the offset of a refused record is committed, and what follows is written."""
     source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
     handler = Forgive()
     config = settings(kafka, app, tmp_path) | {"production.exception.handler": handler, "producer.linger.ms": 0}
@@ -141,7 +141,7 @@ def test_production_handler_may_let_refused_records_go(kafka, topic_factory, app
 
 
 def test_record_too_large_for_the_producer_is_refused_at_once(kafka, topic_factory, app, tmp_path):
-    """A record above the producer's own limit asks the handler before it is sent, under exactly-once too."""
+    """For a record above the producer's own limit the handler is asked before it is sent, also under exactly-once."""
     source, sink = topic_factory("in"), topic_factory("out")
     handler = Forgive()
     config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2") | {
@@ -166,7 +166,7 @@ def with_dead_letters(kafka, app, tmp_path, topic):
 
 
 def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
-    """It is looked for at the start, not when the first record fails, and the error names the setting."""
+    """It is checked at the start, not when the first record fails, and the error names the setting."""
     config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
     with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
         KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
@@ -199,7 +199,7 @@ def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path)
 
 
 def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
-    """Without the right to write there the application does not start, and the error says which right it is."""
+    """Without permission to write there the application does not start, and the error names the permission."""
     kafka = own_kafka(
         config={
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
@@ -242,7 +242,7 @@ def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app
     ("sources", "may"), [({"source_topics": ("in",)}, False), ({"source_patterns": ("in-.*",)}, True)]
 )
 def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sources, may):
-    """What a topology needs for the topics that its patterns match nobody else can create in time."""
+    """Nobody else can create in time what a topology needs for the topics that its patterns match."""
     plan = TopologyPlan(application_id=app, hash="0", subtopologies=(PlannedSubtopology(id=0, **sources),))
     config = settings("127.0.0.1:9", app, tmp_path) | {"__internal.topics.create__": "false"}
     assert may_create_topics(plan, StreamsConfig.of(config)) is may
@@ -256,8 +256,8 @@ def test_unreachable_brokers_are_said_to_be(app, tmp_path):
 
 
 @pytest.mark.parametrize("setting", [{"group.protocol": "streams"}, {"num.standby.replicas": 1}])
-def test_settings_not_served_are_refused(app, tmp_path, setting):
-    """Valid settings that this version does not serve are refused by name before anything starts."""
+def test_unsupported_settings_are_refused(app, tmp_path, setting):
+    """Valid settings that this version does not support are refused by name before anything starts."""
     with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
         KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
 
@@ -270,7 +270,7 @@ def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
 
 
 def test_locked_state_directory_is_refused(kafka, topic_factory, app, tmp_path):
-    """A second instance on the same directory does not start, and says who holds it; the first goes on."""
+    """A second instance on the same directory does not start, and names the holder; the first is not affected."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path)
     with running(word_count(source, sink), config) as first:
@@ -335,7 +335,7 @@ def failing(source, sink):
 
 @BOTH
 def test_failed_thread_is_replaced_when_the_handler_says_so(kafka, topic_factory, app, tmp_path, guarantee):
-    """REPLACE_THREAD: a new thread takes the tasks over from their last commit."""
+    """REPLACE_THREAD: a new thread takes over the tasks from their last commit."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
     errors = []
@@ -371,7 +371,7 @@ def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp
 @pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError()], ids=repr)
 @pytest.mark.parametrize("where", ["processor", "global processor", "restore listener"])
 def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, app, tmp_path, raised, where):
-    """No error is `sys.exit()` in a thread of Python's own; here the client ends in ERROR, and the record is not lost."""
+    """Python ignores `sys.exit()` in a thread; here the client ends in ERROR, and the record is not lost."""
     source, names = topic_factory("in"), topic_factory("names")
     config = settings(kafka, app, tmp_path)
     seen, failing = [], True
@@ -465,7 +465,7 @@ def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp
 
 
 def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatch):
-    """What was asked for would leave the group with the member that asks: its rebalance is to end first."""
+    """The request would be lost if the member that made it left the group before the rebalance has ended."""
     clock = itertools.count()
     now = next(clock)
 
@@ -506,7 +506,7 @@ def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, when):
-    """Whatever the housekeeping thread is about to write when an instance ends, its end is what the status file says."""
+    """Whatever the housekeeping thread is about to write when an instance ends, the status file says that it has ended."""
     path = tmp_path / "status.json"
     config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(path)}
     housekeeping = KafkaStreams(word_count("in", "out"), config)._housekeeping
@@ -528,8 +528,8 @@ def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, whe
     assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
 
 
-def test_status_file_that_cannot_be_written_is_told_once(app, tmp_path, caplog):
-    """The status file is rewritten every second, but the log says only once that it cannot be."""
+def test_status_file_that_cannot_be_written_is_logged_once(app, tmp_path, caplog):
+    """The status file is written every second, but a failure is logged only once."""
     config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(tmp_path / "no-such" / "status.json")}
     streams = KafkaStreams(word_count("in", "out"), config)
     streams._housekeeping.write_status()

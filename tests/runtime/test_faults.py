@@ -21,9 +21,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 PARTITIONS = 4
@@ -229,7 +229,7 @@ def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
 @pytest.mark.slow
 @pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
 def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
-    """Brokers silent for longer than transactions and deliveries may take: instances wait, and go on from the last commit."""
+    """Brokers are silent for longer than transactions and deliveries may take: instances wait and then continue."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("in", "out", partitions=PARTITIONS)
     timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
@@ -273,7 +273,7 @@ def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory
 
 
 def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, caplog):
-    """A changelog that ends before the store's offset (deleted and made again) wipes the store."""
+    """A changelog that ends before the store's offset (it was deleted and recreated) wipes the store."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path)
     produce(kafka, source, ["word"] * 10)
@@ -288,8 +288,8 @@ def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, cap
     assert "wiped and restored from the beginning" in caplog.text
 
 
-def test_crash_during_restoration_goes_on_where_it_was(kafka, topic_factory, app, tmp_path):
-    """Restoration that is broken off keeps what it has put on disk; the next run restores only the rest."""
+def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
+    """Restoration that is interrupted keeps what it has written to disk; the next run restores only the rest."""
     from millrace.runtime import KafkaStreams, State
 
     source, sink = topic_factory("in"), topic_factory("out")

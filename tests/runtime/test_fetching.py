@@ -1,4 +1,4 @@
-"""How a stream thread takes its input from the client: what it pauses, what it leaves in the client's queue, what it keeps."""
+"""How a stream thread fetches its input: what it pauses, what it leaves in the client's queue, and what it buffers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import uuid
 from dataclasses import dataclass, field
 
 import pytest
-from tests.runtime.support import produce, running, settings, wait_until
+from tests.runtime.support import produce, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import StreamsBuilder
 from millrace.kafka import clients
@@ -83,7 +84,7 @@ def processed(streams):
 
 
 def test_a_backlog_is_not_paused_while_its_task_waits_for_nobody(kafka, topic_factory, app, tmp_path, fetching):
-    """With more records at hand than fit the buffer, the thread polls less; nothing that was fetched is dropped."""
+    """With more records than fit into the buffer the thread polls less; nothing that was fetched is discarded."""
     source = topic_factory("in", partitions=2)
     topology, seen = seen_by(source)
     config = settings(kafka, app, tmp_path, **STEADY, buffered_records_per_partition=10, max_poll_records=50)
@@ -96,7 +97,7 @@ def test_a_backlog_is_not_paused_while_its_task_waits_for_nobody(kafka, topic_fa
 
 
 def test_two_inputs_in_step_are_fetched_once(kafka, topic_factory, app, tmp_path, fetching):
-    """The client hands over a stretch of one input and then of the other: the task keeps the first until the second comes."""
+    """The client returns a run of one input and then one of the other: the task buffers the first until the second comes."""
     left, right = topic_factory("left"), topic_factory("right")
     topology, seen = seen_by(left, right)
     config = settings(kafka, app, tmp_path, **STEADY, buffered_records_per_partition=100, max_poll_records=50)
@@ -152,7 +153,7 @@ def test_an_input_far_ahead_is_paused_when_full_and_resumed_at_half(
 
 
 def test_a_task_that_waits_does_not_hold_up_the_others_of_its_thread(kafka, topic_factory, app, tmp_path, fetching):
-    """Its full buffer does not count as something to process, and is processed when the other input comes."""
+    """Its full buffer does not count as work, and is processed when the other input comes."""
     alone, left, right = topic_factory("alone"), topic_factory("left"), topic_factory("right")
     builder, seen, merged = StreamsBuilder(), [], []
     builder.stream(alone).foreach(lambda _key, value: seen.append(value))
@@ -180,7 +181,7 @@ def test_a_task_that_waits_does_not_hold_up_the_others_of_its_thread(kafka, topi
 
 
 def test_pausing_the_instance_drops_nothing_that_was_fetched(kafka, topic_factory, app, tmp_path, fetching):
-    """The consumer is left alone meanwhile: it fetches no more than its queue holds, and none of that twice."""
+    """Meanwhile the consumer is not polled: it fetches no more than its queue holds, and nothing twice."""
     source = topic_factory("in", partitions=2)
     topology, seen = seen_by(source)
     produce(kafka, source, [LINE] * 10, partitions=2)

@@ -7,7 +7,8 @@ import secrets
 
 import pytest
 from confluent_kafka import Producer
-from tests.runtime.support import read_all, running, settings, wait_until
+from tests.runtime.support import read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import StreamsBuilder, TableJoined
 
@@ -74,7 +75,7 @@ class Tables:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_join_follows_both_tables_and_survives_a_restart(kafka, topic_factory, tmp_path, guarantee):
-    """The output is in the end that of both tables, also when another instance goes on without the first one's state."""
+    """In the end the output is that of both tables, even if another instance continues without the first one's state."""
     orders, customers = topic_factory("orders", partitions=3), topic_factory("customers", partitions=2)
     sink = topic_factory("out", partitions=2)
     tables = Tables(kafka, orders, customers, seed=7)

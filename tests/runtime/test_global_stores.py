@@ -10,7 +10,8 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.runtime.support import DEADLINE_S, TEXT, produce, read_all, running, settings, wait_until
+from tests.runtime.support import DEADLINE_S, TEXT, produce, read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.dsl import Consumed, Materialized, StreamsBuilder
 from millrace.errors import FailedProcessingError, MissingSourceTopicError, ProcessorStateError
@@ -122,7 +123,7 @@ def test_failing_global_processor_ends_the_instance(kafka, topic_factory, tmp_pa
 
 
 def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_factory, tmp_path, monkeypatch):
-    """What they still look up is found; a store that is closed would have nothing for it, and that would be committed."""
+    """What they still look up is found; in a closed store they would find nothing, and that would be committed."""
     names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {f"k{n}": "v" for n in range(10)}, partitions=1)
@@ -156,7 +157,7 @@ def test_stores_stay_open_while_stream_threads_end_after_a_failure(kafka, topic_
 
 
 def test_processing_handler_may_skip_records_of_global_stores(kafka, topic_factory, tmp_path):
-    """With processing.exception.handler.global.enabled what the handler lets go is skipped, and the store goes on."""
+    """With processing.exception.handler.global.enabled the handler may skip records, and updates continue."""
     names, source, sink = topic_factory("names"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path) | CONTINUE
     config |= {"processing.exception.handler.global.enabled": True}
@@ -206,7 +207,7 @@ def create_again(kafka, topic):
 
 
 def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
-    """A store that has no offsets is filled from the beginning, though the store of another table has them."""
+    """A store without offsets is filled from the beginning, even if the store of another table has some."""
     first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     application = f"app-{secrets.token_hex(4)}"
     config = settings(kafka, application, tmp_path)
@@ -221,8 +222,8 @@ def test_renamed_global_store_is_filled(kafka, topic_factory, tmp_path):
         assert keys(streams) == {"one": ["a1", "a2"], "other": ["b1"]}
 
 
-def test_global_store_on_disk_goes_on_beside_one_in_memory(kafka, topic_factory, tmp_path, caplog):
-    """A store in memory is filled at each start; that of another table is read from where it was."""
+def test_global_store_on_disk_continues_next_to_one_in_memory(kafka, topic_factory, tmp_path, caplog):
+    """A store in memory is filled at each start; that of another table continues where it was."""
     first, second, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, first, {"a1": "x", "a2": "x"}, partitions=1)
@@ -239,7 +240,7 @@ def test_global_store_on_disk_goes_on_beside_one_in_memory(kafka, topic_factory,
 
 
 def test_store_that_missed_deleted_records_is_filled_again(kafka, topic_factory, tmp_path, caplog):
-    """If records below the next offset to be read are gone, the store is emptied first: among them were deletions, maybe."""
+    """If records from the next offset on are gone, the store is emptied first, as there may have been deletions among them."""
     names, other, source, sink = topic_factory("a"), topic_factory("b"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     topology = tables({"names": names, "other": other}, source, sink)
@@ -258,7 +259,7 @@ def test_store_that_missed_deleted_records_is_filled_again(kafka, topic_factory,
 
 @pytest.mark.parametrize("records", [1, 2, 3], ids=["shorter", "as long", "longer"])
 def test_store_of_a_topic_that_was_created_again_is_filled_again(kafka, topic_factory, tmp_path, caplog, records):
-    """A topic of the same name is another topic, however many records it has: nothing of the old one is left."""
+    """A recreated topic is another topic, however many records it has: nothing of the old one is left."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
@@ -277,7 +278,7 @@ def test_store_of_a_topic_that_was_created_again_is_filled_again(kafka, topic_fa
 
 
 def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, topic_factory, tmp_path):
-    """The instance fails and says why; the store is emptied, so that a restart has what the topic has."""
+    """The instance fails and says why; the store is emptied, so that after a restart it matches the topic."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path)
     put(kafka, names, {"old1": "x", "old2": "x"}, partitions=1)
@@ -305,7 +306,7 @@ def test_records_that_vanish_while_the_store_is_read_end_the_instance(kafka, top
 
 
 def test_open_transaction_does_not_hold_up_the_start(kafka, topic_factory, tmp_path):
-    """Exactly-once reads committed records: what an open transaction has written to the table's topic is not waited for."""
+    """Exactly-once reads committed records, and does not wait for what an open transaction has written to the table's topic."""
     names, source, sink = topic_factory("a"), topic_factory("in"), topic_factory("out")
     config = settings(kafka, f"app-{secrets.token_hex(4)}", tmp_path, processing_guarantee="exactly_once_v2")
     put(kafka, names, {"k1": "x"}, partitions=1)

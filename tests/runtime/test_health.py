@@ -1,4 +1,4 @@
-"""Probes of a running instance, on a real broker: what fails them, what does not, and that they recover."""
+"""Probes of a running instance, on a real broker: what makes them fail, what does not, and how they recover."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tests.runtime.support import (
     produce,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.processor.api import Processor
 from millrace.runtime import KafkaStreams, State, UncaughtExceptionResponse
@@ -169,7 +169,7 @@ def stoppable(topic_factory, held_back):
     return stoppable_topology(source, sink), source
 
 
-def test_stuck_processor_fails_liveness_until_it_goes_on(kafka, stoppable, app, tmp_path):
+def test_stuck_processor_fails_liveness_until_it_continues(kafka, stoppable, app, tmp_path):
     """Longer in a processor than max.poll.interval.ms: 503 that names the thread; then the instance is live and ready again."""
     topology, source = stoppable
     with running(topology, listening(kafka, app, tmp_path, max_poll_interval_ms=MAX_POLL_MS)) as streams:
@@ -189,7 +189,7 @@ def test_stuck_processor_fails_liveness_until_it_goes_on(kafka, stoppable, app, 
 
 
 def test_failed_instance_says_so_until_it_is_closed(kafka, stoppable, app, tmp_path):
-    """An instance that ended with an error answers 503 with that error, for whoever decides about a restart."""
+    """An instance that ended with an error answers 503 with that error, for whoever decides on a restart."""
     topology, source = stoppable
     with running(topology, listening(kafka, app, tmp_path)) as streams:
         produce(kafka, source, ["fail"])
@@ -249,7 +249,7 @@ def test_status_does_not_wait_for_a_listener(kafka, topic_factory, app, tmp_path
 
 
 def test_sigterm_ends_the_probes_with_the_process(kafka, topic_factory, app, tmp_path):
-    """A process answers probes while it runs, and after SIGTERM ends with 0 and listens no more."""
+    """A process answers probes while it runs; after SIGTERM it stops listening and ends with 0."""
     source, sink = topic_factory("in"), topic_factory("out")
     replica = Replica(listening(kafka, app, tmp_path), source, sink, tmp_path, "probed").start()
     try:
@@ -265,7 +265,7 @@ def test_sigterm_ends_the_probes_with_the_process(kafka, topic_factory, app, tmp
 
 
 def test_broker_that_does_not_answer_is_no_reason_to_restart(own_kafka, held_back, tmp_path):
-    """While a commit waits for a broker longer than max.poll.interval.ms the instance is live, and says what it waits for."""
+    """While a commit waits for a broker for longer than max.poll.interval.ms the instance is live and says why it waits."""
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     limit_ms = 4000
     kafka.create_topics("in", "out-at_least_once", "out-exactly_once_v2")

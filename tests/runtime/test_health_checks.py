@@ -1,4 +1,4 @@
-"""What makes an instance live, started and ready, and how that is asked over HTTP; without a broker."""
+"""What makes an instance live, started and ready, and how probes ask over HTTP; without a broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_running_instance_passes_every_probe():
 
 
 def test_loop_that_does_not_get_on_is_not_live():
-    """A round that takes longer than max.poll.interval.ms fails liveness and readiness, and says which thread."""
+    """A round that takes longer than max.poll.interval.ms fails liveness and readiness, with the thread's name."""
     stuck = with_thread(progress_age_ms=LIMIT_MS + 1)
     (reason,) = check_live(stuck, LIMIT_MS).reasons
     assert "app-1" in reason
@@ -61,18 +61,18 @@ def test_waiting_for_a_broker_is_not_being_stuck():
 
 @pytest.mark.parametrize("state", ["DEAD", "PENDING_SHUTDOWN", "RUNNING"])
 def test_thread_that_ended_and_was_not_replaced_is_not_live(state):
-    """While the instance is to run, each of its threads must."""
+    """As long as the instance should run, each of its threads must be alive."""
     (reason,) = check_live(with_thread("REBALANCING", state=state, alive=False), LIMIT_MS).reasons
     assert "not replaced" in reason
 
 
 def test_thread_that_is_about_to_start_is_live():
-    """A thread that was made and not started yet is no dead thread."""
+    """A thread that has been created but not started is not dead."""
     assert check_live(with_thread("REBALANCING", state="CREATED", alive=False, joined=False), LIMIT_MS).passes
 
 
-def test_thread_that_is_replaced_meanwhile_is_not_told_of(tmp_path, monkeypatch):
-    """A status that was taken of a thread that is not there any more is taken again."""
+def test_thread_that_is_replaced_meanwhile_is_not_reported(tmp_path, monkeypatch):
+    """If a thread was replaced while the status was taken, the status is taken again."""
     config = {"application.id": "app", "bootstrap.servers": "127.0.0.1:9", "state.dir": str(tmp_path)}
     streams = KafkaStreams(word_count("in", "out"), config)
     threads = streams._pool._threads
@@ -95,14 +95,14 @@ def test_failed_instance_is_not_live_and_says_why(state):
 
 @pytest.mark.parametrize("state", ["CREATED", "PENDING_SHUTDOWN", "NOT_RUNNING"])
 def test_starting_and_closing_are_live_and_not_ready(state):
-    """A commit on the way out must not be cut short by a restart, however long it takes; nobody should wait for the instance."""
+    """A commit during shutdown must not be cut short by a restart, however long it takes; the instance is not ready."""
     closing = with_thread(state, state="PENDING_SHUTDOWN", progress_age_ms=LIMIT_MS + 1)
     assert check_live(closing, LIMIT_MS).passes
     assert not check_ready(closing, LIMIT_MS).passes
 
 
 def test_started_means_that_every_thread_was_given_an_assignment():
-    """No threads, or one that has not joined: not started. An empty assignment will do."""
+    """Without threads, or with one that has not joined, it has not started; an empty assignment is enough."""
     assert not check_started(replace(HEALTHY, threads=())).passes
     waiting = replace(HEALTHY, threads=(THREAD, replace(THREAD, name="app-2", joined=False, state="STARTING")))
     (reason,) = check_started(waiting).reasons
@@ -115,7 +115,7 @@ def test_started_means_that_every_thread_was_given_an_assignment():
     ("remaining", "text"), [(42, "0_0 is RESTORING, 42 changelog records left"), (None, "0_0 is RESTORING")]
 )
 def test_restoring_is_live_and_started_but_not_ready(remaining, text):
-    """Restoration fails readiness alone, with what is left of it."""
+    """Restoration fails readiness only, with the number of records left."""
     task = replace(TASK, state="RESTORING", remaining=remaining)
     status = replace(with_thread("REBALANCING", state="PARTITIONS_ASSIGNED"), tasks=(task,))
     assert check_live(status, LIMIT_MS).passes
@@ -159,7 +159,7 @@ def test_probes_are_answered_with_a_code_and_reasons(served):
 
 
 def test_unknown_pages_and_failures_have_codes_of_their_own(served):
-    """What there is not is 404 with what there is, another method 501, and a snapshot that fails 500."""
+    """An unknown page is 404 with the known ones, another method 501, and a failing snapshot 500."""
     address, current = served
     code, body = get(address, "/healthz")
     assert code == 404
@@ -174,15 +174,15 @@ def test_unknown_pages_and_failures_have_codes_of_their_own(served):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_without_a_host_either_kind_of_address_is_answered(host):
-    """A pod has an address of IPv4, of IPv6, or of both."""
+    """A pod has an IPv4 address, an IPv6 address, or both."""
     server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
     assert get((host, server.address[1]), "/livez")[0] == 200
     server.close()
 
 
-def test_machine_without_ipv6_is_served(monkeypatch):
-    """Where the kernel has IPv6 turned off, no host means all addresses of IPv4."""
+def test_machine_without_ipv6_is_supported(monkeypatch):
+    """If IPv6 is turned off in the kernel, no host means all IPv4 addresses."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     server = ProbeServer(":0", lambda: HEALTHY, LIMIT_MS)
     server.start()
@@ -234,14 +234,14 @@ def test_server_may_be_started_again_at_once():
 
 @pytest.mark.parametrize("value", ["8080", "localhost", "host:", "host:x", "host:70000", "::1:80:", "::1:8080"])
 def test_listener_must_be_host_and_port(value):
-    """What is not HOST:PORT is refused as configuration, with an example."""
+    """A value that is not HOST:PORT is a configuration error with an example."""
     with pytest.raises(ConfigError, match=r"health.listener.*HOST:PORT"):
         StreamsConfig.of({"application.id": "a", "health.listener": value})
 
 
 @pytest.mark.parametrize("value", [":8080", "0.0.0.0:8080", "[::1]:8080", "localhost:0"])
 def test_listener_may_be_any_host_or_none(value):
-    """Names, IPv4, bracketed IPv6 and no host at all are taken."""
+    """Names, IPv4, bracketed IPv6 and no host at all are accepted."""
     assert StreamsConfig.of({"application.id": "a", "health.listener": value}).health_listener == value
 
 

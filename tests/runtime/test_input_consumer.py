@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.runtime.support import produce, settings, wait_until
+from tests.runtime.support import produce, settings
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.kafka.client_settings import ClientSettings
@@ -38,7 +39,7 @@ def read(consumer, count):
 
 
 def test_a_partition_given_up_while_paused_is_read_when_it_comes_back(kafka, topic_factory, consumer):
-    """As when a task whose buffer is full is closed and opened again; those that stayed go on where they were."""
+    """This happens when a task whose buffer is full is closed and opened again; the others continue where they were."""
     topic = topic_factory("in", partitions=2)
     first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
     produce(kafka, topic, ["x"] * 20, partitions=2)
@@ -56,7 +57,7 @@ def test_a_partition_given_up_while_paused_is_read_when_it_comes_back(kafka, top
 
 
 def test_a_poll_returns_no_more_than_it_is_asked_for(kafka, topic_factory, consumer):
-    """Also when it had to wait for the first record: the next ones that are there fill up the rest."""
+    """Even if it had to wait for the first record, available records fill up the batch."""
     topic = topic_factory("in")
     produce(kafka, topic, ["x"] * 50)
     consumer.assign({TopicPartition(topic, 0): 0})
@@ -71,7 +72,7 @@ def test_a_poll_returns_no_more_than_it_is_asked_for(kafka, topic_factory, consu
 
 
 def test_a_reset_forgets_the_end_of_the_log_that_is_gone(kafka, topic_factory, consumer):
-    """A commit would write that end as processed, and `max.task.idle.ms` would take it that nothing is left to wait for."""
+    """Otherwise a commit would write that end as processed, and `max.task.idle.ms` would find nothing left to wait for."""
     topic = topic_factory("in")
     partition = TopicPartition(topic, 0)
     produce(kafka, topic, ["x"] * 10)

@@ -1,4 +1,4 @@
-"""Static members whose program reads other topics than before: brokers give them what they had, and do not ask."""
+"""Static members whose program reads different topics than before, although brokers give them back what they had."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tests.runtime.support import (
     running,
     settings,
     two_step_word_count,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.records import TaskId, TopicPartition
@@ -52,7 +52,7 @@ def run(kafka, tmp_path):
 
 @pytest.mark.broker
 def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
-    """Members that return ask for a rebalance once, so that the new sub-topology is given to somebody."""
+    """Members that return ask for a rebalance once, so that the new sub-topology is assigned."""
     source, other, sink = topic_factory("in", partitions=2), topic_factory("more", partitions=2), topic_factory("out")
 
     def grown():
@@ -69,7 +69,7 @@ def test_a_topology_that_grows_gets_its_new_tasks(run, topic_factory):
 
 @pytest.mark.broker
 def test_a_topology_that_reads_another_topic_is_not_given_the_old_one(kafka, run, topic_factory):
-    """What the old program's assignment has left is not taken: nobody fails, and the tasks of the new program run."""
+    """Leftovers of the old program's assignment are not taken: nobody fails, and the tasks of the new program run."""
     source, sink, new_sink = topic_factory("in", partitions=2), topic_factory("out"), topic_factory("new")
     with ExitStack() as stack:
         members = run(stack, lambda: two_step_word_count(source, sink, name="words"))
@@ -93,7 +93,7 @@ def two_inputs(first, second, sink, *, both):
 
 @pytest.mark.broker
 def test_a_topology_that_reads_one_topic_less_outlives_the_old_leader(kafka, topic_factory, tmp_path):
-    """A follower that was given tasks it does not know goes on when the next leader takes them away."""
+    """A follower that was given unknown tasks continues when the next leader takes them away."""
     first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
     app = f"app-{secrets.token_hex(4)}"
 
@@ -118,7 +118,7 @@ def test_a_topology_that_reads_one_topic_less_outlives_the_old_leader(kafka, top
 
 @pytest.mark.broker
 def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
-    """The order in which they come does not matter: nobody fails, and each task that is left runs."""
+    """The order in which members come does not matter: nobody fails, and each remaining task runs."""
     first, second, sink = topic_factory("a", partitions=2), topic_factory("b", partitions=2), topic_factory("out")
     with ExitStack() as stack:
         members = run(stack, lambda: two_inputs(first, second, sink, both=True))
@@ -133,7 +133,7 @@ def test_all_members_may_come_back_with_one_topic_less(run, topic_factory):
 
 
 def test_what_is_read_is_remembered(tmp_path):
-    """It has changed when the topics have, not when the processors have; a new instance has nothing to compare with."""
+    """It has changed if the topics have, not if only the processors have; a new instance has nothing to compare with."""
 
     def built(*sources):
         topology = Topology()

@@ -1,4 +1,4 @@
-"""The producer of a stream thread on a real broker: what becomes of a transaction in which a record was not delivered."""
+"""The producer of a stream thread on a real broker: what happens to a transaction in which a record was not delivered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import threading
 
 import pytest
 from confluent_kafka import KafkaException
-from tests.runtime.support import TEXT, read_all, settings, wait_until
+from tests.runtime.support import TEXT, read_all, settings
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.errors import TaskMigratedError, TransactionAbortedError
@@ -86,7 +87,7 @@ class Stuck(Changed):
 
 
 def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path, monkeypatch):
-    """What it has sent is processed again by another one of the same id, which fences it."""
+    """What it has sent is processed again by a new producer with the same id, which fences it."""
     monkeypatch.setattr("millrace.runtime.producer._STUCK_S", 0.2)
     topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
     config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
@@ -121,7 +122,7 @@ class AwayAfterOffsets(Changed):
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["commit", "abort"])
 def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, monkeypatch, ending):
-    """When brokers do not answer for longer than one waits, another producer of the same id goes on as soon as they do."""
+    """If brokers do not answer in time, a new producer with the same id continues as soon as they do."""
     monkeypatch.setattr("millrace.runtime.producer._STUCK_S", 4.0)  # less than a request may take: it is asked once
     kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
     kafka.create_topics("out")
@@ -162,7 +163,7 @@ def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka
 
 
 def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):
-    """Being fenced is told while reports are served, as any other time; aborting then ends with a producer that works."""
+    """Being fenced is noticed even while reports are served; aborting then results in a working producer."""
     topic, app = topic_factory("out", partitions=4), f"app-{secrets.token_hex(4)}"
     config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
     fenced, newer = (

@@ -1,4 +1,4 @@
-"""Records that the broker refuses, one by one or with the batch they are in: on a real broker."""
+"""Records that the broker refuses, alone or with their batch, on a real broker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from confluent_kafka import TopicPartition as ClientTopicPartition
-from tests.runtime.support import TEXT, produce, read_all, running, settings, wait_until
+from tests.runtime.support import TEXT, produce, read_all, running, settings
+from tests.waiting import wait_until
 
 from millrace.errors import ProductionError
 from millrace.kafka.offsets import group_offsets
@@ -147,8 +148,8 @@ def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, 
 
 
 @BOTH
-def test_batch_that_is_too_large_is_no_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
-    """Where a topic takes smaller batches than the producer makes, these are made smaller, and no record is refused."""
+def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
+    """If a topic accepts only smaller batches than the producer's, batches are made smaller, and no record is refused."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -194,7 +195,7 @@ class Different(Processor):
 
 
 def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_factory, app, tmp_path):
-    """Under exactly-once a refused record that cannot be recognised ends the instance, which does not try for ever."""
+    """Under exactly-once a refused record that cannot be recognised ends the instance instead of being retried forever."""
     source, sink, dead = (
         topic_factory("in"),
         topic_factory("out", config={"max.message.bytes": "500"}),
@@ -214,7 +215,7 @@ def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_fact
 
 @BOTH
 @pytest.mark.parametrize("code", [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID])
-def test_record_that_a_failed_producer_leaves_behind_is_no_refused_record(
+def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
     kafka, topic_factory, app, tmp_path, guarantee, code
 ):
     """The broker does not know the producer any more: its records are processed again, and no handler may let them go."""
@@ -274,7 +275,7 @@ class Swallow(Processor):
 
 @BOTH
 def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, tmp_path, app, guarantee):
-    """The report came while the processor forwarded another record; the input is not committed for all that."""
+    """The report comes while the processor forwards another record; the input is still not committed."""
     source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "30000"})
     topology = copying(source, sink, lambda: Swallow(lambda: streams.threads[0].resources))
     streams = KafkaStreams(topology, settings(kafka, app, tmp_path, processing_guarantee=guarantee))

@@ -1,4 +1,4 @@
-"""Passwords that change while an instance runs: every client goes on with the new one, and nothing shows either."""
+"""Passwords that change while an instance runs: every client switches to the new one, and neither is shown anywhere."""
 
 from __future__ import annotations
 
@@ -10,15 +10,8 @@ import urllib.request
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-from tests.runtime.support import (
-    expected_counts,
-    last_counts,
-    produce,
-    running,
-    settings,
-    two_step_word_count,
-    wait_until,
-)
+from tests.runtime.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.dev.kafka import EmbeddedKafka, SaslPlain
@@ -97,7 +90,7 @@ def mount(folder, user, password):
 
 @pytest.mark.parametrize(("first", "guarantee"), [("file", "exactly_once_v2"), ("broker", "at_least_once")])
 def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarantee, first):
-    """Whichever is changed first, file or broker, the same threads go on, exactly, and no password is shown anywhere."""
+    """Whichever is changed first, file or broker, the same threads continue, exactly-once, and no password is shown anywhere."""
     caplog.set_level(logging.DEBUG)
     user, app = f"user-{secrets.token_hex(4)}", f"app-{secrets.token_hex(4)}"
     scram.create_topics(f"{app}-in", f"{app}-out", partitions=1)
@@ -145,8 +138,8 @@ def test_missing_secret_ends_the_start_with_its_name(scram, tmp_path):
         KafkaStreams(two_step_word_count("in", "out"), config).start()
 
 
-def test_certificate_that_changed_is_told_and_taken_back(tmp_path, caplog):
-    """Client libraries read certificates once: another one is stale credentials, until the file is as it was."""
+def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, caplog):
+    """Client libraries read certificates once: a new one means stale credentials, until the file is as it was."""
     certificate = tmp_path / "ca.crt"
     certificate.write_text("first")
     config = StreamsConfig.of(
@@ -173,7 +166,7 @@ def test_certificate_that_changed_is_told_and_taken_back(tmp_path, caplog):
 
 
 def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
-    """While a file is away clients keep what they have, and the log says why, once."""
+    """While a file is missing clients keep what they have, and the log says why, once."""
     caplog.set_level(logging.INFO)
     mount(tmp_path / "auth", "alice", OLD)
     config = StreamsConfig.of(
@@ -198,7 +191,7 @@ def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
 
 
 def test_secret_that_changes_while_it_is_first_read_is_seen(tmp_path):
-    """A watch that was made while the file changed finds at its first look that clients need another password."""
+    """A watch created while the file changes finds at its first look that clients need another password."""
     file, given, being_made = tmp_path / "password", [], True
     file.write_text("x")
 

@@ -1,4 +1,4 @@
-"""The directory that holds state: its lock, process id, modes, cleaning up, and errors that say what to do."""
+"""The state directory: its lock, process id, modes, clean-up, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_group_write_access_is_given_when_asked_for(tmp_path):
 
 
 def test_process_id_survives_a_restart_and_keeps_unknown_fields(tmp_path):
-    """The process file has the id under processId; fields of other versions stay in it."""
+    """The process file has the id under processId; fields of other versions are kept."""
     known = uuid.uuid4()
     path = tmp_path / "state" / "app"
     path.mkdir(parents=True)
@@ -159,7 +159,7 @@ def test_full_volume_is_explained(small_volume, tmp_path):
 
 
 def test_missing_permission_is_explained(tmp_path):
-    """A directory that may not be written to gives an error that says so, also where the tests run as root."""
+    """A directory without write permission gives an error that says so, even if the tests run as root."""
     tmp_path.chmod(0o555)
     libc = ctypes.CDLL(None)
     with contextlib.ExitStack() as cleanup:
@@ -196,7 +196,7 @@ def test_idle_task_directories_are_deleted_after_the_delay(locked):
 
 
 def test_tasks_on_disk_are_those_with_state(locked):
-    """Empty task directories do not count, and other directories are no tasks."""
+    """Empty task directories do not count, and other directories are not tasks."""
     locked.own_task(TASK, "thread")
     locked.own_task(TaskId(1, 0), "thread")
     (locked.task_path(TASK) / "rocksdb").mkdir()
@@ -205,7 +205,7 @@ def test_tasks_on_disk_are_those_with_state(locked):
 
 
 def test_wiping_a_task_leaves_an_empty_directory(locked):
-    """After a wipe the directory is there, without state."""
+    """After a wipe the directory exists, without state."""
     locked.own_task(TASK, "thread")
     (locked.task_path(TASK) / "rocksdb").mkdir()
     locked.wipe_task(TASK)
@@ -240,7 +240,7 @@ def test_old_state_is_wiped_at_start_when_a_maximum_age_is_set(tmp_path):
 
 
 def test_state_that_is_used_is_not_old(tmp_path):
-    """The age of a task's state counts from when it was last used, also if a process ended without giving it back."""
+    """The age of a task's state counts from its last use, even if a process ended without giving it back."""
     state = directory(tmp_path)
     state.lock()
     old = time.time() - 100
@@ -270,7 +270,7 @@ def test_stateless_instances_share_a_machine(tmp_path):
 
 
 def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatch, caplog):
-    """When deleting unused state fails, that is said with what to do, and the clean-up goes on with the rest."""
+    """If deleting unused state fails, the log says so and what to do, and the clean-up continues with the rest."""
     state = directory(tmp_path, **{"state.cleanup.delay.ms": 0})
     state.lock()
     try:

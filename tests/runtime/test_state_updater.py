@@ -1,4 +1,4 @@
-"""The state updater's promises to the stream thread: what is handed over comes back, whatever fails."""
+"""What the state updater guarantees to the stream thread: a task that is handed over comes back, whatever fails."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import secrets
 import threading
 
 import pytest
-from tests.runtime.support import last_counts, produce, running, settings, wait_until, word_count
+from tests.runtime.support import last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.records import TaskId
@@ -27,7 +28,7 @@ def updater():
 
 
 def test_a_task_without_changelogs_is_complete_at_once():
-    """It comes out of `drain_restored`, and can be taken back no more."""
+    """`drain_restored` returns it, and it can no longer be taken back."""
     state, task = updater(), Stateless()
     state.start()
     state.add(task, {})
@@ -37,7 +38,7 @@ def test_a_task_without_changelogs_is_complete_at_once():
 
 
 def test_a_task_handed_to_an_ended_updater_fails():
-    """It is not lost: the thread learns that nobody restores it."""
+    """It is not lost: the thread is told that it failed."""
     state, task = updater(), Stateless()
     state.start()
     state.shutdown()
@@ -48,7 +49,7 @@ def test_a_task_handed_to_an_ended_updater_fails():
 
 
 def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
-    """Closing the consumer takes a moment, in which nobody has to wait for an answer that does not come."""
+    """Closing the consumer takes a moment, in which nobody waits for an answer that never comes."""
     state, closing, go_on = updater(), threading.Event(), threading.Event()
     monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(60)))
     state.start()
@@ -87,7 +88,7 @@ class Failing:
 @pytest.mark.broker
 @pytest.mark.parametrize("first", ["1 start", "2 batch", "3 end"])
 def test_a_failing_restore_listener_ends_the_instance(kafka, topic_factory, tmp_path, first):
-    """The error of the user's listener is the instance's error; nothing waits for the task for ever."""
+    """The error of the user's listener is the instance's error; nothing waits for the task forever."""
     source, sink, app = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
     produce(kafka, source, ["word"] * 10)
     with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")):

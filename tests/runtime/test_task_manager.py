@@ -1,4 +1,4 @@
-"""What a stream thread makes of assignments when something fails in the middle: each task ends where the group wants it."""
+"""Assignments when something fails in the middle: each task ends up where the group wants it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from tests.runtime.support import (
     read_all,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace import StreamsBuilder
 from millrace.assignment.protocol import Assigned, Revoked
@@ -145,7 +145,7 @@ def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoke
 
 
 def test_a_transaction_aborted_during_an_assignment_does_not_lose_the_assignment(kafka, topic_factory, tmp_path, app):
-    """A topic that begins to match a pattern is read although the commit failed that came before it."""
+    """A topic that newly matches a pattern is read even if the commit before it failed."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -207,8 +207,8 @@ def test_a_transaction_aborted_while_a_task_starts_leaves_no_task_behind(
         wait_until(lambda: last_counts(kafka, sink, partitions=3) == {"a": 1, "b": 1, "c": 1}, "counted")
 
 
-def test_a_group_that_waits_for_a_dead_member_goes_on_committing(kafka, topic_factory, tmp_path, app):
-    """Results become visible while the group is between generations; a transaction would time out before it is over."""
+def test_a_group_that_waits_for_a_dead_member_keeps_committing(kafka, topic_factory, tmp_path, app):
+    """Results become visible while the group is between generations; otherwise a transaction would time out first."""
     source, sink = topic_factory("in", partitions=4), topic_factory("out", partitions=4)
 
     def config(name):
@@ -325,7 +325,7 @@ def by_pattern(prefix, sink, processor=CopyValue):
 
 
 def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_left(kafka, topic_factory, tmp_path, app):
-    """The last task of a thread leaves when its commit cannot be made: what it sent is aborted, not committed later."""
+    """The last task of a thread leaves even if its commit fails: what it sent is aborted, not committed later."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -368,7 +368,7 @@ class ForwardAtClose(CopyValue):
 
 
 def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(kafka, topic_factory, tmp_path, app):
-    """It is made of records that were given up, and would be committed together with what is made of them again."""
+    """It comes from records that were given up, and would be committed along with what is produced from them again."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()
@@ -396,7 +396,7 @@ def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(
 
 
 def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka, topic_factory, tmp_path, app):
-    """Its task has been committed, so nothing would ever end a transaction begun then while the thread has nothing to do."""
+    """Its task has been committed, so nothing would end a transaction begun then as long as the thread is idle."""
     prefix = f"pattern-{secrets.token_hex(4)}"
     kafka.create_topics(f"{prefix}-1")
     sink = topic_factory("out")
@@ -416,7 +416,7 @@ def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka
 
 
 def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, topic_factory, tmp_path, app):
-    """Its directory is free although the thread that wiped it never opened it again."""
+    """Its directory is free even if the thread that wiped it never opens it again."""
     source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
     with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
         wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
@@ -444,8 +444,8 @@ def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, to
         assert later
 
 
-def test_a_producer_that_can_begin_no_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
-    """That is no fault of the record that was to be sent: the processing exception handler is not asked to drop it."""
+def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
+    """That is not the fault of the record being sent: the processing exception handler is not asked to drop it."""
     source, sink = topic_factory("in"), topic_factory("out")
     topology = (
         Topology()

@@ -16,9 +16,9 @@ from tests.runtime.support import (
     produce,
     running,
     settings,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.errors import StreamsTimeoutError
 from millrace.processor.api import PunctuationType
@@ -73,7 +73,7 @@ def test_threads_come_and_go(kafka, topic_factory, app, tmp_path, guarantee):
 
 
 def test_a_client_may_lose_its_last_thread(kafka, topic_factory, app, tmp_path):
-    """Without threads it does nothing, and a thread that is added goes on."""
+    """Without threads it does nothing, and a thread that is added continues."""
     source, sink = topic_factory("in"), topic_factory("out")
     with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
         assert streams.remove_stream_thread().endswith("-StreamThread-1")
@@ -108,7 +108,7 @@ def waiting(source, sink):
 
 
 def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp_path):
-    """A thread that is busy ends later, which is said; it is gone then."""
+    """A busy thread ends later, which is reported; then it has gone."""
     source, sink = topic_factory("in"), topic_factory("out")
     with running(waiting(source, sink), settings(kafka, app, tmp_path)) as streams:
         produce(kafka, source, ["word"])
@@ -121,7 +121,7 @@ def test_removing_a_thread_does_not_wait_for_ever(kafka, topic_factory, app, tmp
 
 
 def test_a_removed_thread_leaves_though_the_client_closes_meanwhile(kafka, topic_factory, app, tmp_path):
-    """That static members stay when their client closes does not hold for one that is ending for good."""
+    """Static members stay when their client closes, but not if their thread is removed for good."""
     source, sink = topic_factory("in"), topic_factory("out")
     config = settings(kafka, app, tmp_path, group_instance_id="one", session_timeout_ms=120_000)
     with running(waiting(source, sink), config) as streams:

@@ -22,9 +22,9 @@ from tests.runtime.support import (
     running,
     settings,
     two_step_word_count,
-    wait_until,
     word_count,
 )
+from tests.waiting import wait_until
 
 from millrace.processor.api import PunctuationType
 from millrace.records import Record, TaskId
@@ -54,7 +54,7 @@ def topics(topic_factory):
 
 @BOTH
 def test_counts_are_right_over_restarts_and_after_losing_the_disk(kafka, topics, app, tmp_path, guarantee):
-    """A restart goes on exactly where the last run ended, and wiped state is restored from the changelog."""
+    """A restart continues exactly where the last run ended, and wiped state is restored from the changelog."""
     source, sink = topics
     config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
     sent = []
@@ -118,7 +118,7 @@ def test_record_cache_writes_back_before_commits(kafka, topics, app, tmp_path, g
 
 @BOTH
 def test_repartition_topic_is_created_used_and_purged(kafka, topics, app, tmp_path, guarantee):
-    """A second sub-topology reads what the first wrote; what it has committed is deleted from the repartition topic."""
+    """A second sub-topology reads what the first one wrote; what it has committed is deleted from the repartition topic."""
     source, sink = topics
     lines = [f"alpha beta w{n % 17}" for n in range(600)]
     produce(kafka, source, lines, partitions=2)
@@ -165,7 +165,7 @@ def test_threads_share_the_tasks_and_state_follows_them(kafka, topics, app, tmp_
 
 @BOTH
 def test_tasks_move_to_a_new_instance_and_back(kafka, topics, app, tmp_path, guarantee):
-    """A second instance takes half of the tasks with their state; when it leaves, the first takes them over again."""
+    """A second instance takes half of the tasks with their state; when it leaves, the first takes them back."""
     source, sink = topics
     one, two = (settings(kafka, app, tmp_path / name, processing_guarantee=guarantee) for name in ("one", "two"))
     sent = lines_for(400)
@@ -243,7 +243,7 @@ def test_punctuation_alone_is_committed(kafka, topic_factory, app, tmp_path, gua
 
 @pytest.mark.parametrize(("reset", "seen"), [("latest", 0), ("earliest", 50), ("by_duration:PT1H", 20)])
 def test_reset_policy_decides_where_a_new_group_begins(kafka, topic_factory, app, tmp_path, reset, seen):
-    """Without committed offsets a source begins at the end, the beginning, or a time."""
+    """Without committed offsets a source starts at the end, the beginning, or a time."""
     import time
 
     source, sink = topic_factory("in"), topic_factory("out")

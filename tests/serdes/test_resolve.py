@@ -1,4 +1,4 @@
-"""From configuration values to serdes."""
+"""Resolving configuration values to serdes."""
 
 import pytest
 
@@ -18,11 +18,11 @@ JAVA = "org.apache.kafka.common.serialization.Serdes$"
 
 
 class UpperSerde(Serde[str]):
-    """A serde of a user's own."""
+    """A user's own serde."""
 
 
 def make_upper():
-    """Make a serde, as an import path may name a function."""
+    """Make a serde; an import path may also name a function."""
     return UpperSerde()
 
 
@@ -48,7 +48,7 @@ def _config(**settings):
     ],
 )
 def test_javas_class_names_and_short_names_are_understood(name, serde):
-    """A Java application's configuration can be taken over as it is."""
+    """A Java application's configuration can be reused unchanged."""
     assert Serdes.resolve(f"{JAVA}{name}Serde") is serde
     assert Serdes.resolve(name.lower()) is serde
     assert Serdes.resolve(f"{name}Serde") is serde
@@ -77,7 +77,7 @@ def test_import_paths_classes_instances_and_factories_are_understood():
         (lambda: 7, "a serde is needed"),
     ],
 )
-def test_what_is_no_serde_is_an_error_that_names_the_key(value, hint):
+def test_invalid_serde_is_an_error_that_names_the_key(value, hint):
     """The message has the key, the value and what may stand there."""
     with pytest.raises(ConfigError, match=hint) as caught:
         Serdes.resolve(value, key="default.key.serde")

@@ -253,7 +253,7 @@ def test_schemas_are_registered_only_if_allowed(registry):
     assert not registry.subjects
 
 
-def test_a_registry_that_is_away_is_an_error_not_a_hang(registry):
+def test_unreachable_registry_is_an_error_and_does_not_hang(registry):
     """Without an answer the error says which subject was asked for."""
     settings = {"url": "http://127.0.0.1:9", "max.retries": 0}
     with pytest.raises(SerializationError, match="'orders-value'"):

@@ -32,7 +32,7 @@ APPLICATIONS = {
     "eos-dynamic": (True, False),
     "alo-static": (False, True),
 }
-"""Whether exactly-once, and whether static members; the order alternates both."""
+"""Whether it is exactly-once, and whether members are static; the order alternates both."""
 _LONGEST_PHASE_S = 180.0
 _SHORTEST_PHASE_S = 10.0
 _LINE_EVERY_S = 10.0
@@ -54,35 +54,36 @@ _FIGURES = {
     "repeated": "repeated",
     "wrong": "wrong",
 }
-"""In the order in which they are shown, with their titles in a narrow column."""
+"""In the order of display, with titles for a narrow column."""
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(
         prog="make soak MINUTES=… SOAK_ARGS='…'",
-        description="Run three instances on real brokers while processes, brokers and connections fail, in one phase for each "
-        "guarantee and kind of membership in turn, and compare every output record with what plain Python computes. "
-        "Ends with 0 if everything is as guaranteed, with 1 if not, and with 2 if an application got stuck.",
+        description="Run three instances on real brokers while processes, brokers and connections fail, with a phase for each "
+        "guarantee and kind of membership, and compare every output record with what plain Python computes. "
+        "Exits with 0 if the guarantees held, with 1 if not, and with 2 if an application got stuck.",
     )
     parser.add_argument(
-        "--minutes", type=float, default=4.0, help="how long things go wrong; each application gets its turn"
+        "--minutes", type=float, default=4.0, help="how long to inject faults, shared by all applications"
     )
     parser.add_argument(
-        "--seed", default=secrets.token_hex(4), help="repeats the plan of a run, or from its nth phase on: SEED/N"
+        "--seed", default=secrets.token_hex(4), help="repeat the plan of a run, or with SEED/N from its nth phase on"
     )
     parser.add_argument("--only", choices=APPLICATIONS, action="append", help="only this application (can be repeated)")
     parser.add_argument(
-        "--rate", type=int, default=80, help="events per second; all inputs get about twice as many records"
+        "--rate", type=int, default=80, help="events per second; all inputs together get about twice as many records"
     )
     parser.add_argument("--brokers", type=int, default=3, help="brokers; one of three is restarted in each phase")
     parser.add_argument(
-        "--patience", type=float, default=120.0, help="seconds without progress, and faults, that mean stuck"
+        "--patience",
+        type=float,
+        default=120.0,
+        help="seconds without progress or faults until an application counts as stuck",
     )
-    parser.add_argument(
-        "--directory", type=Path, help="where logs, state and the summary go (default: a new one in /tmp)"
-    )
-    parser.add_argument("--keep-going", action="store_true", help="run the phases after one that failed, too")
+    parser.add_argument("--directory", type=Path, help="for logs, state and the summary (default: a new one in /tmp)")
+    parser.add_argument("--keep-going", action="store_true", help="continue after a phase that failed")
     return parser.parse_args(arguments)
 
 
@@ -132,13 +133,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
             results.append(Result("", application, options.seed, verdict="failed", problems=[problem]))
         except KeyboardInterrupt:
             interrupted = True
-            console.print("Interrupted; these are the phases before:")
+            console.print("Interrupted; the phases so far:")
     code = conclude(results, options.seed, directory, console)
     return 130 if interrupted else code
 
 
 class Display:
-    """A live table in a terminal, and else a line every few seconds."""
+    """A live table in a terminal, otherwise a line every few seconds."""
 
     def __init__(self, console: Console, results: list[Result]) -> None:
         self._console = console
@@ -155,7 +156,7 @@ class Display:
             self._live.stop()
 
     def show(self, phase: Phase) -> None:
-        """Show how a phase goes."""
+        """Show the progress of a phase."""
         if self._live is not None:
             self._live.update(_table(phase), refresh=True)
         elif time.monotonic() - self._line_at >= _LINE_EVERY_S:
@@ -168,7 +169,7 @@ class Display:
             )
 
     def tell(self, result: Result) -> None:
-        """Tell how a phase has ended."""
+        """Report how a phase ended."""
         faults = sum(number for name, number in result.figures.items() if name.startswith("fault: "))
         self._console.print(
             f"{result.application}: {result.verdict} ({result.name}): {result.figures['records in']:,} records in, "

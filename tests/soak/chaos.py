@@ -1,6 +1,6 @@
-"""What goes wrong, and when: a plan that a seed repeats, and the thread that carries it out.
+"""What goes wrong, and when: a plan that a seed reproduces, and the thread that carries it out.
 
-Every fault ends by itself after a time; while one lasts, others begin. A fault whose target is down at its time is left out.
+Every fault ends by itself after a while, and faults overlap. A fault is skipped if its target is down when it is due.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _log = logging.getLogger("soak")
 SESSION_TIMEOUT_S = 6.0
 DELIVERY_TIMEOUT_S = 8.0
 _GAP_S = (1.0, 6.0)
-"""How long after one fault the next begins, as a rule."""
+"""How long after one fault the next usually begins."""
 _BURST_GAP_S = (0.05, 1.0)
 _BURSTS = 0.35
-"""How often the next comes right after it: what one fault has begun, such as a rebalance, is met by another."""
+"""How often the next fault follows immediately, so that it hits the consequences of the first, such as a rebalance."""
 _QUIET_S = 10.0
-"""Every so many faults everything rests for so long, so that much is processed too."""
+"""After this many faults everything rests for this long, so that much is processed too."""
 _QUIET_EVERY = 8
 
 _SMALL_BATCH = "80"
-"""A batch of two records is refused, and the marker that ends a transaction (78 bytes) still fits. Where it does not, the
+"""A batch of two records is refused, but the marker that ends a transaction (78 bytes) still fits. If it does not, the
 coordinator gives up, and the transaction never ends (seen with Kafka 4.3.1)."""
 
 _KINDS: dict[str, tuple[int, float, float]] = {
-    # kind: weight, lasts at least, and at most
+    # kind: weight, minimum and maximum duration
     "kill": (4, 0.2, 4.0),
     "stop": (3, 0.2, 3.0),
     "freeze": (3, 0.5, 0.6 * SESSION_TIMEOUT_S),
@@ -74,24 +74,24 @@ _OF_ONE_REPLICA = {
 _TRANSACTIONS_FAIL = ("silent link", "silent producer", "refuse", "fence")
 _REBALANCES = ("kill", "stop", "add thread", "freeze for long")
 _UPSET_AFTER_S = (0.0, 6.0)
-"""After each of the former comes one of the latter, at another instance: partitions are revoked while transactions fail."""
+"""Each of the former is followed by one of the latter, at another instance: partitions are revoked while transactions fail."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     at_s: float
     kind: str
     target: int
-    """The replica's or broker's number."""
+    """The number of the replica or broker."""
     lasts_s: float
     lot: float
-    """From 0 to 1, for what else has to be chosen."""
+    """From 0 to 1, for other choices."""
 
 
 def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once: bool) -> list[Fault]:
-    """Return the faults of one phase in their order; the same for the same arguments."""
+    """Return the faults of a phase in order; the same for the same arguments."""
     chance = random.Random(seed)
     weights = {kind: weight for kind, (weight, _, _) in _KINDS.items() if exactly_once or kind != "fence"}
     faults: list[Fault] = []
@@ -111,7 +111,9 @@ def plan(seed: str, seconds: float, *, replicas: int, brokers: int, exactly_once
             add(at_s + chance.uniform(*_UPSET_AFTER_S), chance.choice(_REBALANCES), (target + 1) % replicas)
         at_s += chance.uniform(*(_BURST_GAP_S if chance.random() < _BURSTS else _GAP_S))
         at_s += _QUIET_S if number % _QUIET_EVERY == 0 else 0.0
-    if brokers > 2 and seconds >= 30:  # a lone broker's restart leaves transactions without markers: docs/operations.md
+    if (
+        brokers > 2 and seconds >= 30
+    ):  # a single broker's restart leaves transactions without markers: docs/operations.md
         faults.append(Fault(chance.uniform(0.1, 0.6) * seconds, "restart broker", chance.randrange(brokers), 0.0, 0.0))
     return sorted(faults)
 
@@ -122,7 +124,7 @@ class Chaos:
     Args:
         application: the application's id.
         kafka: the brokers.
-        network: the proxies before them.
+        network: the proxies in front of them.
         replicas: the instances.
         faults: the plan.
     """
@@ -144,11 +146,11 @@ class Chaos:
         self._thread = threading.Thread(target=self._run, name="chaos", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End every fault at once."""
+        """End every fault immediately."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -156,7 +158,7 @@ class Chaos:
             helper.join()
 
     def finish(self) -> None:
-        """End every fault at once and have every instance run."""
+        """End every fault immediately and let every instance run."""
         self.stop()
         for replica in self._replicas:
             replica.signal(signal.SIGCONT)
@@ -197,7 +199,7 @@ class Chaos:
     def _try(self, what: str, call: Callable[[], object]) -> None:
         try:
             call()
-        except Exception as error:  # told with the verdict; the other faults go on
+        except Exception as error:  # reported with the verdict; the other faults continue
             _log.exception("Cannot do: %s", what)
             self.errors.append(f"The fault could not be made ({what}): {error!r}")
 
@@ -249,7 +251,7 @@ class Chaos:
             )
             try:
                 intruder.init_transactions(30)
-            except KafkaException as error:  # the coordinator is busy or away, too
+            except KafkaException as error:  # the coordinator is busy or down, too
                 _log.info("Not fenced: %s", error)
 
         self._aside("fence", fence)
@@ -266,7 +268,7 @@ class Chaos:
                     [future] = admin.incremental_alter_configs([resource]).values()
                     future.result(30)
                     return
-                except (KafkaException, TimeoutError):  # a broker may be away, but the limit must not stay
+                except (KafkaException, TimeoutError):  # a broker may be down, but the limit must not stay
                     if not tries_left:
                         raise
 
@@ -287,7 +289,7 @@ class Chaos:
         return self._ruled(Rule(client=f"{replica.name}-*-producer", silent=True))
 
     def _silent_link(self, fault: Fault, replica: Replica) -> Callable[[], object]:
-        # The coordinators may be elsewhere: then transactions begin and are aborted, and only their records do not arrive.
+        # The coordinators may be on other brokers: then transactions begin and are aborted, and only their records do not arrive.
         broker = int(fault.lot * len(self._kafka.broker_ids))
         return self._ruled(Rule(broker=broker, client=f"{replica.name}-*-producer", silent=True))
 
@@ -306,5 +308,5 @@ class Chaos:
 
 
 def _part(fault: Fault) -> tuple[float, float]:
-    """Return half of the connections, another half for another fault."""
+    """Return half of the connections, a different half for each fault."""
     return fault.lot / 2, fault.lot / 2 + 0.5

@@ -1,4 +1,4 @@
-"""Writes the inputs, at a steady rate and straight to the brokers, and remembers them for the model."""
+"""Writes the inputs, at a steady rate and directly to the brokers, and records them for the model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ KEYS = 30
 _TICK_S = 0.05
 _UNREADABLE, _POISON = 0.02, 0.03
 _LATER_MS = 600_000
-"""How far ahead of the last event the markers are that close its window."""
+"""How far the closing markers are ahead of the last event."""
 
 
 class Feeder:
-    """The one producer of an application's inputs.
+    """The only producer of an application's inputs.
 
     Args:
         servers: the brokers.
-        application: whose inputs to write.
+        application: the application whose inputs to write.
         rate: events per second; about as many other records go to the other inputs.
-        seed: decides about keys and kinds.
+        seed: determines keys and kinds.
     """
 
     def __init__(self, servers: str, application: str, rate: int, seed: str) -> None:
@@ -42,7 +42,7 @@ class Feeder:
         self._producer = Producer(
             {
                 "bootstrap.servers": servers,
-                "enable.idempotence": True,  # so the order, and with it that of the timestamps, survives a broker's restart
+                "enable.idempotence": True,  # so the order, and with it the order of timestamps, survives a broker's restart
                 "linger.ms": 5,
                 "partitioner": "murmur2_random",
                 "log_level": 0,
@@ -52,7 +52,7 @@ class Feeder:
         )
 
     def load_tables(self) -> None:
-        """Write version 0 of every key of both tables."""
+        """Write version 0 of every key in both tables."""
         for number in range(KEYS):
             key = f"k{number}"
             self.inputs.versions[key] = [0, 0]
@@ -61,7 +61,7 @@ class Feeder:
         self._flush()
 
     def start(self) -> None:
-        """Write the rest in a thread until `finish`."""
+        """Write everything else in a thread until `finish`."""
         self._thread.start()
 
     def finish(self) -> None:
@@ -85,7 +85,7 @@ class Feeder:
         while not self._stop.wait(_TICK_S):
             due = int((time.monotonic() - began) * self._rate)
             self._timestamp_ms = max(self._timestamp_ms, int(time.time() * 1000))
-            for _ in range(min(due - ticks, self._rate)):  # what a pause of the machine left undone is not made up for
+            for _ in range(min(due - ticks, self._rate)):  # what was missed while the machine paused is not caught up
                 self._feed_one()
             ticks = due
             self._producer.poll(0)

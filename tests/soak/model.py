@@ -1,8 +1,8 @@
-"""What the outputs must be, computed from the input by plain Python, and how they differ from it.
+"""What the outputs must be, computed from the input in plain Python, and how they differ from it.
 
 Every output topic is turned into *facts*, such as "event 17 was joined" or "the window k3@2000 closed with these ids". The model
-says which facts there must be. Exactly-once means each of them once and no other. At-least-once means each of them, and how often
-is only counted.
+says which facts there must be. Exactly-once means each of them once, and no others. At-least-once means each of them at least
+once; duplicates are only counted.
 """
 
 # ruff: noqa: FBT001 (the functions of a table: all take the guarantee in the same place)
@@ -17,7 +17,7 @@ from typing import Any
 from tests.soak.topology import OUTPUTS, WINDOW_MS, group_of, window_of
 
 Output = tuple[str, bytes]
-"""Key and value of a record as it was read."""
+"""Key and value of a record as read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,34 +32,34 @@ class Event:
 
     @property
     def window(self) -> int:
-        """Where its window starts."""
+        """The start of its window."""
         return self.timestamp_ms - self.timestamp_ms % WINDOW_MS
 
 
 @dataclass(slots=True)
 class Inputs:
-    """Everything that was written to the input topics."""
+    """Everything written to the input topics."""
 
     events: list[Event] = field(default_factory=list)
     pairs: set[tuple[int, int]] = field(default_factory=set)
-    """The ids in `left` and `right` that meet."""
+    """The ids in `left` and `right` that match."""
     versions: dict[str, list[int]] = field(default_factory=dict)
     """The last versions of a key in `first` and `second`."""
     markers: set[int] = field(default_factory=set)
-    """Events that close the windows of all before them; their own never close."""
+    """Events that close the windows of all earlier ones; their own windows never close."""
     records: int = 0
 
 
 @dataclass(slots=True)
 class Findings:
-    """How one output topic differs from the model."""
+    """How an output topic differs from the model."""
 
     lost: list[Any] = field(default_factory=list)
     repeated: list[Any] = field(default_factory=list)
     wrong: list[Any] = field(default_factory=list)
 
     def problems(self, *, exactly_once: bool) -> list[str]:
-        """Return what breaks the guarantee, with examples."""
+        """Return violations of the guarantee, with examples."""
         kinds = {"lost": self.lost, "wrong": self.wrong} | ({"repeated": self.repeated} if exactly_once else {})
         return [f"{len(facts)} {kind}, such as {facts[:5]}" for kind, facts in kinds.items() if facts]
 
@@ -116,7 +116,7 @@ def _read_closed(outputs: list[Output], exactly_once: bool, _: Findings) -> Iter
 
 
 def _contents(outputs: list[Output]) -> Iterable[Any]:
-    """Return each id of a window once: a zombie's update may come after its successor's, so none of them is the last word."""
+    """Return each id of a window once: a zombie's update may come after its successor's, so no update is reliably the last."""
     return {(key, number) for key, value in outputs for number in json.loads(value)}
 
 

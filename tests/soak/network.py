@@ -1,8 +1,8 @@
-"""The network between the clients and the brokers: a TCP proxy before each broker, which can be made slow, silent or broken.
+"""The network between clients and brokers: a TCP proxy in front of each broker, which can be slow, silent or broken.
 
-A `Rule` says what happens to which connections while it is in force; several may be. Connections are told apart by broker, by the
-client id that a client sends with its first request, and by a number that each draws when it is made, so that a rule can take a
-part of them while the others pass: answers overtake each other then, between connections, as they do on a real network.
+A `Rule` says what happens to which connections while it is active; several may be. Connections differ by broker, by the client
+id in the client's first request, and by a random number that each gets when it is created. So a rule can affect some of them
+while the others pass: responses on different connections then overtake each other, as on a real network.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _LOOK_AGAIN_S = 0.05
 
 @dataclass(eq=False)
 class Connection:
-    """One connection of a client with a broker."""
+    """A client's connection to a broker."""
 
     broker: int
     lot: float
-    """Drawn from 0 to 1."""
+    """A random number from 0 to 1."""
     client: asyncio.StreamWriter
     server: asyncio.StreamWriter | None = None
     client_id: str = ""
 
     def reset(self) -> None:
-        """End it at once, without saying goodbye (RST)."""
+        """End it immediately, without a goodbye (RST)."""
         for writer in (self.client, self.server):
             if writer is not None:
                 with contextlib.suppress(OSError):
@@ -46,22 +46,22 @@ class Connection:
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """What happens to the connections that it is for."""
+    """What happens to matching connections."""
 
     broker: int | None = None
     client: str = ""
-    """What the client id begins and ends with, around an asterisk; empty for all."""
+    """What the client id begins and ends with, around an asterisk; empty matches all."""
     lots: tuple[float, float] = (0.0, 1.0)
     silent: bool = False
-    """Nothing passes, and nobody is told: a black hole."""
+    """Nothing passes, and nobody is notified: a black hole."""
     delay_s: float = 0.0
     jitter_s: float = 0.0
-    """Up to so much more, drawn for each piece of data."""
+    """Up to this much more, chosen at random for each piece of data."""
     bytes_per_s: float = 0.0
     answers_only: bool = False
 
     def is_for(self, connection: Connection) -> bool:
-        """Whether a connection is meant."""
+        """Whether a connection matches."""
         begin, _, end = self.client.partition("*")
         return (
             self.broker in (None, connection.broker)
@@ -73,7 +73,7 @@ class Rule:
 
 @dataclass
 class Network:
-    """Proxies for a number of brokers, in a thread of their own; `ports` are theirs.
+    """Proxies for a number of brokers, in a separate thread; `ports` are the proxies' ports.
 
     Args:
         brokers: how many.
@@ -82,7 +82,7 @@ class Network:
     brokers: int
     ports: tuple[int, ...] = ()
     upstream: tuple[int, ...] = ()
-    """The brokers' ports, once they are known."""
+    """The brokers' ports, once known."""
     rules: set[Rule] = field(default_factory=set)
     connections: set[Connection] = field(default_factory=set)
     made: int = 0
@@ -106,21 +106,21 @@ class Network:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The proxies, for `bootstrap.servers`."""
+        """The proxies' addresses, for `bootstrap.servers`."""
         return ",".join(f"{HOST}:{port}" for port in self.ports)
 
     def begin(self, rule: Rule) -> None:
-        """Put a rule into force, for new connections too."""
+        """Activate a rule, for new connections too."""
         self.rules = self.rules | {rule}
 
     def end(self, rule: Rule) -> None:
-        """Take a rule back; connections that were silent are reset, as nobody knows what they have missed."""
+        """Deactivate a rule; connections that were silent are reset, as nobody knows what they missed."""
         self.rules = self.rules - {rule}
         if rule.silent:
             self.reset(rule)
 
     def reset(self, rule: Rule) -> int:
-        """Reset the connections that a rule is for; return how many."""
+        """Reset the connections that a rule matches; return how many."""
 
         async def reset() -> int:
             doomed = [connection for connection in self.connections if rule.is_for(connection)]

@@ -1,4 +1,4 @@
-"""One phase: an application of one guarantee and one kind of membership, from its topics to its verdict."""
+"""One phase: an application with one guarantee and one kind of membership, from its topics to its verdict."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _log = logging.getLogger("soak")
 _NAMES = ("one", "two", "three")
 _LOOK_EVERY_S = 1.0
 _QUIET_S = 3.0
-"""How long nothing more may arrive at the end; what was done twice would."""
+"""How long to listen at the end for anything more: duplicates would arrive then."""
 _NO_MORE_S = 20.0
-"""What has not come so long after the last output, with all instances idle, is lost."""
+"""What has not arrived this long after the last output, with all instances idle, is lost."""
 _LIVELOCK_ABORTS = 20
-"""So many aborted transactions after the last fault are no longer its consequence."""
+"""This many aborted transactions after the last fault are no longer its consequence."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What a phase has found."""
+    """The result of a phase."""
 
     name: str
     application: str
@@ -44,7 +44,7 @@ class Result:
     """passed, failed or stuck."""
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """What the guarantee allows, and is worth telling."""
+    """What the guarantee allows, but is worth reporting."""
     figures: Counter[str] = field(default_factory=Counter)
     longest_gap_s: float = 0.0
     settled_s: float = 0.0
@@ -52,7 +52,7 @@ class Result:
 
 
 class Stuck(Exception):  # noqa: N818 (it is a verdict)
-    """Nothing has moved for too long."""
+    """Nothing has made progress for too long."""
 
 
 class Phase:
@@ -60,15 +60,15 @@ class Phase:
 
     Args:
         kafka: the brokers.
-        network: the proxies before them.
+        network: the proxies in front of them.
         directory: for the instances' state and logs.
-        application: the application's id, which its topics' names begin with.
-        exactly_once: the guarantee, or else at-least-once.
+        application: the application's id, which its topics' names start with.
+        exactly_once: the guarantee; otherwise at-least-once.
         static: whether the instances are static members.
         seconds: how long things go wrong.
         rate: events per second.
         seed: for the plan and the input.
-        patience_s: how long nothing may move, without faults, before the phase is stuck.
+        patience_s: how long the phase may make no progress, without faults, before it is stuck.
         show: called about once a second.
     """
 
@@ -120,7 +120,7 @@ class Phase:
         self.chaos = Chaos(application, kafka, network, self.replicas, faults)
 
     def run(self) -> Result:
-        """Run it, and return what was found; topics of a phase that passed are deleted."""
+        """Run it, and return the result; topics of a phase that passed are deleted."""
         result = self.result
         try:
             self._start()
@@ -149,7 +149,7 @@ class Phase:
         return result
 
     def figures(self) -> Counter[str]:
-        """Return what was counted so far."""
+        """Return the counts so far."""
         figures: Counter[str] = Counter()
         for replica in self.replicas:
             figures.update(replica.figures())
@@ -206,7 +206,7 @@ class Phase:
         )
 
     def _wait(self, condition: Callable[[], object], what: str | Callable[[], str]) -> None:
-        """Wait as long as something moves; raise `Stuck` once nothing has for `patience_s`."""
+        """Wait as long as there is progress; raise `Stuck` if there is none for `patience_s`."""
         moved, moved_at = self._position(), time.monotonic()
         began = moved_at
         while not _answered(condition):
@@ -217,7 +217,7 @@ class Phase:
                 moved, moved_at = position, time.monotonic()
             if not any(replica.alive for replica in self.replicas):
                 raise Stuck("Every instance has ended")
-            # Work that is done and thrown away again moves too, so there is an end to that as well.
+            # Work that is done and discarded again counts as progress too, so that has a limit as well.
             if time.monotonic() - moved_at > self._patience_s or time.monotonic() - began > 5 * self._patience_s:
                 text = what if isinstance(what, str) else _answered(what)
                 raise Stuck(f"After {time.monotonic() - began:.0f} s it is not so that {text}.{self._report()}")
@@ -242,12 +242,12 @@ class Phase:
         self._show(self)
 
     def _unfinished(self) -> str:
-        """Return what is missing yet, or nothing."""
+        """Return what is still missing, or nothing."""
         findings = compare(self.feeder.inputs, self.reader.outputs, exactly_once=self._exactly_once)
         lost = {name: len(each.lost) for name, each in findings.items() if each.lost}
         behind = self._uncommitted()
         if not behind and self.reader.gap_s > _NO_MORE_S and all(replica.idle for replica in self.replicas):
-            return ""  # what is missing now does not come any more
+            return ""  # what is missing now will not arrive any more
         return f"lost so far {lost}, not committed {behind}" if lost or behind else ""
 
     def _uncommitted(self) -> dict[str, int]:
@@ -276,7 +276,7 @@ class Phase:
             result.figures["lost"] += len(each.lost)
             result.figures["wrong"] += len(each.wrong)
             if name == "closed" and not self._exactly_once and each.lost:
-                # The buffer's changelog may be acknowledged when the output is not: at-least-once does not tie them together.
+                # The buffer's changelog may be acknowledged when the output is not: at-least-once does not link them.
                 result.notes.append(f"{name}: {len(each.lost)} ids of windows not sent, such as {each.lost[:3]}")
                 each.lost = []
             result.problems += [f"{name}: {problem}" for problem in each.problems(exactly_once=self._exactly_once)]
@@ -298,7 +298,7 @@ class Phase:
 
 
 def _answered(question: Callable[[], object]) -> object:
-    """Return the answer to what brokers are asked, or nothing while they have none."""
+    """Return the brokers' answer, or nothing while they have none."""
     try:
         return question()
     except (KafkaException, TimeoutError):

@@ -1,4 +1,4 @@
-"""Reads all outputs while they are written, as a reader that sees committed records only."""
+"""Reads all outputs while they are written, as a consumer that only sees committed records."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from millrace.processor.handlers import HEADER_EXCEPTION
 
 
 class Reader:
-    """The one reader of an application's outputs; dead letters of refused results are not among those that a model knows."""
+    """The only reader of an application's outputs; it skips dead letters of refused results, which the model does not know."""
 
     def __init__(self, kafka: EmbeddedKafka, application: str) -> None:
         self.outputs: dict[str, list[Output]] = {name: [] for name in OUTPUTS}
-        """What was read, in each partition's order."""
+        """The records read, in order for each partition."""
         self.records = 0
         self.longest_gap_s = 0.0
         self._kafka = kafka
@@ -59,13 +59,13 @@ class Reader:
         return 0.0 if self._last_at is None else time.monotonic() - self._last_at
 
     def watch_gaps(self, *, on: bool) -> None:
-        """Measure the longest time without output from now on, or no longer."""
+        """Start, or stop, measuring the longest time without output."""
         if self._last_at is not None:
             self.longest_gap_s = max(self.longest_gap_s, self.gap_s)
         self._last_at = time.monotonic() if on else None
 
     def behind(self) -> list[str]:
-        """Return the partitions whose end, uncommitted records and markers included, was not reached."""
+        """Return the partitions whose end, including uncommitted records and markers, was not reached."""
         ends = end_offsets(self._kafka, self._partitions)
         return [
             f"{name}-{number} at {self._ends.get((name, number), 0)} of {end}"
@@ -94,8 +94,8 @@ class Reader:
 
 
 def end_offsets(kafka: EmbeddedKafka, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """Return where partitions end, for a reader that sees everything."""
+    """Return the partitions' ends, for a consumer that sees everything."""
     asked = {TopicPartition(name, number): OffsetSpec.latest() for name, number in partitions}
-    admin = kafka.admin()  # kept: its end would leave the answers open
+    admin = kafka.admin()  # kept: if it ended, the answers would never arrive
     answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=20)
     return {(tp.topic, tp.partition): future.result(30).offset for tp, future in answers.items()}

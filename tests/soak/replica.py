@@ -1,6 +1,6 @@
-"""One instance of the application as a program of its own: `python -m tests.soak.replica {"application": …, "config": …}`.
+"""One instance of the application as a separate program: `python -m tests.soak.replica {"application": …, "config": …}`.
 
-SIGTERM closes it; SIGUSR1 adds a stream thread and SIGUSR2 removes one. A thread that dies is replaced, and the log tells of it.
+SIGTERM closes it; SIGUSR1 adds a stream thread and SIGUSR2 removes one. A thread that dies is replaced, and the log says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(spec: str) -> int:
         change = streams.add_stream_thread if number == signal.SIGUSR1 else lambda: streams.remove_stream_thread(0.0)
         try:
             _log.info("Changed the number of threads: %s", change())
-        except Exception as error:  # the time-out of zero included
+        except Exception as error:  # including a timeout of zero
             _log.info("Changed the number of threads: %s", error)
     if streams.error is not None or not told:
         _log.error("The instance ended by itself", exc_info=streams.error)

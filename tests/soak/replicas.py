@@ -1,4 +1,4 @@
-"""The application's instances, as processes to be killed, frozen, stopped and started again."""
+"""The application's instances: processes that are killed, frozen, stopped and restarted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 STOP_TIMEOUT_S = 150.0
 _OUR_ENDS = {0, -signal.SIGKILL, -signal.SIGTERM}
-"""The last: it was told to stop before it could listen."""
+"""The last one: it was told to stop before it could listen."""
 _LINES = {
     "aborts": re.compile(r"WARNING .*(processed again|transaction is aborted)"),
     "fenced": re.compile(r"WARNING .*now belong to another member"),
@@ -32,12 +32,12 @@ _REFUSED = re.compile(r"died .*(MSG_SIZE_TOO_LARGE|larger than the maximum|Messa
 
 
 class Replica:
-    """One instance and what it says of itself.
+    """One instance and the status it reports.
 
     Args:
-        name: also its `group.instance.id`, if it is static.
-        application: whose topology it runs.
-        config: without what belongs to one instance.
+        name: its name, which is also its `group.instance.id` if it is static.
+        application: the application whose topology it runs.
+        config: the settings that all instances share.
         directory: for state, log and status.
         static: whether it is a static member.
     """
@@ -70,22 +70,22 @@ class Replica:
 
     @property
     def alive(self) -> bool:
-        """Whether its process has not ended."""
+        """Whether its process is running."""
         return self.process is not None and self.process.poll() is None
 
     @property
     def works(self) -> bool:
-        """Whether it has come far enough to take signals, and is neither frozen, told to stop nor ended."""
+        """Whether it is far enough along to take signals, and is neither frozen, told to stop nor ended."""
         return self.alive and not self.frozen and not self._stopping and self.status().get("pid") == self.process.pid
 
     @property
     def idle(self) -> bool:
-        """Whether it runs and knows of nothing to process, internal topics included."""
+        """Whether it is running and knows of nothing to process, including internal topics."""
         status = self.status()
         return self.works and status["state"] == "RUNNING" and status["lag"]["total"] == 0
 
     def start(self) -> None:
-        """Start the process, if it has ended; two faults that overlap may both ask for that."""
+        """Start the process if it has ended; two overlapping faults may both request that."""
         with self._start_lock:
             if not self.alive:
                 self._start()
@@ -109,15 +109,15 @@ class Replica:
             self.frozen = {signal.SIGSTOP: True, signal.SIGCONT: False}.get(number, self.frozen)
 
     def kill(self) -> None:
-        """End it as a crash would."""
+        """End it like a crash."""
         self.signal(signal.SIGKILL)
         self.frozen = False
         if self.process is not None:
             self.process.wait()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """End it with SIGTERM; one that does not end in time is a problem, and is killed."""
-        self._stopping = True  # a signal that meets the very end of a Python process would kill it
+        """End it with SIGTERM; if it does not end in time, that is a problem, and it is killed."""
+        self._stopping = True  # a signal during the very end of a Python process would kill it
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGTERM)
         try:
@@ -128,7 +128,7 @@ class Replica:
             self.kill()
 
     def check(self) -> None:
-        """Note it as a problem if it ended by itself."""
+        """Record it as a problem if it ended by itself."""
         code = None if self.process is None else self.process.poll()
         if code is not None and code not in _OUR_ENDS:
             self.problems.append(f"{self.name} ended by itself with exit code {code}: {self.tail()}")
@@ -141,7 +141,7 @@ class Replica:
         return {}
 
     def figures(self) -> dict[str, int]:
-        """Return what it has counted over all its processes, and what its log tells."""
+        """Return its counts over all its processes, and what its log shows."""
         status = self.status()
         if status:
             self._seen[status["pid"]] = {

@@ -1,4 +1,4 @@
-"""The soak finds what it is there to find, and a short one passes."""
+"""The soak finds the problems that it is designed to find, and a short one passes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from millrace.testing import TopologyTestDriver
 
 
 class DrivenFeeder(Feeder):
-    """Feeds the topology in this process instead of a broker."""
+    """Feeds the topology in this process, in place of a broker."""
 
     def __init__(self, driver):
         super().__init__("127.0.0.1:1", "app", 100, "seed")
         self._driver = driver
 
     def feed(self, events):
-        """Feed so many events, 50 ms apart, and the rest that goes with them."""
+        """Feed this many events, 50 ms apart, and the other records that belong to them."""
         self.load_tables()
         for _ in range(events):
             self._timestamp_ms += 50
@@ -48,7 +48,7 @@ class DrivenFeeder(Feeder):
 
 @pytest.fixture(scope="module")
 def fed():
-    """Give inputs, and the outputs that the topology has for them when nothing goes wrong."""
+    """Return inputs, and the topology's outputs for them when nothing goes wrong."""
     with TopologyTestDriver(build("app"), settings("app")) as driver:
         produced = driver.record_produced()
         feeder = DrivenFeeder(driver)
@@ -62,7 +62,7 @@ def fed():
 
 
 def found(fed, exactly_once, **changed):
-    """Return which topics have problems, and of which kinds, when some topics' outputs are changed."""
+    """Return which topics have problems, and which kinds, if some topics' outputs are changed."""
     inputs, outputs = fed
     findings = compare(inputs, outputs | changed, exactly_once=exactly_once)
     return {
@@ -74,7 +74,7 @@ def found(fed, exactly_once, **changed):
 
 @pytest.mark.parametrize("exactly_once", [True, False])
 def test_undisturbed_run_agrees_with_the_model(fed, exactly_once):
-    """The model describes what the topology does, so nothing is found when nothing goes wrong."""
+    """The model describes what the topology does, so nothing is found if nothing goes wrong."""
     assert {name: len(outputs) >= 10 for name, outputs in fed[1].items()} == dict.fromkeys(OUTPUTS, True)
     assert found(fed, exactly_once) == {}
 
@@ -90,7 +90,7 @@ def test_lost_record_is_found(fed, name):
 
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_repeated_record_is_found(fed, name):
-    """One record that is there twice in any output breaks exactly-once, and at-least-once only counts it."""
+    """One duplicate record in any output breaks exactly-once; at-least-once only counts it."""
     outputs = fed[1][name]
     for twice in (0, len(outputs) // 2, len(outputs) - 1):
         repeated = [*outputs[: twice + 1], outputs[twice], *outputs[twice + 1 :]]
@@ -110,7 +110,7 @@ def test_repeated_record_is_found(fed, name):
     ],
 )
 def test_wrong_record_is_found(fed, name, value):
-    """A record that no input leads to is wrong under both guarantees."""
+    """A record that no input explains is wrong under both guarantees."""
     key, _ = fed[1][name][5]
     invented = [*fed[1][name], (key, json.dumps(value).encode())]
     assert "wrong" in found(fed, True, **{name: invented})[name]
@@ -119,14 +119,14 @@ def test_wrong_record_is_found(fed, name, value):
 
 @pytest.mark.parametrize("name", ["joined", "pairs", "dead-letters", "closed"])
 def test_lost_record_is_found_among_duplicates(fed, name):
-    """At-least-once allows any number of duplicates, and a record that is missing among them is still found."""
+    """At-least-once allows any number of duplicates, but a record missing among them is still found."""
     outputs = fed[1][name]
     missing = outputs[len(outputs) // 2]
     assert found(fed, False, **{name: [each for each in outputs * 2 if each != missing]}) == {name: {"lost"}}
 
 
 def test_id_lost_from_a_total_is_found_among_duplicates(fed):
-    """An id that no update of its group and window has is lost, however many updates there are."""
+    """An id missing from all updates of its group and window is lost, however many updates there are."""
     outputs = fed[1]["totals"]
     _, value = outputs[-20]
     lost = json.loads(value)[0]
@@ -148,8 +148,8 @@ def test_id_lost_from_a_total_is_found_among_duplicates(fed):
         ("ERROR one-StreamThread-1 died (to do: replace thread): A record was not written: (MSG_SIZE_TOO_LARGE)", None),
     ],
 )
-def test_log_tells_of_problems(tmp_path, line, problem):
-    """A thread that died or a wiped task is a problem, unless a record was refused, which the soak itself has brought about."""
+def test_problems_are_found_in_the_log(tmp_path, line, problem):
+    """A dead thread or a wiped task is a problem, unless the soak itself caused it by having a record refused."""
     replica = Replica("one", "app", {}, tmp_path, static=True)
     replica.log_path.write_text(f"2026-01-01 00:00:00,000 millrace.runtime {line}\n")
     replica.figures()
@@ -157,7 +157,7 @@ def test_log_tells_of_problems(tmp_path, line, problem):
 
 
 def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
-    """An exit code that no signal of the soak's brings about is told, once, with the end of the log."""
+    """An exit code that no signal from the soak explains is reported, once, with the end of the log."""
     replica = Replica("one", "app", {}, tmp_path, static=True)
     replica.process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     replica.process.wait()
@@ -169,7 +169,7 @@ def test_instance_that_ends_by_itself_is_a_problem(tmp_path):
 
 @pytest.mark.parametrize("error", [None, StreamsError("no")], ids=["without an error", "with an error"])
 def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, error):
-    """An end that nobody asked for is a fault, also if the instance cannot tell why."""
+    """An unrequested end is a failure, even if the instance cannot say why."""
 
     def end(streams):
         streams.close()
@@ -186,7 +186,7 @@ def test_replica_returns_one_when_nobody_told_it_to_stop(monkeypatch, error):
 
 
 def test_seed_repeats_the_plan():
-    """The same seed gives the same faults at the same times, another seed others."""
+    """The same seed gives the same faults at the same times; another seed gives others."""
 
     def planned(seed):
         return plan(seed, 600, replicas=3, brokers=3, exactly_once=True)
@@ -198,7 +198,7 @@ def test_seed_repeats_the_plan():
 @pytest.mark.broker
 @pytest.mark.slow
 def test_short_soak_passes(tmp_path):
-    """A few seconds of faults on one broker: the verdict is that everything is as guaranteed, and the figures are written."""
+    """After a few seconds of faults on one broker the verdict is that the guarantee held, and the figures are written."""
     options = parse(
         ["--minutes", "0.2", "--brokers", "1", "--only", "eos-static", "--seed", "smoke", "--directory", str(tmp_path)]
     )

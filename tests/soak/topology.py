@@ -1,13 +1,13 @@
 """The application under test: everything that keeps state or crosses topics, in few tasks.
 
-Each output tells which input records led to it, so that one lost record is found among any number of duplicates:
+Each output shows which input records led to it, so that one lost record is found among any number of duplicates:
 
-* `joined`: an event's id with what the table `first` says of its key;
-* `closed`: the ids of each key and window, sent once, when the window closes. It reads one input partition only, whose
-  timestamps never go back, so what a window holds depends on the input alone;
-* `totals`: the ids by group and window, behind a repartition topic. Its windows stay open for a day, so no order of arrival
+* `joined`: an event's id with the value of its key in the table `first`;
+* `closed`: the ids of each key and window, sent once, when the window closes. It reads only one input partition, whose
+  timestamps never go back, so a window's content depends on the input alone;
+* `totals`: the ids by group and window, after a repartition topic. Its windows stay open for a day, so no order of arrival
   makes a record late; every update adds one id;
-* `versions`: of the tables `first` and `second`; every update raises one of the two;
+* `versions`: the versions in the tables `first` and `second`; every update raises one of the two;
 * `pairs`: the ids of two streams;
 * `dead-letters`: events that cannot be read, and those that a node fails on.
 """
@@ -49,7 +49,7 @@ _DAY = timedelta(days=1)
 
 
 def topic(application: str, name: str) -> str:
-    """Return the name of an input or output topic of an application."""
+    """Return the name of an application's input or output topic."""
     return f"{application}.{name}"
 
 
@@ -64,12 +64,12 @@ def settings(application: str) -> dict[str, Any]:
 
 
 def window_of(key: str, start_ms: int) -> str:
-    """Return the output key of a key and window."""
+    """Return the output key for a key and window."""
     return f"{key}@{start_ms}"
 
 
 def group_of(number: int) -> str:
-    """Return the key that an event has behind the repartition topic."""
+    """Return an event's key after the repartition topic."""
     return f"g{number % GROUPS}"
 
 

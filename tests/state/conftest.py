@@ -1,4 +1,4 @@
-"""A task stand-in for stores: it gives them a context, keeps their changelog, and can commit, crash and restore them."""
+"""A stand-in for a task: it gives stores a context, keeps their changelog, and can commit, crash and restore them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millrace.state import ChangelogRecord, RecordCache, StoreContext
 
 
 class Task:
-    """Owns the stores of one task, and plays the broker for their changelogs."""
+    """Owns the stores of one task, and acts as the broker for their changelogs."""
 
     def __init__(self, state_dir: Path, *, cache_bytes: int | None = None, settings: dict[str, Any] | None = None):
         self.state_dir = state_dir
@@ -26,7 +26,7 @@ class Task:
         self.stores: list[Any] = []
 
     def open(self, builder: Any, *, shared: bool = False) -> Any:
-        """Build and open a store; a shared one is read by other threads too."""
+        """Build and open a store; a shared store can be read by other threads."""
         store = builder.build()
         topics = {builder.name: f"app-{builder.name}-changelog"} if builder.logging_enabled else {}
         store.init(
@@ -84,7 +84,7 @@ class Task:
 
 @pytest.fixture
 def task(tmp_path):
-    """A task without record cache."""
+    """A task without a record cache."""
     owner = Task(tmp_path / "0_0")
     yield owner
     owner.close()
@@ -92,7 +92,7 @@ def task(tmp_path):
 
 @pytest.fixture
 def make_task(tmp_path):
-    """Makes tasks; they are closed after the test."""
+    """Creates tasks, which are closed after the test."""
     made: list[Task] = []
 
     def make(name: str = "0_0", **options: Any) -> Task:
@@ -106,5 +106,5 @@ def make_task(tmp_path):
 
 @pytest.fixture(scope="session")
 def task_class():
-    """The stand-in itself, for tests that make their own directories."""
+    """The stand-in class itself, for tests that create their own directories."""
     return Task

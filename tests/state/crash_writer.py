@@ -52,7 +52,7 @@ def changelog(kind: str) -> TopicPartition:
 
 
 def make_store(kind: str):
-    """Return a store of that kind, which is also its name."""
+    """Return a store of this kind, which is also its name."""
     if kind == "key-value":
         return Stores.key_value_store_builder(Stores.persistent_key_value_store(kind), LongSerde(), LongSerde()).build()
     if kind == "versioned":
@@ -76,7 +76,7 @@ def apply(kind: str, store, made: Change) -> None:
 
 
 def open_store(directory: Path, kind: str):
-    """Open a store with write buffers so small that flushes happen all the time."""
+    """Open a store with write buffers so small that it flushes all the time."""
     store = make_store(kind)
     store.init(
         StoreContext(
@@ -112,7 +112,7 @@ class SmallBuffers:
 
 
 def main(directory: Path, offset: int, seed: int) -> None:
-    """Continue behind an offset; print each offset before its commit (`+`) and after it (`-`)."""
+    """Continue after an offset; print each offset before its commit (`+`) and after it (`-`)."""
     chance = random.Random(seed)
     stores = [(kind, open_store(directory, kind)) for kind in STORES]
     while True:

@@ -44,7 +44,7 @@ def waiting() -> OuterJoinStoreBuilder:
 
 
 def evicted(buffer: Any, until: int = NEVER) -> list[tuple[Any, ...]]:
-    """Send on what is due at a time."""
+    """Emit what is due at a time."""
     sent: list[tuple[Any, ...]] = []
     buffer.evict_while(lambda: buffer.min_timestamp <= until, lambda *found: sent.append(found))
     return sent
@@ -65,7 +65,7 @@ VALUES = st.none() | st.binary(max_size=5)
 
 @given(st.builds(BufferedChange, CONTEXTS, VALUES, VALUES, VALUES))
 def test_a_buffered_change_is_read_as_it_was_written(change: BufferedChange) -> None:
-    """Context, prior, old and new value survive, None and empty being different."""
+    """Context, prior, old and new value are preserved, and None is not the same as empty."""
     data = encode_change(change)
     assert decode_change(data) == (change, len(data))
 
@@ -82,7 +82,7 @@ def test_a_change_has_the_bytes_that_java_writes() -> None:
 
 @pytest.mark.parametrize("version", [None, b"\x01", b"\x02", b"\x03", "version 3 called 2"])
 def test_every_version_of_the_suppression_changelog_can_be_read(version: Any) -> None:
-    """What old releases wrote is restored; some of them wrote version 3 under the number 2."""
+    """Records of old releases are restored; some of these releases wrote version 3 under the number 2."""
     pair = b"\0\0\0\x01o" + b"\0\0\0\x02nn"
     sized = b"\0\0\0\x0b" + pair
     time, context, prior = pack_long(5), encode_context(HERE), b"\0\0\0\x01p"
@@ -114,7 +114,7 @@ def test_an_unreadable_changelog_value_is_refused_with_its_place(data: bytes, ve
 
 
 def test_a_change_takes_the_place_of_the_one_before_it(task: Any) -> None:
-    """The time stays that of the first; prior is what was there before any waited; context is the last one's."""
+    """It keeps the time of the first change and the prior value from before any change waited; its context is its own."""
     buffer = task.open(suppression())
     buffer.put(100, "k", Change("a", "old"), RecordContext("in", 0, 1, 100))
     buffer.put(200, "k", Change("b", "a"), RecordContext("in", 0, 2, 200))
@@ -126,7 +126,7 @@ def test_a_change_takes_the_place_of_the_one_before_it(task: Any) -> None:
 
 
 def test_changes_leave_by_time_and_then_by_key(task: Any) -> None:
-    """Eviction stops at the first one that is not due."""
+    """Eviction stops at the first change that is not due."""
     buffer = task.open(suppression())
     for time, key in ((30, "a"), (10, "z"), (20, "m"), (10, "b")):
         buffer.put(time, key, Change("v", None), HERE)
@@ -135,7 +135,7 @@ def test_changes_leave_by_time_and_then_by_key(task: Any) -> None:
 
 
 def test_the_changelog_has_the_last_state_of_each_key_at_the_flush(task: Any) -> None:
-    """What came and went between flushes leaves a tombstone; what waits is logged without a timestamp, as version 3."""
+    """Keys added and removed between flushes leave a tombstone; waiting ones are logged without a timestamp, as version 3."""
     buffer = task.open(suppression())
     buffer.put(10, "k", Change("a", None), HERE)
     buffer.put(10, "k", Change("b", "a"), HERE)
@@ -153,7 +153,7 @@ def test_the_changelog_has_the_last_state_of_each_key_at_the_flush(task: Any) ->
 
 
 def test_a_restored_buffer_goes_on_where_the_old_one_was(task: Any, make_task: Any) -> None:
-    """The changelog alone rebuilds it: it is in memory only."""
+    """It is rebuilt from the changelog alone, since it lives only in memory."""
     buffer = task.open(suppression())
     buffer.put(10, "k", Change("a", "p"), HERE)
     buffer.put(20, "l", Change("b", None), HERE)
@@ -170,7 +170,7 @@ def test_a_restored_buffer_goes_on_where_the_old_one_was(task: Any, make_task: A
 
 
 def test_a_change_whose_sending_fails_stays(task: Any) -> None:
-    """It is still there when the task goes on."""
+    """It is still there when the task continues."""
     buffer = task.open(suppression())
     buffer.put(10, "k", Change("a", None), HERE)
 
@@ -186,7 +186,7 @@ def test_a_change_whose_sending_fails_stays(task: Any) -> None:
 
 
 def test_records_wait_until_the_grace_period_has_passed(task: Any) -> None:
-    """Its bytes in the changelog are Java's; the time that counts is the largest put here."""
+    """Its bytes in the changelog are Java's; the time that matters is the largest timestamp put so far."""
     buffer = task.open(grace(2_000))
     sent: list[Any] = []
     first = RecordContext("l", 0, 0, 1_500, Headers([("h1", b"v1")]))
@@ -217,7 +217,7 @@ def test_records_wait_until_the_grace_period_has_passed(task: Any) -> None:
 
 
 def test_waiting_records_leave_in_the_order_of_time(task: Any) -> None:
-    """Records of the same time and key leave as they came."""
+    """Records with the same time and key leave in order of arrival."""
     buffer = task.open(grace(10))
     for offset, (value, time) in enumerate([("c", 105), ("a", 100), ("b", 100)]):
         buffer.put("k", value, RecordContext("l", 0, offset, time))
@@ -229,7 +229,7 @@ def test_waiting_records_leave_in_the_order_of_time(task: Any) -> None:
 
 @pytest.mark.parametrize("how", ["reopened", "restored"])
 def test_waiting_records_survive_a_restart(make_task: Any, how: str) -> None:
-    """From disk, or from the changelog; new records never take the place of old ones."""
+    """From disk or from the changelog; new records never overwrite old ones."""
     old = make_task("one")
     buffer = old.open(grace(10))
     old.at(100)
@@ -251,7 +251,7 @@ def test_waiting_records_survive_a_restart(make_task: Any, how: str) -> None:
 
 
 def test_records_that_wait_have_javas_bytes(task: Any) -> None:
-    """Key, element and list are laid out as formats §4 says; every change logs the whole list."""
+    """Key, element and list have the layout of formats §4; every change logs the whole list."""
     store = task.open(waiting())
     key = JoinSideKey(1_000, is_left=True, key="a")
     task.at(1_000)
@@ -267,7 +267,7 @@ def test_records_that_wait_have_javas_bytes(task: Any) -> None:
 
 
 def test_taking_out_what_does_not_wait_changes_nothing(task: Any) -> None:
-    """Most partners never waited: that must cost no changelog record."""
+    """Most matches never waited, so this must not cost a changelog record."""
     store = task.open(waiting())
     store.take(JoinSideKey(1, is_left=False, key="k"))
     assert task.log("o") == []
@@ -277,7 +277,7 @@ def test_taking_out_what_does_not_wait_changes_nothing(task: Any) -> None:
 
 
 def test_waiting_records_come_by_time_and_right_before_left(make_task: Any) -> None:
-    """The order that the scan for expired records relies on; a restored store has it too."""
+    """The scan for expired records relies on this order; a restored store has it too."""
     task = make_task("one")
     store = task.open(waiting())
     expected = []

@@ -47,7 +47,7 @@ def test_updates_of_a_key_become_one(make_task):
 
 
 def test_flush_goes_by_the_last_put(make_task):
-    """A key put again moves behind those put since; reading does not move it."""
+    """A key that is put again moves to the end; reading does not move it."""
     task = make_task(cache_bytes=10_000)
     store, seen = opened(task)
     for key in ("a", "b", "c", "a"):
@@ -59,7 +59,7 @@ def test_flush_goes_by_the_last_put(make_task):
 
 @pytest.mark.parametrize(("send_old_values", "old"), [(True, "1"), (False, None)])
 def test_old_value_is_what_was_flushed_before(make_task, send_old_values, old):
-    """The old value is that of the last flush, not of the last put; it is None when nobody asked for it."""
+    """The old value is that of the last flush, not of the last put; it is None unless requested."""
     task = make_task(cache_bytes=10_000)
     store, seen = opened(task, send_old_values=send_old_values)
     store.put("a", "1")
@@ -74,7 +74,7 @@ def test_old_value_is_what_was_flushed_before(make_task, send_old_values, old):
 
 
 def test_key_put_and_deleted_within_a_flush_never_was(make_task):
-    """A key that was not below and is deleted in the cache is neither logged nor forwarded."""
+    """A key that is not in the store below and is deleted in the cache is neither logged nor forwarded."""
     task = make_task(cache_bytes=10_000)
     store, seen = opened(task)
     store.put("a", "1")
@@ -84,7 +84,7 @@ def test_key_put_and_deleted_within_a_flush_never_was(make_task):
 
 
 def test_timestamped_store_forwards_bare_values(make_task):
-    """The listener of a timestamped store gets values without timestamps; the record's is that of the value."""
+    """The listener of a timestamped store gets values without timestamps; the record has the value's timestamp."""
     task = make_task(cache_bytes=10_000)
     builder = Stores.timestamped_key_value_store_builder(Stores.in_memory_key_value_store("s"), S, LongSerde())
     store, seen = opened(task, builder=builder.with_caching_enabled())
@@ -96,7 +96,7 @@ def test_timestamped_store_forwards_bare_values(make_task):
 
 
 def test_eviction_takes_the_dirty_set_along(make_task):
-    """Over the budget, the least recently used entry goes, it first, and with it all that is dirty."""
+    """Over budget, the least recently used entry is flushed first, and with it all dirty entries."""
     task = make_task(cache_bytes=3 * 50)
     store, seen = opened(task)
     for key in ("a", "b", "c"):
@@ -122,7 +122,7 @@ def test_sizes_are_javas(make_task):
 
 
 def test_put_while_flushing_is_not_lost(make_task):
-    """What a listener puts into the flushed store waits for the next flush, even under the key on its way out."""
+    """What a listener puts into the store during its flush waits for the next one, even under the key being flushed."""
     task = make_task(cache_bytes=10_000)
     store = task.open(cached())
     seen: list[tuple] = []
@@ -145,7 +145,7 @@ def test_put_while_flushing_is_not_lost(make_task):
 
 
 def test_stores_that_feed_each_other_keep_everything(make_task):
-    """Two small caches, each flush of one putting into the other: nothing is lost, and the budget is kept."""
+    """Two small caches, each of whose flushes puts into the other, lose nothing and stay within the budget."""
     task = make_task(cache_bytes=260)
     first, second = task.open(cached("first")), task.open(cached("second"))
     first.set_flush_listener(lambda key, change, *_: second.put(key * 2, change[0]), send_old_values=False)
@@ -162,7 +162,7 @@ def test_stores_that_feed_each_other_keep_everything(make_task):
 
 
 def test_failing_listener_loses_nothing(make_task):
-    """When a forward fails, the entries behind it are still dirty, and the record's context is put back."""
+    """If a forward fails, the remaining entries are still dirty, and the record's context is restored."""
     task = make_task(cache_bytes=10_000)
     store = task.open(cached())
     seen: list[str] = []
@@ -197,7 +197,7 @@ def test_no_budget_means_no_cache(make_task):
 
 
 def test_values_of_opaque_serdes_are_not_shared(make_task):
-    """What a serde does not declare unchangeable is copied: changing it outside changes nothing in the cache."""
+    """Values are copied unless their serde declares them immutable, so changing one outside does not change the cache."""
 
     class Lists(StringSerde):
         shareable = False
@@ -219,7 +219,7 @@ def test_values_of_opaque_serdes_are_not_shared(make_task):
 
 
 def test_cached_puts_are_found_by_scans(make_task):
-    """Ranges, prefixes and their reverses see what only the cache holds, and not what it deleted."""
+    """Ranges, prefixes and their reverses include entries that are only in the cache, and exclude what it deleted."""
     task = make_task(cache_bytes=10_000)
     store = task.open(cached())
     for key in ("a", "ab", "b", "c"):
@@ -234,7 +234,7 @@ def test_cached_puts_are_found_by_scans(make_task):
 
 
 def test_budget_is_shared_and_only_the_writer_evicts():
-    """The cache just written evicts its own entries until the sum fits, or it is empty."""
+    """The cache that was just written evicts its own entries until the total fits, or it is empty."""
     budget = RecordCache(300)
     record = RecordContext("in", 0, 0, 0)
     written: list[bytes] = []

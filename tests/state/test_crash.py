@@ -35,7 +35,7 @@ SECONDS_PER_KILL = 5
 
 
 def kill_after(directory: Path, offset: int, commits: int, delay_s: float) -> int:
-    """Run the writer behind an offset and kill it some time after so many commits; return the last offset it began to commit."""
+    """Run the writer from an offset, kill it after some commits, and return the last offset it started to commit."""
     writer = subprocess.Popen(
         [sys.executable, str(HERE / "crash_writer.py"), str(directory), str(offset), str(commits)],
         stdout=subprocess.PIPE,
@@ -82,7 +82,7 @@ class KeyValueModel:
         self.offset = max(self.offset, offset)
 
     def check_recovered(self, store, begun):
-        """The rows are those of the offset recorded beside them."""
+        """The rows are those of the recorded offset."""
         self.advance(store.committed_offset(changelog(self.kind)))
         self.check(store)
 
@@ -127,10 +127,10 @@ class WindowModel(KeyValueModel):
         return {row: value for row, value in self.rows.items() if start <= row[0] < start + SEGMENT_MS}
 
     def check_recovered(self, store, begun):
-        """Each segment's rows are those of its recorded offset, or of the commit that was flushing it: data goes first."""
+        """The rows are those of the recorded offset."""
         later = copy.deepcopy(self)
         later.advance(begun)
-        segments = store._physical._segments
+        segments = store._bytes_store._segments
         offsets = {segment: rows.committed_offset(changelog(self.kind)) for segment, rows in segments.items()}
         known = sorted((offset, segment) for segment, offset in offsets.items() if offset is not None)
         assert known[0][0] == store.committed_offset(changelog(self.kind))
@@ -143,7 +143,7 @@ class WindowModel(KeyValueModel):
 
     def check(self, store):
         """The live segments' rows are those of the model's offset."""
-        segments = store._physical._segments
+        segments = store._bytes_store._segments
         found = {}
         for segment, database in segments.items():
             if segment >= self._oldest_live():
@@ -200,7 +200,7 @@ MODELS = {model.kind: model for model in (KeyValueModel, WindowModel, VersionedM
 @pytest.mark.slow
 @pytest.mark.timeout(60 + KILLS * SECONDS_PER_KILL)
 def test_killed_stores_are_at_their_recorded_offsets(tmp_path):
-    """However often the process is killed, every database holds the rows of its recorded offset; the tail brings the rest."""
+    """However often the process is killed, every database has the rows of its recorded offset; the changelog has the rest."""
     chance = random.Random(7)
     models = [MODELS[kind]() for kind in STORES]
     reached = -1

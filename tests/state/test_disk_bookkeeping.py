@@ -1,4 +1,4 @@
-"""What stores keep on disk beside their rows, and when they delete it."""
+"""What stores keep on disk besides their rows, and when they delete it."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def segments_of(task, name="w"):
     ],
 )
 def test_new_database_has_the_families_of_its_format_only(task, supplier, builder, families):
-    """As in Java, the column families of older formats are opened where there are any, and never made."""
+    """As in Java, the column families of older formats are opened if they exist, and never created."""
     store = task.open(builder(supplier("s"), S, S))
     store.close()
     assert set(Rdict.list_cf(str(task.state_dir / "rocksdb" / "s"), Options(raw_mode=True))) == families
 
 
 def test_expired_segment_stays_on_disk_until_the_commit(task):
-    """A segment that expires is out of sight at once, but what a crash makes be repeated can still read it."""
+    """An expired segment cannot be seen any more, but records that are replayed after a crash can still read it."""
     store = task.open(windows())
     store.put("a", "1", 0)
     task.commit(store)
@@ -63,7 +63,7 @@ def test_expired_segment_stays_on_disk_until_the_commit(task):
 
 
 def test_uncommitted_expiry_is_undone_by_a_restart(task):
-    """When nothing is committed after a segment expired, the store opens with it."""
+    """If nothing is committed after a segment has expired, the store opens with that segment."""
     store = task.open(windows())
     store.put("a", "1", 0)
     task.commit(store)
@@ -73,7 +73,7 @@ def test_uncommitted_expiry_is_undone_by_a_restart(task):
 
 
 def test_deletion_that_was_cut_short_is_finished(task):
-    """What a process left of a segment while it deleted it is no segment, and goes with the next opening."""
+    """The remains of a segment whose deletion was interrupted are not a segment, and are deleted on the next opening."""
     left = task.state_dir / "w.0.deleted"
     left.mkdir(parents=True)
     (left / "CURRENT").write_text("MANIFEST-000001\n")
@@ -82,11 +82,11 @@ def test_deletion_that_was_cut_short_is_finished(task):
 
 
 def test_null_among_duplicates_counts_in_the_changelog_only(task):
-    """A null put where duplicates are retained is logged under a number of its own, which the disk does not use."""
+    """If duplicates are retained, a null is logged with its own sequence number, which is not used on disk."""
     store = task.open(windows(retain_duplicates=True))
     for value in ["x", None, "y"]:
         store.put("a", value, 0)
     task.commit(store)
-    (segment,) = store._physical.databases()
+    (segment,) = store._bytes_store.databases()
     assert [decode_window_key(row).seq for row, _ in segment.scan(None, None)] == [1, 2]
     assert [decode_window_key(record.key).seq for record in task.log("w")] == [1, 2, 3]

@@ -60,22 +60,22 @@ def joins(name, fmt):
 
 
 def update(key, value, timestamp):
-    """Return a put of a table."""
+    """Return a put for a table."""
     return timestamp, NO_HEADERS, (key, None if value is None else ValueAndTimestamp(value, timestamp))
 
 
 def windowed(key, start, count, timestamp):
-    """Return a put of a windowed count."""
+    """Return a put for a windowed count."""
     return timestamp, NO_HEADERS, (key, ValueAndTimestamp(count, timestamp), start)
 
 
 def session(key, start, end, count, timestamp):
-    """Return a put of a session count."""
+    """Return a put for a session count."""
     return timestamp, NO_HEADERS, (Windowed(key, Window(start, end)), count)
 
 
 def joined(key, value, timestamp, headers=NO_HEADERS):
-    """Return a put of a join's side."""
+    """Return a put for one side of a join."""
     return timestamp, headers, (key, value, timestamp)
 
 
@@ -168,7 +168,7 @@ def test_disk_is_what_java_wrote(task, case, name, builder, updates, fmt):
 
 @pytest.mark.parametrize("fmt", ["DEFAULT", "HEADERS"])
 def test_table_of_the_older_format_is_read_and_moves_over_as_it_is_written(task, fmt):
-    """Plain rows become timestamped (-1), timestamped rows get empty headers; a written row leaves the old family."""
+    """Plain rows become timestamped (-1), timestamped rows get empty headers; a row that is written leaves the old family."""
     name = "s"
     older = (
         Stores.persistent_key_value_store(name)

@@ -29,7 +29,7 @@ CHANGELOG = TopicPartition("app-s-changelog", 0)
 
 
 class Opaque(StringSerde):
-    """A string serde whose values the cache may not share."""
+    """A string serde whose values the cache must not share."""
 
     shareable = False
 
@@ -148,7 +148,7 @@ def machine(task_class, supplier, value_serde: Serde, *, caching: bool, timestam
 @pytest.mark.parametrize("serde", [StringSerde(), Opaque()], ids=["shareable", "opaque"])
 @pytest.mark.parametrize("kind", ["rocksdb", "memory"])
 def test_store_behaves_as_a_sorted_dict(task_class, kind, serde, timestamped, caching):
-    """Whatever is put, read, scanned, committed, crashed and restored: the store is what a sorted dict would be."""
+    """Through puts, reads, scans, commits, crashes and restores, the store behaves like a sorted dict."""
     if kind == "memory":
         supplier = Stores.in_memory_key_value_store("s")
     elif timestamped:

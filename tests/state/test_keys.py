@@ -76,7 +76,7 @@ def test_keys_are_javas():
 
 @given(SHORT, SHORT, LONGS, LONGS)
 def test_upper_range_covers_every_smaller_key(key, other, time, limit):
-    """No row of a key up to the bound's, at a time up to the bound's, lies above it."""
+    """No row of a key up to the bound's key, at a time up to the bound's time, is above the bound."""
     key, other = max(key, other), min(key, other)
     bound = keys.upper_range(key, keys.pack_window_suffix(max(time, limit), keys.MAX_INT))
     assert keys.encode_window_key(other, time, keys.MAX_INT) <= bound
@@ -107,7 +107,7 @@ def test_headers_round_trip(headers):
 
 @given(RAW, LONGS, HEADER_LISTS)
 def test_value_formats_round_trip(value, timestamp, headers):
-    """Each format keeps what it promises: plain the value, timestamped the timestamp too, headers all."""
+    """Each format keeps what it promises: plain the value, timestamped also the timestamp, headers everything."""
     assert PLAIN.from_disk(PLAIN.to_disk(value, timestamp, headers)) == StoredValue(value, -1, NO_HEADERS)
     stored = TIMESTAMPED.from_disk(TIMESTAMPED.to_disk(value, timestamp, headers))
     assert stored == StoredValue(value, timestamp, NO_HEADERS)
@@ -117,14 +117,14 @@ def test_value_formats_round_trip(value, timestamp, headers):
 
 
 def test_header_format_is_javas():
-    """One header h1=v1, time 1000, value x; and none."""
+    """With one header h1=v1, time 1000 and value x; and without headers."""
     headers = Headers([("h1", b"v1")])
     assert HEADERS.to_disk(b"x", 1000, headers).hex() == "0e0204683104763100000000000003e878"
     assert HEADERS.to_disk(b"y", 1100, NO_HEADERS).hex() == "00000000000000044c79"
 
 
 def test_position_is_javas():
-    """The position {t: {0: 5}} has Java's bytes, its zero padding included; what follows the content is ignored."""
+    """The position {t: {0: 5}} has Java's bytes, including the zero padding; whatever follows the content is ignored."""
     wire = encode_position({("t", 0): 5})
     assert len(wire) == 201
     assert wire.hex().startswith("0000000001000000017400000001000000000000000000000005")
@@ -134,5 +134,5 @@ def test_position_is_javas():
 
 @given(st.dictionaries(st.tuples(st.text(max_size=8), INTS), LONGS, max_size=6))
 def test_positions_round_trip(position):
-    """Topics and partitions in any number are read back."""
+    """Any number of topics and partitions is read back."""
     assert decode_position(encode_position(position)) == position

@@ -1,4 +1,4 @@
-"""A store and a builder of the user's, in a task: opened, logged, committed, restored, also after a crash."""
+"""A store and a builder written by a user, in a task: opened, logged, committed and restored, even after a crash."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Tally:
             self.log(key.encode(), str(self.counts[key]).encode(), self.record.timestamp, NO_HEADERS)
 
     def flush(self):
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def commit(self, offsets):
         self.offset = offsets.get(CHANGELOG, self.offset)
@@ -132,7 +132,7 @@ def commit(harness):
 
 @pytest.mark.parametrize(("builder", "kept"), [(TallyBuilder, {}), (FileTallyBuilder, {"a": 2})])
 def test_it_is_back_where_it_was_after_a_crash(tmp_path, builder, kept):
-    """What is on disk is what was committed, with its offset; the changelog has the rest."""
+    """The disk has what was committed, with its offset; the changelog has the rest."""
     first = task_with(builder("tally"), tmp_path)
     first.run()
     process(first, "a", "a")
@@ -167,7 +167,7 @@ def test_it_is_back_where_it_was_after_a_crash(tmp_path, builder, kept):
 
 
 def test_without_logging_it_has_no_changelog(tmp_path):
-    """The builder's base class has the switches; the store sees it from its context."""
+    """The builder's base class has the option; the store learns about it from its context."""
     harness = task_with(TallyBuilder("tally").with_logging_disabled(), tmp_path)
     harness.run()
     process(harness, "a")
@@ -178,7 +178,7 @@ def test_without_logging_it_has_no_changelog(tmp_path):
 
 
 def test_the_plan_knows_it():
-    """Its changelog is created like any other, with the settings the builder was given."""
+    """Its changelog is created like any other, with the settings given to the builder."""
     builder = FileTallyBuilder("tally").with_logging_enabled({"min.insync.replicas": "2"})
     topology = Topology().add_source("src", "in").add_processor("p", Count, "src").add_state_store(builder, "p")
     (subtopology,) = topology.build(StreamsConfig.of({"application.id": "app"})).plan().subtopologies
@@ -194,7 +194,7 @@ def test_the_plan_knows_it():
 
 
 def test_it_is_all_that_the_interfaces_ask_for():
-    """The classes of these tests are complete stores and builders to the type checker too."""
+    """To the type checker, the classes of these tests are complete stores and builders."""
     store: StateStore = Tally("tally")
     builder: StoreBuilder = TallyBuilder("tally")
     assert isinstance(store, StateStore)

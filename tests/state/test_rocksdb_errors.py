@@ -27,7 +27,7 @@ def plain(name="s"):
 
 
 def test_second_process_is_refused_with_the_directory(task):
-    """A store that another process holds open is a LockError that names the directory and the way out."""
+    """Opening a store that is open in another process is a LockError that names the directory and the remedy."""
     task.open(plain("key-value"))
     code = (
         "import sys; sys.path[:0]=[sys.argv[2]]\n"
@@ -49,14 +49,14 @@ def test_second_process_is_refused_with_the_directory(task):
 
 
 def test_second_store_in_the_process_is_refused(make_task):
-    """The same directory twice in one process is a LockError as well."""
+    """Opening the same directory twice in one process is also a LockError."""
     make_task().open(plain())
     with pytest.raises(LockError, match="in use"):
         make_task().open(plain())
 
 
 def test_creation_that_was_cut_short_begins_anew(task):
-    """A process that died while it made the database left files without a database: the store opens, empty."""
+    """After a process died while creating the database and left files behind, the store opens, empty."""
     directory = task.state_dir / "rocksdb" / "s"
     directory.mkdir(parents=True)
     (directory / "000004.log").touch()
@@ -67,7 +67,7 @@ def test_creation_that_was_cut_short_begins_anew(task):
 
 
 def test_damaged_database_is_restored(make_task):
-    """A database of which a file is missing makes its task's state be wiped and restored."""
+    """If a file of the database is missing, the task's state is wiped and restored."""
     task = make_task()
     store = task.open(plain())
     store.put("a", "1")
@@ -82,14 +82,14 @@ def test_damaged_database_is_restored(make_task):
 @pytest.mark.parametrize(("status", "wiped"), [(0, False), (1, True), (2, False)])
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
 def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(make_task, status, wiped, guarantee):
-    """Java may have put down what it never committed: under exactly-once its `open` status means to restore anew."""
+    """Java may have written uncommitted changes: under exactly-once, its status `open` means that it is wiped."""
     task = make_task(settings={"processing.guarantee": guarantee})
     store = task.open(plain())
     store.put("a", "1")
     store.commit({CHANGELOG: 0})
-    store._physical._write_status(status.to_bytes(8, "big"))
-    store._physical.flush()
-    store._physical._release()
+    store._bytes_store._write_status(status.to_bytes(8, "big"))
+    store._bytes_store.flush()
+    store._bytes_store._release()
     if wiped and guarantee == "exactly_once_v2":
         with pytest.raises(TaskCorruptedError, match="Java"):
             task.open(plain())
@@ -98,7 +98,7 @@ def test_store_of_a_java_process_that_died_is_not_trusted_under_exactly_once(mak
 
 
 def test_path_that_cannot_be_made_is_explained(make_task, tmp_path):
-    """When the directory cannot be created the message names it."""
+    """If the directory cannot be created, the message names it."""
     (tmp_path / "0_0").write_text("a file where the directory should be")
     with pytest.raises(ProcessorStateError, match="0_0"):
         make_task().open(plain())
@@ -156,7 +156,7 @@ def test_full_disk_is_explained_and_leaves_the_last_commit(make_task):
 
 
 def test_downgrade_is_refused(make_task):
-    """A database with a newer value format is not opened by an older one, and the message says what can be done."""
+    """A store with an older value format does not open a database with a newer one, and the message says what to do."""
     newer = make_task().open(
         Stores.timestamped_key_value_store_builder(Stores.persistent_timestamped_key_value_store("s"), S, S)
     )
@@ -184,7 +184,7 @@ def test_missing_serde_names_the_store(task):
     ],
 )
 def test_rocksdb_messages_are_recognised(text, kind):
-    """Each complaint of RocksDB becomes the error class that a runbook would look for, with the directory in it."""
+    """Each error of RocksDB becomes the exception class that a runbook would mention, with the directory in its message."""
     error = explain(Exception(text), Path("/state/0_0/rocksdb/s"))
     assert type(error) is kind
     assert "/state/0_0/rocksdb/s" in str(error)

@@ -1,4 +1,4 @@
-"""RocksDB's memory budget: a fraction of the container's limit, wherever that is written."""
+"""RocksDB's memory budget: a fraction of the container's limit, wherever that is defined."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def config(**settings):
 
 
 def tree(root, cgroup, **limits):
-    """Write a file system of control groups: what /proc/self/cgroup says, and files with limits by their path."""
+    """Create a file system of control groups: the content of /proc/self/cgroup, and limit files by path."""
     (root / "proc" / "self").mkdir(parents=True)
     (root / "proc" / "self" / "cgroup").write_text(cgroup)
     for path, limit in limits.items():
@@ -43,14 +43,14 @@ def test_version_2_container_sees_its_group_as_root(tmp_path):
 
 
 def test_version_1_container_whose_path_is_that_of_the_host(tmp_path):
-    """Without a namespace of its own the path leads nowhere, and the mounted root is the container's group."""
+    """Without its own namespace the path does not exist, and the mounted root is the container's group."""
     lines = "12:pids:/kubepods/pod1\n4:cpu,memory:/kubepods/pod1\n0::/\n"
     assert memory_limit(tree(tmp_path, lines, **{"memory/memory.limit_in_bytes": 256 * MIB})) == 256 * MIB
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_smallest_limit_of_all_groups_above_counts(tmp_path, version):
-    """A group is bound by what its parents may take."""
+    """A group is limited by its parents too."""
     if version == 1:
         folder, name, cgroup = "memory/", "memory.limit_in_bytes", "4:memory:/slice/app\n"
     else:
@@ -69,7 +69,7 @@ def test_smallest_limit_of_all_groups_above_counts(tmp_path, version):
     ],
 )
 def test_without_a_limit_the_default_stays(tmp_path, cgroup, limits, caplog):
-    """No limit is none in either version, and a fraction of it is said to have no effect."""
+    """Both versions' forms of no limit are recognised, and a warning says that a fraction of it has no effect."""
     root = tree(tmp_path, cgroup, **limits)
     assert memory_limit(root) is None
     assert rocksdb_budget(config(rocksdb_memory_fraction=0.5), root) == 256 * MIB
@@ -77,7 +77,7 @@ def test_without_a_limit_the_default_stays(tmp_path, cgroup, limits, caplog):
 
 
 def test_number_of_bytes_goes_before_the_fraction(tmp_path):
-    """Who says how many bytes has decided."""
+    """An explicit number of bytes takes precedence."""
     root = tree(tmp_path, "0::/\n", **{"memory.max": 512 * MIB})
     both = config(rocksdb_memory_fraction=0.5, rocksdb_memory_max_bytes=7 * MIB)
     assert rocksdb_budget(both, root) == 7 * MIB
@@ -92,7 +92,7 @@ def test_fraction_is_between_0_and_1(fraction):
 
 
 def real_group():
-    """Return the folder and the limit's file of a new control group under this process's own, None where none can be made."""
+    """Return the folder and limit file of a new control group below this process's own, or None if none can be created."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
@@ -113,7 +113,7 @@ def real_group():
 
 
 def test_limit_of_a_real_group_is_seen_by_a_process_in_it(tmp_path):
-    """A process that is put into a group of 200 MiB finds that limit; where groups cannot be made, in files like theirs."""
+    """A process in a group of 200 MiB finds that limit; if groups cannot be created, in files like theirs."""
     made = real_group()
     code = "from millrace.state.rocksdb_options import memory_limit; from pathlib import Path; import sys; "
     if made is None:

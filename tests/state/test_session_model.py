@@ -37,7 +37,7 @@ STEPS = st.lists(
 
 
 class Opaque(StringSerde):
-    """A string serde whose values the cache may not share."""
+    """A string serde whose values the cache must not share."""
 
     shareable = False
 
@@ -45,7 +45,7 @@ class Opaque(StringSerde):
 @pytest.mark.parametrize("caching", [False, "large", "tiny"])
 @pytest.mark.parametrize("kind", SUPPLIERS)
 def test_session_store_behaves_as_a_dict_of_sessions(task_class, tmp_path_factory, kind, caching):
-    """Puts, removals, expiry, commits and restarts leave exactly the live sessions, in the layout's order, both ways."""
+    """Puts, removals, expiry, commits and restarts leave exactly the live sessions, in the layout's order, in both directions."""
 
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(STEPS, st.none() | KEYS, st.none() | KEYS, st.integers(-5, 80), st.integers(-5, 80), st.booleans())
@@ -79,9 +79,9 @@ def test_session_store_behaves_as_a_dict_of_sessions(task_class, tmp_path_factor
                 task.commit(store)
                 store.close()
                 store = task.open(builder)
-                store._physical.observed_stream_time = time
+                store._bytes_store.observed_stream_time = time
         live = {session: value for session, value in model.items() if session.end > time - RETENTION}
-        order = store._physical.order
+        order = store._bytes_store.order
 
         def flat(rows):
             found = [(SessionKey(w.key, *w.window), value) for w, value in rows]
@@ -136,7 +136,7 @@ def test_restored_store_equals_the_logged_one(make_task):
 
 
 def test_late_session_is_dropped_and_counted(task):
-    """A session whose segment has expired is not stored, counted as dropped, and still logged, as in Java."""
+    """A session whose segment has expired is not stored but counted as dropped and, as in Java, still logged."""
     store = task.open(Stores.session_store_builder(SUPPLIERS["key-order"], StringSerde(), StringSerde()))
     store.put(Windowed("k", Window(190, 200)), "new")
     store.put(Windowed("k", Window(90, 100)), "late")

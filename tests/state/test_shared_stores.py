@@ -1,4 +1,4 @@
-"""Stores that other threads read while their own thread writes and commits them, as global stores are read."""
+"""Stores that other threads read while their own thread writes and commits them, as with global stores."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def window(supplier):
 
 
 def session(supplier):
-    """Return a builder of a session store without a changelog."""
+    """Return a put for a session count."""
     return Stores.session_store_builder(supplier, STRING, STRING).with_logging_disabled()
 
 
 @pytest.fixture
 def switching_often():
-    """Have threads switch after nearly every step."""
+    """Make threads switch after almost every step."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     yield
@@ -91,7 +91,7 @@ def read_while_written(store, write, remove, scans):
     ids=["rocksdb", "memory", "lru"],
 )
 def test_scan_of_a_key_value_store_finds_every_key_once(task, supplier):
-    """Whatever is written and committed meanwhile, a scan has every key that was there all the time, once and in order."""
+    """During writes and commits, a scan has every key that was there all the time, once and in order."""
     store = task.open(key_value(supplier), shared=True)
 
     def keys(scan, *args):
@@ -118,7 +118,7 @@ def test_scan_of_a_key_value_store_finds_every_key_once(task, supplier):
     ids=["rocksdb", "memory"],
 )
 def test_scan_of_a_window_store_finds_every_window_once(task, supplier):
-    """The same holds for windows, while others appear and go."""
+    """The same is true of windows, while others come and go."""
     store = task.open(window(supplier), shared=True)
 
     def start_of(key):
@@ -142,7 +142,7 @@ def test_scan_of_a_window_store_finds_every_window_once(task, supplier):
     ids=["rocksdb", "memory"],
 )
 def test_scan_of_a_session_store_finds_every_session_once(task, supplier):
-    """The same holds for sessions, while others appear and go."""
+    """The same is true of sessions, while others come and go."""
     store = task.open(session(supplier), shared=True)
 
     def write(key, value):
@@ -157,12 +157,12 @@ def test_scan_of_a_session_store_finds_every_session_once(task, supplier):
 
 
 def test_commit_waits_for_a_scan_that_begins(task, monkeypatch):
-    """A commit in the middle of collecting the rows that wait for it would take them away from the scan."""
+    """A commit while a scan collects the pending rows would hide them from the scan."""
     store = task.open(key_value(Stores.persistent_key_value_store("s")), shared=True)
     for key in KEYS:
         store.put(key, "v")
     committing = threading.Thread(target=store.commit, args=({},), daemon=True)
-    waiting = store._physical._pending
+    waiting = store._bytes_store._pending
     collect = type(waiting).keys
 
     def collect_slowly(self, *args, **options):
@@ -174,6 +174,6 @@ def test_commit_waits_for_a_scan_that_begins(task, monkeypatch):
     monkeypatch.setattr(type(waiting), "keys", collect_slowly)
     assert [pair.key for pair in store.all()] == KEYS
     committing.join(60)
-    assert not store._physical._pending_rows
+    assert not store._bytes_store._pending_rows
     monkeypatch.undo()
     assert [pair.key for pair in store.all()] == KEYS

@@ -1,4 +1,4 @@
-"""Stores as users make them: all suppliers and builders of `Stores`, the layers' switches, tuning, a store of one's own."""
+"""Stores as users create them: all suppliers and builders of `Stores`, caching and logging options, tuning, and custom stores."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADERS = Headers([("h", b"1")])
     ids=["plain", "timestamped", "headers", "memory", "lru"],
 )
 def test_every_key_value_supplier_makes_every_kind_of_store(make_task, supplier, persistent, value_format):
-    """What the layout of the supplier cannot keep comes back as unknown: -1, or no headers."""
+    """Anything that the supplier's layout cannot store is returned as unknown: -1, or no headers."""
     plain = Stores.key_value_store_builder(supplier, S, L)
     assert (plain.name, plain.persistent, plain.kind) == ("s", persistent, "key-value")
     store = make_task("plain").open(plain)
@@ -49,7 +49,7 @@ def test_every_key_value_supplier_makes_every_kind_of_store(make_task, supplier,
 
 
 def test_an_lru_map_forgets_what_was_used_least_recently(task):
-    """A read counts as use; the deletion goes to the changelog, before the record that caused it."""
+    """A read counts as use; the eviction is logged before the record that caused it."""
     store = task.open(Stores.key_value_store_builder(Stores.lru_map("s", 2), S, S))
     for key in ("a", "b"):
         store.put(key, "v")
@@ -81,7 +81,7 @@ def test_pairs_are_put_in_bulk_and_counted(task):
     ids=["plain", "timestamped", "headers", "memory"],
 )
 def test_every_window_supplier_makes_every_kind_of_store(make_task, supplier):
-    """By point, by range, by keys, all of them, and each backwards."""
+    """Read by point, by range, by keys and completely, in both directions."""
     store = make_task("plain").open(Stores.window_store_builder(supplier, S, L))
     store.put("a", 1, 0)
     store.put("b", 2, 100)
@@ -116,7 +116,7 @@ def test_every_window_supplier_makes_every_kind_of_store(make_task, supplier):
     ids=["plain", "headers", "memory"],
 )
 def test_sessions_are_put_found_and_removed(task, supplier):
-    """By their bounds, by key, by what they overlap, and each backwards."""
+    """By bounds, by key and by overlap, in both directions."""
     store = task.open(Stores.session_store_builder(supplier, S, L))
     early, late = Windowed("a", Window(0, 10)), Windowed("a", Window(50, 60))
     other = Windowed("b", Window(20, 30))
@@ -136,7 +136,7 @@ def test_sessions_are_put_found_and_removed(task, supplier):
 
 
 def test_versioned_stores_are_made_with_and_without_a_segment_interval(make_task):
-    """The history's length alone is enough."""
+    """The history retention alone is enough."""
     for name, interval in (("default", None), ("given", 50)):
         supplier = Stores.persistent_versioned_key_value_store("v", 1_000, interval)
         store = make_task(name).open(Stores.versioned_key_value_store_builder(supplier, S, S))
@@ -150,7 +150,7 @@ def test_versioned_stores_are_made_with_and_without_a_segment_interval(make_task
 
 
 def test_builders_switch_cache_and_changelog():
-    """Off is remembered, and so are the changelog's settings; stores that keep duplicates are never cached."""
+    """The options are remembered, including the changelog's settings; stores that retain duplicates are never cached."""
     builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), S, S)
     assert (builder.caching_enabled, builder.logging_enabled) == (False, True)
     builder.with_caching_enabled().with_logging_enabled({"retention.ms": "5"})
@@ -162,7 +162,7 @@ def test_builders_switch_cache_and_changelog():
 
 
 class Tuning:
-    """Remembers what it was asked to tune and to close."""
+    """Records which stores it was asked to tune and to close."""
 
     def __init__(self):
         self.calls = []
@@ -176,7 +176,7 @@ class Tuning:
 
 
 def test_a_config_setter_tunes_every_store_and_is_told_of_its_end(make_task):
-    """Once before the database is opened, once after it was closed."""
+    """It is called before the database is opened, and again after it has been closed."""
     setter = Tuning()
     task = make_task(settings={"rocksdb.config.setter": setter})
     store = task.open(Stores.key_value_store_builder(Stores.persistent_key_value_store("s"), S, S))
@@ -201,7 +201,7 @@ def test_all_stores_of_a_process_share_one_memory_budget():
 
 
 class Tally:
-    """A store of one's own: counts per key in a dict, restored from and logged to a changelog."""
+    """A custom store: counts per key in a dict, restored from a changelog and logged to it."""
 
     persistent = False
 
@@ -223,7 +223,7 @@ class Tally:
         return self.counts[key]
 
     def flush(self):
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]):
         self.committed.update(offsets)
@@ -264,7 +264,7 @@ class TallyBuilder:
 
 
 def test_a_store_of_ones_own_is_opened_logged_and_committed():
-    """It implements `StateStore`; the task gives it its changelog and tells it the offsets of its records."""
+    """It implements `StateStore`; the task gives it its changelog, and the offsets of its records."""
     from millrace.processor import Processor
 
     class Count(Processor):

@@ -1,4 +1,4 @@
-"""Stores whose values have headers (KIP-1271), through the Processor API; what Java 4.3.1 logs is noted where it was tried."""
+"""Stores whose values have headers (KIP-1271), through the Processor API; comments say what Java 4.3.1 logs, if tried."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sessions(kind, *, caching=False):
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("kind", SESSION_SUPPLIERS)
 def test_sessions_come_back_with_the_headers_their_format_keeps(make_task, kind, caching):
-    """A plain supplier keeps none once they are written through; reads of one session and of many agree."""
+    """With a plain supplier, headers are lost once values are written through; reads of one session and of many agree."""
     task = make_task(cache_bytes=10**6)
     store = task.open(sessions(kind, caching=caching))
     store.put(EARLY, AggregationWithHeaders(7, H1))
@@ -49,7 +49,7 @@ def test_sessions_come_back_with_the_headers_their_format_keeps(make_task, kind,
 @pytest.mark.parametrize("caching", [False, True])
 @pytest.mark.parametrize("kind", SESSION_SUPPLIERS)
 def test_changelog_of_sessions_is_javas(make_task, kind, caching):
-    """The aggregate's bytes with its headers; a deletion has those of the record that caused it, also of an empty aggregate."""
+    """The aggregate's bytes and headers; a deletion, even by an empty aggregate, has the headers of the record that caused it."""
     task = make_task(cache_bytes=10**6)
     store = task.open(sessions(kind, caching=caching))
     log = task.log("s")
@@ -89,7 +89,7 @@ def test_sessions_are_restored_with_their_headers(make_task, kind):
 
 
 def test_sessions_survive_a_restart_with_their_headers(make_task):
-    """On disk they lie in the session format with headers, which stores without headers in their values read too."""
+    """On disk they are in the session format with headers, which stores without headers in their values can also read."""
     task = make_task()
     store = task.open(sessions("headers"))
     store.put(EARLY, AggregationWithHeaders(7, H1))
@@ -103,7 +103,7 @@ def test_sessions_survive_a_restart_with_their_headers(make_task):
 
 
 def test_builders_tell_the_format():
-    """Stores in memory take the format of the values."""
+    """Stores in memory use the format of their values."""
     assert sessions("headers").value_format == "headers"
     assert sessions("memory").value_format == "headers"
     assert sessions("plain").value_format == "plain"
@@ -111,7 +111,7 @@ def test_builders_tell_the_format():
 
 @pytest.mark.parametrize("caching", [False, True])
 def test_values_that_are_none_delete(make_task, caching):
-    """As Java's `make` returns null for them; in key-value and window stores, with the headers of the cause."""
+    """Java's `make` returns null for them; in key-value and window stores, with the headers of the record that caused it."""
     task = make_task(cache_bytes=10**6)
     key_values = Stores.timestamped_key_value_store_with_headers_builder(Stores.in_memory_key_value_store("kv"), S, L)
     windows = Stores.timestamped_window_store_with_headers_builder(Stores.in_memory_window_store("w", 100, 10), S, L)
@@ -146,7 +146,7 @@ class Remember(Processor):
 
 
 def test_processors_keep_headers_in_stores():
-    """In all three kinds, found again with the next record, and logged with them."""
+    """All three kinds of stores return them with the next record, and log them."""
     topology = Topology().add_source("source", "in").add_processor("p", Remember, "source").add_sink("out", "out", "p")
     topology.add_state_store(
         Stores.timestamped_key_value_store_with_headers_builder(

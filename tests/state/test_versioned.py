@@ -23,7 +23,7 @@ def builder(retention=RETENTION, segment=SEGMENT):
 
 
 def test_rows_on_disk_are_those_java_wrote(task):
-    """The puts of the recorded Java run leave the same rows: latest, older versions, and a lone tombstone."""
+    """The puts of the recorded Java run leave the same rows: the latest version, older versions, and a lone tombstone."""
     store = task.open(builder(3_600_000, None))
     for key, value, timestamp in [
         ("a", "v1", 10_000),
@@ -35,7 +35,7 @@ def test_rows_on_disk_are_those_java_wrote(task):
     ]:
         store.put(key, value, timestamp)
     task.commit(store)
-    assert {key.hex(): value.hex() for key, value in store._physical.scan(None, None)} == {
+    assert {key.hex(): value.hex() for key, value in store._bytes_store.scan(None, None)} == {
         "000000000000000061": "0000000000009c4000000000000027100000000000007530000000020000000000004e20"
         "00000002000000000000271000000002763176327633",
         "000000000000000062": "000000000000a028000000000000a028000000000000a028ffffffff",
@@ -50,7 +50,7 @@ def test_rows_on_disk_are_those_java_wrote(task):
 
 
 def test_put_tells_where_the_version_ends(task):
-    """A put returns the next version's timestamp, -1 for the latest, and Long.MIN_VALUE when it came too late."""
+    """A put returns the next version's timestamp, -1 for the latest, and Long.MIN_VALUE if it was too late."""
     store = task.open(builder())
     assert store.put("k", "b", 20) == PUT_RETURN_CODE_VALID_TO_UNDEFINED
     assert store.put("k", "a", 5) == 20
@@ -80,7 +80,7 @@ VERSIONS = st.lists(
 
 @given(VERSIONS, st.integers(1, 100))
 def test_row_codec_round_trips(versions, length):
-    """A row read is the row written."""
+    """A row that is read equals the row that was written."""
     ordered = sorted(versions, reverse=True)
     row = VersionRow(ordered[0][0] + length, ordered)
     assert VersionRow.decode(row.encode()) == row
@@ -193,7 +193,7 @@ STEPS = st.lists(
 @example([("put", "a", "x", 0), ("put", "a", None, 0), ("put", "a", None, -1)])
 @example([("put", "b", None, -21), ("put", "b", "x", -22), ("put", "a", None, 20), ("crash", "a", None, 0)])
 def test_store_knows_every_version_within_retention(task_class, tmp_path_factory, steps):
-    """Whatever the order of puts and deletes, and through crashes: the store knows the versions that Java's would know."""
+    """Whatever the order of puts and deletes, and through crashes, the store has the versions that Java's would have."""
     owner = task_class(tmp_path_factory.mktemp("versioned"))
     store, model, time = owner.open(builder()), Versions(), 50
     for kind, key, value, step in steps:
@@ -211,11 +211,11 @@ def test_store_knows_every_version_within_retention(task_class, tmp_path_factory
             done = store.committed_offset(CHANGELOG)
             tail = owner.log("v")[0 if done is None else done + 1 :]
             # The stream time is not stored (nor is it in Java), so late writes that were dropped would now be taken.
-            store._physical.observed_stream_time = model.committed[2]
+            store._bytes_store.observed_stream_time = model.committed[2]
             model.crash()
             if tail:
                 store.restore(tail)
-            assert store._physical.observed_stream_time == model.stream_time
+            assert store._bytes_store.observed_stream_time == model.stream_time
         for name in "ab":
             assert store.get(name) == model.get(name)
             for at in range(max(model.stream_time - RETENTION, 0), model.stream_time + 2, 3 if kind == "put" else 1):

@@ -20,7 +20,7 @@ BOUND = st.none() | KEYS
 
 
 class Opaque(StringSerde):
-    """A string serde whose values the cache may not share."""
+    """A string serde whose values the cache must not share."""
 
     shareable = False
 
@@ -80,7 +80,7 @@ class Driver:
             self.model[key, start] = stored
 
     def live(self, rows):
-        """Leave out what has expired: below the cache it is gone, in the cache it may still be seen, as in Java."""
+        """Leave out what has expired: below the cache it is gone, while the cache may still return it, as in Java."""
         return [row for row in rows if row[0][1] > self.time - RETENTION]
 
     def expected(self, key_from, key_to, time_from, time_to):
@@ -94,7 +94,7 @@ class Driver:
         }
 
     def check(self, key_from, key_to, time_from, time_to):
-        store, order = self.store, self.store._physical.order
+        store, order = self.store, self.store._bytes_store.order
         wanted = self.expected(key_from, key_to, time_from, time_to)
         if key_from is not None and key_to is not None and key_from > key_to:
             wanted = {}
@@ -128,7 +128,7 @@ class Driver:
 @pytest.mark.parametrize("caching", [False, "large", "tiny"])
 @pytest.mark.parametrize("kind", SUPPLIERS)
 def test_window_store_behaves_as_a_dict_of_windows(task_class, tmp_path_factory, kind, caching):
-    """Puts, deletes, expiry, commits and restarts leave exactly the live windows, in the layout's order, both ways."""
+    """Puts, deletes, expiry, commits and restarts leave exactly the live windows, in the layout's order, in both directions."""
 
     @settings(max_examples=12, suppress_health_check=list(HealthCheck))
     @given(STEPS, BOUND, BOUND, st.integers(-5, 80), st.integers(0, 40), st.booleans())
@@ -151,7 +151,7 @@ def test_window_store_behaves_as_a_dict_of_windows(task_class, tmp_path_factory,
                 task.commit(driver.store)
                 driver.store.close()
                 driver.store = task.open(driver.builder)
-                driver.store._physical.observed_stream_time = driver.time
+                driver.store._bytes_store.observed_stream_time = driver.time
         driver.check(key_from, key_to, time_from, time_from + span)
         driver.check(key_from, key_from, 0, 10**9)
         task.close()
@@ -190,7 +190,7 @@ def test_duplicates_are_kept_in_order_of_puts(task, kind):
 
 
 def test_late_window_is_dropped_and_counted(task):
-    """A window whose segment has expired is not stored, counted as dropped, and still logged, as in Java."""
+    """A window whose segment has expired is not stored but counted as dropped and, as in Java, still logged."""
     store = task.open(Stores.window_store_builder(SUPPLIERS["key-order"], StringSerde(), StringSerde()))
     store.put("k", "new", 200)
     store.put("k", "late", 100)
@@ -200,7 +200,7 @@ def test_late_window_is_dropped_and_counted(task):
 
 
 def test_expired_segments_leave_the_disk(task):
-    """Segment directories go when stream time has passed them by the retention."""
+    """Segment directories are deleted once they are older than the retention, by stream time."""
     store = task.open(Stores.window_store_builder(SUPPLIERS["key-order"], StringSerde(), StringSerde()))
     for start in (0, 20, 40, 200):
         store.put("k", "v", start)
@@ -210,7 +210,7 @@ def test_expired_segments_leave_the_disk(task):
 
 
 def test_segment_directories_of_older_versions_are_renamed(task):
-    """Names with a date or a colon, as Kafka Streams 0.x wrote them, are taken over."""
+    """Directories named with a date or a colon, as Kafka Streams 0.x did, are adopted."""
     builder = Stores.window_store_builder(
         Stores.persistent_window_store("w", 120_000, 10), StringSerde(), StringSerde()
     )

@@ -1,4 +1,4 @@
-"""A running application, seen through its spans and metrics."""
+"""Spans and metrics of a running application."""
 
 import time
 
@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind
+from tests.waiting import wait_until
 
 from millrace.processor.api import Processor
 from millrace.runtime.kafka_streams import KafkaStreams
@@ -102,10 +103,9 @@ def traced_application(kafka, topic_factory, tmp_path):
     with streams:
         written = _read(kafka, sink, RECORDS)
         changes = _read(kafka, f"traced-{source}-counts-changelog", RECORDS)
-        deadline = time.monotonic() + 30
-        while not any(span.name.startswith("commit ") for span in exporter.get_finished_spans()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(
+            lambda: any(span.name.startswith("commit ") for span in exporter.get_finished_spans()), "a commit's span"
+        )
         points = _points(reader)
     meters.shutdown()
     return exporter.get_finished_spans(), written, changes, points

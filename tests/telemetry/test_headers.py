@@ -1,4 +1,4 @@
-"""Headers of OTLP requests that stand in a file: sent, read again, and never shown."""
+"""Headers of OTLP requests from a file: sent, reread, and never shown."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def config(file):
 
 
 def test_headers_are_sent_and_read_again(tmp_path, collector, monkeypatch, caplog):
-    """Traces and metrics carry the headers; after the file has changed the new ones, and while it is away the last."""
+    """Traces and metrics are sent with the headers: new ones after the file has changed, the last ones while it is missing."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-tenant=from-variable,x-key=from-variable")
     file = tmp_path / "headers"
@@ -73,7 +73,7 @@ def test_headers_are_sent_and_read_again(tmp_path, collector, monkeypatch, caplo
     assert traces[0]["x-tenant"] == "from-variable"
     assert traces[2]["x-more"] == "a=b"
     assert collector.received["/v1/metrics"][0]["x-key"] == "first key"
-    assert "headers are sent as they were" in caplog.text
+    assert "the previous headers are sent" in caplog.text
     assert "second" not in caplog.text
 
 
@@ -87,15 +87,15 @@ def test_missing_file_ends_the_start(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["no-header", "=do-not-show", "a b=c", "ok=1,do-not-show"])
-def test_what_is_no_header_is_refused_and_not_shown(tmp_path, text):
-    """The error counts the entries instead of printing one, which may be a key with its name forgotten."""
+def test_invalid_header_is_refused_and_not_shown(tmp_path, text):
+    """The error has the number of the entry and not its text, which may be a key without a name."""
     (tmp_path / "headers").write_text(text)
-    with pytest.raises(ConfigError, match=r"entry \d is no header") as caught:
+    with pytest.raises(ConfigError, match=r"entry \d is not a header") as caught:
         read_headers(tmp_path / "headers")
     assert text.rpartition(",")[2] not in str(caught.value)
 
 
-def test_headers_may_stand_in_lines(tmp_path):
-    """One line each, or all in one; blank ones do not matter."""
+def test_headers_may_be_on_separate_lines(tmp_path):
+    """Headers may be on one line or on several, with blank lines."""
     (tmp_path / "headers").write_text("a=1\n\nb=2, c = 3,\n")
     assert read_headers(tmp_path / "headers") == {"a": "1", "b": "2", "c": "3"}

@@ -11,7 +11,8 @@ import sys
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.runtime.support import last_counts, produce, running, settings, two_step_word_count, wait_until
+from tests.runtime.support import last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
 from millrace.runtime import State
@@ -63,8 +64,8 @@ def run(kafka, tmp_path, look, **others):
 
 
 @pytest.mark.broker
-def test_prometheus_reads_what_dashboards_are_made_of(kafka, tmp_path):
-    """With `health.metrics` every metric is there, under the names that the alerts have, with the values of this moment."""
+def test_prometheus_can_read_every_metric(kafka, tmp_path):
+    """With `health.metrics` the page has every metric, with the names used by the alerts and current values."""
     total = "org_apache_kafka_stream_thread_process_total"
 
     def look(address):
@@ -94,7 +95,7 @@ def test_prometheus_reads_what_dashboards_are_made_of(kafka, tmp_path):
 
 @pytest.mark.broker
 def test_without_the_setting_there_is_no_page(kafka, tmp_path):
-    """Nothing is measured for nobody: the page is not found."""
+    """Nothing is measured, and the page is not found."""
 
     def look(address):
         status, _, text = fetch(address)

@@ -154,7 +154,7 @@ def test_the_sampler_of_the_environment_is_honoured(collector, monkeypatch):
         ({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "smoke"}, "http/protobuf"),
     ],
 )
-def test_an_exporter_that_is_not_there_is_an_error(environ, hint):
+def test_missing_exporter_is_an_error(environ, hint):
     """The message names the variable and what to do."""
     with pytest.raises(ConfigError, match=hint):
         configure(CONFIG, environ)

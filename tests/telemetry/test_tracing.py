@@ -63,7 +63,7 @@ def test_a_record_continues_its_producers_trace_and_is_linked_to_it(spans):
     assert span.links[1].context == spans.finished()["process 0_3"].context
 
 
-def test_a_record_tells_where_it_came_from(spans):
+def test_span_of_a_record_says_where_it_came_from(spans):
     """System, operation, topic, partition, offset, group and task stand under the conventions' names."""
     _process_one(spans.tracing)
     assert dict(spans.finished()["process in"].attributes) == {
@@ -86,7 +86,7 @@ def test_a_record_without_context_belongs_to_its_round(spans):
     assert finished["process 0_3"].attributes["messaging.batch.message_count"] == 1
 
 
-def test_a_malformed_context_is_no_context(spans):
+def test_malformed_context_is_ignored(spans):
     """Headers that only look like a trace context neither raise nor link."""
     _process_one(spans.tracing, Headers([("traceparent", b"\xff\x00nonsense"), ("tracestate", None)]))
     assert spans.finished()["process in"].links == ()
@@ -112,7 +112,7 @@ def test_two_hops_are_one_trace(spans):
     assert second.parent.span_id == first.context.span_id
 
 
-def test_a_fetch_that_brings_nothing_leaves_no_span(spans):
+def test_empty_fetch_leaves_no_span(spans):
     """An idle application does not fill the tracing back end with empty polls."""
     with spans.tracing.poll(THREAD) as fetch:
         fetch.received(0)
@@ -121,7 +121,7 @@ def test_a_fetch_that_brings_nothing_leaves_no_span(spans):
     assert not spans.finished()
 
 
-def test_a_fetch_tells_how_many_records_it_brought(spans):
+def test_span_of_a_fetch_has_the_number_of_records(spans):
     """A fetch with records is a span of its own trace, with their number and the client's id."""
     with spans.tracing.poll(THREAD) as fetch:
         fetch.received(7)
@@ -133,7 +133,7 @@ def test_a_fetch_tells_how_many_records_it_brought(spans):
     assert span.end_time >= span.start_time
 
 
-def test_a_commit_tells_its_tasks_and_holds_its_flush(spans):
+def test_span_of_a_commit_has_its_tasks_and_its_flush(spans):
     """The commit names its tasks in order, and waiting for deliveries is a child of it."""
     with (
         spans.tracing.commit(THREAD, [TaskId(1, 0), TaskId(0, 2)], exactly_once=True),

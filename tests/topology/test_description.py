@@ -1,4 +1,4 @@
-"""What a topology says of itself: a text, and the same as values."""
+"""How a topology describes itself: as a text, and as values."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def example():
 
 
 def test_description_is_read_by_its_parts():
-    """Sub-topologies with their nodes, who is before and after each, and global stores apart."""
+    """Sub-topologies with their nodes, the neighbours of each node, and global stores separately."""
     description = example().describe()
     assert description.subtopologies == (
         SubtopologyDescription(
@@ -76,7 +76,7 @@ def test_description_is_read_by_its_parts():
 
 
 def test_description_is_the_text():
-    """It is a string like any other, of which every part is found in the text."""
+    """It is an ordinary string, and every part is found in it."""
     description = example().describe()
     assert isinstance(description, str)
     assert str(description) == description
@@ -87,7 +87,7 @@ def test_description_is_the_text():
 
 
 def test_description_never_changes():
-    """Its values are frozen, and it can be compared, copied and sent elsewhere."""
+    """Its values are frozen, and it can be compared, copied and pickled."""
     description = example().describe()
     assert description == example().describe()
     for other in (copy.copy(description), pickle.loads(pickle.dumps(description))):
@@ -98,7 +98,7 @@ def test_description_never_changes():
 
 
 def test_text_is_made_of_the_values():
-    """For every recorded topology: putting the parts together again gives the text that Java prints."""
+    """For every recorded topology, assembling the parts gives the text that Java prints."""
     for definition in load_topologies().values():
         try:
             description = definition().describe()

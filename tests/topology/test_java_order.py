@@ -26,13 +26,13 @@ def test_small_sets_iterate_as_in_the_golden_descriptions():
 
 @given(st.lists(st.text(max_size=5), max_size=40))
 def test_hash_order_keeps_every_name_once(names):
-    """Ordering loses and invents nothing."""
+    """Ordering neither loses nor adds names."""
     assert sorted(hash_ordered(names)) == sorted(set(names))
 
 
 @given(st.lists(st.integers()))
 def test_tree_set_is_sorted_while_keys_do_not_change(items):
-    """With fixed keys the set is what a sorted set of distinct items is."""
+    """With fixed keys, the set behaves like a sorted set of distinct items."""
     tree = MutableKeyTreeSet(lambda one, other: one - other)
     for item in items:
         tree.add(item)
@@ -40,7 +40,7 @@ def test_tree_set_is_sorted_while_keys_do_not_change(items):
 
 
 def test_tree_set_keeps_what_was_inserted_before_its_key_changed():
-    """An item goes where its key leads at the moment of insertion, and stays there."""
+    """An item is placed by its key at the moment of insertion, and stays there."""
     keys = {"a": 1, "b": 2, "c": 3}
     tree = MutableKeyTreeSet(lambda one, other: keys[one] - keys[other])
     tree.add("b")

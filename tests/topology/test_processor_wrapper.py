@@ -37,7 +37,7 @@ class Around:
 
 
 class Recording(ProcessorWrapper):
-    """Remembers which processor saw which value."""
+    """Records which processor saw which value."""
 
     def __init__(self):
         self.seen = []
@@ -59,7 +59,7 @@ def driver_of(topology, wrapper):
 
 
 def test_wrapper_is_around_every_processor():
-    """Operators of the DSL are wrapped too; sources and sinks are not processors. It is configured once, before."""
+    """Operators of the DSL are wrapped too; sources and sinks are not processors. The wrapper is configured once, beforehand."""
     wrapper = Recording()
     builder = StreamsBuilder()
     builder.stream("in").map_values(str.upper, "up").filter(lambda _key, value: value, "keep").to("out")
@@ -86,7 +86,7 @@ class TagValue(FixedKeyProcessor):
 
 
 def test_users_processors_are_wrapped_each_by_its_kind():
-    """`process_values` takes fixed-key processors, `process` and `Topology.add_processor` the others."""
+    """`process_values` uses fixed-key processors, `process` and `Topology.add_processor` the others."""
     wrapper = Recording()
     builder = StreamsBuilder()
     builder.stream("in").process(Tag, named="any").process_values(TagValue, named="fixed").to("out")
@@ -120,7 +120,7 @@ def busy_topology():
 
 @pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
 def test_wrapped_operators_give_what_they_give_alone(cache_bytes):
-    """Joins, tables and caches work the same as processors of records."""
+    """Joins, tables and caches have the same results when wrapped."""
 
     def outputs(settings):
         config = {**SETTINGS, "statestore.cache.max.bytes": cache_bytes, **settings}
@@ -144,7 +144,7 @@ def test_wrapped_operators_give_what_they_give_alone(cache_bytes):
 
 
 class Forwards:
-    """A context that passes everything on, and shows what is forwarded."""
+    """A context that delegates to another one, and shows what is forwarded."""
 
     def __init__(self, context, forwarded):
         self._context, self._forwarded = context, forwarded
@@ -158,7 +158,7 @@ class Forwards:
 
 
 def test_wrapper_may_see_what_an_operator_sends_on():
-    """By giving it a context of its own, which has to pass on the attributes of the task's."""
+    """It can pass the operator a context of its own, which must delegate to the task's context."""
     forwarded = []
 
     class Outgoing(ProcessorWrapper):
@@ -178,7 +178,7 @@ def test_wrapper_may_see_what_an_operator_sends_on():
 
 
 def test_operator_refuses_a_context_it_cannot_run_on():
-    """The error says which one to give it."""
+    """The error says which context to use."""
 
     class Blind(ProcessorWrapper):
         def wrap_processor_supplier(self, name, supplier):
@@ -195,7 +195,7 @@ def test_operator_refuses_a_context_it_cannot_run_on():
 
 
 class Audit(ProcessorWrapper):
-    """Keeps the last value of each key in a store beside every user's processor."""
+    """Keeps the last value of each key in a store, next to every user's processor."""
 
     def __init__(self, shared=None):
         self.shared = shared
@@ -205,7 +205,7 @@ class Audit(ProcessorWrapper):
 
 
 class AuditSupplier:
-    """Makes the processor, and brings its store."""
+    """Returns the processor, and provides its store."""
 
     def __init__(self, name, supplier, shared):
         self.name, self.supplier = name, supplier
@@ -227,7 +227,7 @@ class AuditSupplier:
 
 
 class Counting(Processor):
-    """Counts records in a store that its supplier brings."""
+    """Counts records in a store that its supplier provides."""
 
     @staticmethod
     def stores():
@@ -240,7 +240,7 @@ class Counting(Processor):
 
 
 def test_wrapper_adds_stores():
-    """Beside those of the supplier, logged, and for operators of the DSL too; a topology can be built more than once."""
+    """In addition to the supplier's stores, logged, and for operators of the DSL too; a topology can be built more than once."""
     builder = StreamsBuilder()
     builder.stream("in").process(Counting, named="p").map_values(str.upper, "up").to("out")
     topology = builder.build()
@@ -259,7 +259,7 @@ def test_wrapper_adds_stores():
 
 
 def test_processors_that_a_wrapper_gives_one_store_share_tasks():
-    """As with any store that two processors use; two stores of one name are refused."""
+    """As with any store that two processors use; two stores with the same name are refused."""
     builder = StreamsBuilder()
     builder.stream("a").process(Tag, named="pa").to("out")
     builder.stream("b").process(Tag, named="pb").to("out")
@@ -293,7 +293,7 @@ def test_global_processors_are_wrapped_but_get_no_stores():
 
 
 def test_wrapper_that_leaves_a_supplier_as_it_is_changes_nothing():
-    """Then a node of the DSL stays the function it is."""
+    """A node of the DSL stays a plain function."""
     builder = StreamsBuilder()
     builder.stream("in").map_values(str.upper).process_values(TagValue).to("out")
     topology = builder.build()
@@ -324,7 +324,7 @@ def test_a_wrapper_that_is_none_is_refused(wrong):
 
 
 def test_errors_of_wrapped_operators_go_to_the_processing_handler():
-    """What a user's function raises is judged once, with the operator's name."""
+    """An exception of a user's function is handled once, with the operator's name."""
     asked = []
 
     class Skip:

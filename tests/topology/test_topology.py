@@ -1,4 +1,4 @@
-"""Topologies put together node by node."""
+"""Topologies assembled node by node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def kv(name):
 
 
 def test_subtopologies_are_numbered_in_the_order_of_their_first_nodes():
-    """What nothing connects runs in tasks of its own, numbered as it was added."""
+    """Unconnected nodes run in separate tasks, numbered in the order in which they were added."""
     topology = (
         Topology().add_source("b", "two").add_source("a", "one").add_sink("x", "out", "a").add_sink("y", "out", "b")
     )
@@ -56,7 +56,7 @@ def test_stores_of_the_supplier_are_connected():
 
 
 def test_global_stores_have_no_tasks():
-    """A global store takes an id, but its sources are no task's inputs, and its topic is its changelog."""
+    """A global store takes an id, but its sources are not inputs of a task, and its topic is its changelog."""
     topology = Topology().add_global_store(kv("g").with_logging_disabled(), "src", "all", "put", Processor)
     topology.add_source("a", "one").add_sink("x", "out", "a")
     built = topology.build(CONFIG)
@@ -94,13 +94,13 @@ def test_read_only_store_is_restored_from_its_topic():
     ],
 )
 def test_mistakes_are_named(mistake, message):
-    """Each mistake is refused where it is made, with what is wrong."""
+    """Each mistake is refused where it is made, and the error says what is wrong."""
     with pytest.raises(TopologyError, match=message):
         mistake(Topology().add_source("a", "one"))
 
 
 def test_offset_reset_by_duration_cannot_be_negative():
-    """A duration reaches into the past only."""
+    """A duration reaches only into the past."""
     assert AutoOffsetReset.by_duration(5).policy == "by_duration:5"
     with pytest.raises(TopologyError, match="positive duration"):
         AutoOffsetReset.by_duration(-1)

@@ -1,4 +1,4 @@
-"""What `helm test` runs in the operator's image: is the API served, may the operator read it, and is the operator ready?"""
+"""`helm test` runs this in the operator's image: is the API served, may the operator read it, and is the operator ready?"""
 
 import json
 import os
@@ -13,11 +13,11 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 API = f"https://{os.environ['KUBERNETES_SERVICE_HOST']}:{os.environ['KUBERNETES_SERVICE_PORT']}"
 GROUP = "/apis/streams.millrace.dev/v1alpha1"
 PATIENCE_S = 60
-"""How long connections may be refused: straight after an installation not every node knows yet where a Service leads."""
+"""How long connections may be refused: right after an installation not every node can route to the Service yet."""
 
 
 def get(url: str, **headers: str) -> bytes:
-    """Return the body of a successful answer; any other ends the check, and none for too long."""
+    """Return the body of a successful response; an error, or no response for too long, ends the check."""
     context = ssl.create_default_context(cafile=ACCOUNT / "ca.crt") if url.startswith("https") else None
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (both addresses come from the cluster)
     deadline = time.monotonic() + PATIENCE_S

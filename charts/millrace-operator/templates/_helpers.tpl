@@ -2,7 +2,7 @@
 {{- .Chart.Name | trunc 63 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* The release's name, unless it says "millrace-operator" already: `helm install millrace-operator …` makes short names. */}}
+{{/* The release's name, unless it already contains "millrace-operator": `helm install millrace-operator …` makes short names. */}}
 {{- define "millrace.fullname" -}}
 {{- $name := include "millrace.name" . -}}
 {{- if contains $name .Release.Name -}}
@@ -48,7 +48,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end }}
 
-{{/* Who may use the roles below: the operator's ServiceAccount. */}}
+{{/* The subject of the roles below: the operator's ServiceAccount. */}}
 {{- define "millrace.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "millrace.serviceAccountName" . }}

@@ -1,6 +1,6 @@
-{{/* What the operator may do in the namespaces it watches. It asks for nothing else: e2e/test_operator_rights.py sees to that. */}}
+{{/* The operator's permissions in the namespaces it watches. It needs all of them and no others: see e2e/test_operator_rights.py. */}}
 {{- define "millrace.rules" -}}
-# The resources it serves: only their users create and delete them.
+# The resources it serves: only users create and delete them.
 - apiGroups: [streams.millrace.dev]
   resources: [streamsapps]
   verbs: [get, list, watch, patch]
@@ -10,7 +10,7 @@
 - apiGroups: [streams.millrace.dev]
   resources: [streamsapps/status, streamsresets/status]
   verbs: [patch]
-# What it makes for each of them, by server-side apply. It reads one by one only what it finds in the way under a name.
+# The children it creates, by server-side apply. It only gets single objects to find out who has taken a name.
 - apiGroups: [apps]
   resources: [statefulsets]
   verbs: [get, list, watch, create, patch, delete]
@@ -29,8 +29,8 @@
 - apiGroups: [monitoring.coreos.com]
   resources: [podmonitors]
   verbs: [get, list, create, patch, delete]
-# Pods and claims are the StatefulSet's; the operator rolls pods, annotates those that are to drain, keeps or deletes claims, and
-# lets them grow.
+# The StatefulSet creates pods and claims; the operator rolls pods, annotates those that should drain, keeps or deletes claims, and
+# resizes them.
 - apiGroups: [""]
   resources: [pods, persistentvolumeclaims]
   verbs: [list, watch, patch, delete]
@@ -38,11 +38,11 @@
 - apiGroups: [""]
   resources: [pods/log]
   verbs: [get]
-# The credentials that an application names: read one by one, never listed.
+# The credentials that an application refers to: read one by one, never listed.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-# What users find in `kubectl describe`; one that comes again is counted.
+# Events, which users see in `kubectl describe`; repeated ones are counted.
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]

@@ -64,7 +64,7 @@ def _assign_stateless(placement: Placement, stateless: frozenset[TaskId]) -> Non
 
 
 class _Movement:
-    """Steps 5 and 6: keep tasks at caught-up clients, with one budget of warm-ups for actives and standbys."""
+    """Keeps tasks on caught-up clients, with one budget of warm-ups for active tasks and standbys (KIP-441, steps 5 and 6)."""
 
     def __init__(self, placement: Placement, stateful: frozenset[TaskId], config: AssignmentConfig) -> None:
         self._placement = placement
@@ -81,7 +81,7 @@ class _Movement:
         }
 
     def move_actives(self) -> int:
-        """Give actives back to clients that are further than the wanted ones; returns how many."""
+        """Give active tasks back to clients that are further ahead than the wanted ones; return how many."""
         placement = self._placement
         waiting = [
             (len(self._caught_up[task]), task, target)
@@ -117,7 +117,7 @@ class _Movement:
             self._warmups.add((target, task))
 
     def move_standbys(self) -> int:
-        """Give standbys back to caught-up clients without a copy; returns how many."""
+        """Give standbys back to caught-up clients without a copy; return how many."""
         placement = self._placement
         waiting = [
             (len(self._caught_up[task]), task, target)
@@ -157,7 +157,7 @@ def sticky_assignor(
 
 
 class _Shares:
-    """Assigns tasks of one kind, stateful or not: each kind is balanced by itself, as state is what costs."""
+    """Assigns either the stateful or the stateless tasks: each kind is balanced separately, as moving state is expensive."""
 
     def __init__(self, placement: Placement, tasks: frozenset[TaskId]) -> None:
         self._placement = placement
@@ -170,7 +170,7 @@ class _Shares:
         self._extras = len(tasks) - sum(self._least.values())
 
     def assign(self) -> None:
-        """Assign every task: to who runs it, to who has its state, to anyone; each within the lower shares first."""
+        """Assign every task: to the client that runs it, or has its state, or to any; each within the lower shares first."""
         # Partition first, so that what a full client gives up is spread over the sub-topologies.
         left = sorted(self._tasks, key=lambda task: (task.partition, task.subtopology))
         for candidates in (self._running, self._holding):

@@ -1,7 +1,7 @@
-"""From what all members say to what each is given: one call of the leader, without any client.
+"""Assigning a group's tasks: from the subscriptions of all members to their assignments, in one call of the leader.
 
-Members are grouped into processes; an assignor places tasks on processes; `threads` places them on members; and then cooperative
-rebalancing (KIP-429) takes out what another member still owns: it is given up first, and assigned in the rebalance that follows.
+Members are grouped by process; an assignor places tasks on processes; `threads` places them on members; and then cooperative
+rebalancing (KIP-429) takes out what another member still owns: its owner gives it up first, and the next rebalance assigns it.
 """
 
 from __future__ import annotations
@@ -42,36 +42,36 @@ _RETRY_WITHOUT_LAGS_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class GroupMembers:
-    """The members of a group, understood."""
+    """The members of a group, with their user data decoded."""
 
     members: Mapping[str, MemberSubscription]
     infos: Mapping[str, SubscriptionInfo]
-    """Of the members whose version is known."""
+    """The members' user data, except for those with an unknown version."""
     owners: Mapping[TopicPartition, str]
-    """Who owns each partition now; of two who say so, the one with the later generation."""
+    """Which member owns each partition now; if two claim it, the one with the later generation."""
     newer: frozenset[str] = frozenset()
-    """Members of a later version than this code: they keep what they own until all are of one version."""
+    """Members with a later version than this code knows; they keep what they own until all members agree on a version."""
     processes: Mapping[UUID, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def version(self) -> int:
-        """The version all members read."""
+        """The version that all members can read."""
         return min((info.version for info in self.infos.values()), default=LATEST_VERSION)
 
     @property
     def supported_version(self) -> int:
-        """The latest version all members could use."""
+        """The latest version that all members support."""
         known = [info.latest_supported_version for info in self.infos.values() if info.latest_supported_version > 0]
         return min([*known, LATEST_VERSION])
 
     @property
     def shutdown_requested(self) -> bool:
-        """Whether a member has asked for all of the application to stop."""
+        """Whether a member has asked for the whole application to stop."""
         return any(info.error_code == AssignorError.SHUTDOWN_REQUESTED for info in self.infos.values())
 
 
 def read_group(members: Mapping[str, MemberSubscription]) -> GroupMembers:
-    """Understand the members' user data.
+    """Decode the members' user data.
 
     Raises:
         TaskAssignmentError: A member sent data that cannot be read.
@@ -102,10 +102,10 @@ def assign_group(
     Args:
         group: All members.
         topology: All tasks.
-        end_offset_sums: Stateful task → sum of its changelogs' ends; None when they could not be read.
-        config: The settings that steer assignors.
+        end_offset_sums: Stateful task → sum of its changelogs' end offsets; None if they could not be read.
+        config: The settings of assignors.
         assignor: Places tasks on processes.
-        leader: The process that is to ask for a probing rebalance when one is needed.
+        leader: The process that asks for a probing rebalance if one is needed.
         now_ms: Milliseconds since the epoch.
     """
     task_of = topology.task_of()
@@ -175,7 +175,7 @@ def _lag(offset_sum: int, end_offset_sum: int) -> int:
     if offset_sum == LATEST_OFFSET:
         return LATEST_OFFSET
     if offset_sum == UNKNOWN_OFFSET_SUM or offset_sum > end_offset_sum:
-        return end_offset_sum  # the changelog was made anew, or nothing is known: all is to be restored
+        return end_offset_sum  # the changelog was recreated, or nothing is known: everything has to be restored
     return end_offset_sum - offset_sum
 
 
@@ -222,7 +222,7 @@ def _encode(
         )
         assignments[member] = MemberAssignment(tuple(tp for tp, _ in given), encode_assignment_info(info))
         if waiting:
-            log.info("Member %s gets %d more tasks when their owners have given them up", member, len(waiting))
+            log.info("Member %s will get %d more tasks once their owners have given them up", member, len(waiting))
     for member in group.newer:
         assignments[member] = _keep(group, topology, member, hosts, standby_hosts)
     return assignments
@@ -239,7 +239,7 @@ def _keep(
     hosts: Mapping[HostInfo, frozenset[TopicPartition]],
     standby_hosts: Mapping[HostInfo, frozenset[TopicPartition]],
 ) -> MemberAssignment:
-    """Version probing: a member of a later version keeps its tasks, and learns which version to come back with."""
+    """Version probing: a member with a later version keeps its tasks, and learns which version to rejoin with."""
     task_of = topology.task_of()
     kept = sorted(tp for tp, owner in group.owners.items() if owner == member and tp in task_of)
     info = AssignmentInfo(

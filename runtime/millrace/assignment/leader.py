@@ -1,7 +1,7 @@
-"""The group leader's part: provision, measure, assign, and tell every member when that is not possible.
+"""The group leader: it creates internal topics, measures lags, assigns tasks, and tells every member if that is impossible.
 
-`GroupLeader` is the callable that `GroupMember` runs when its member leads. An error in it is told to all members by code, so
-that they end with it instead of waiting for tasks; the leader's own thread finds the error itself in `GroupLeader.error`.
+`GroupLeader` is the callable that a `GroupMember` runs if it is the leader. An error is reported to all members as a code, so
+that they fail instead of waiting for tasks; the leader's own thread finds the error itself in `GroupLeader.error`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ log = logging.getLogger("millrace.assignment")
 
 
 class ClusterAccess(Protocol):
-    """What the leader asks of the cluster; `millrace.kafka.internal_topics.LeaderCluster` is the real one."""
+    """What the leader asks the cluster for; implemented by `millrace.kafka.internal_topics.LeaderCluster`."""
 
     def provision(self) -> PartitionCounts:
         """Create and check the internal topics; return all partition counts."""
 
     def end_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the ends of changelog partitions."""
+        """Return the end offsets of changelog partitions."""
 
     def committed_offsets(self, partitions: Collection[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the group's committed offsets; partitions without one are left out."""
+        """Return the group's committed offsets, without partitions that have none."""
 
 
 class GroupLeader:
     """Assigns the tasks of one application's group when its member is the leader.
 
-    The last error is kept in `error`: members learn of it only as a code.
+    The last error is kept in `error`, as members only get a code.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class GroupLeader:
         assignor: TaskAssignor | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Describe the leader's part.
+        """Create the leader.
 
         Args:
             plan: What the application needs.
             process_id: This process, which asks for probing rebalances.
-            cluster: Topics and offsets.
-            config: The settings that steer assignors.
-            assignor: From `select_assignor`; the default for `config.allow_warmups` when not given.
-            clock_ms: Milliseconds since the epoch.
+            cluster: Creates topics and reads offsets.
+            config: The settings of assignors.
+            assignor: From `select_assignor`; the default for `config.allow_warmups` if not given.
+            clock_ms: Returns milliseconds since the epoch.
         """
         self._plan = plan
         self._process_id = process_id
@@ -73,7 +73,7 @@ class GroupLeader:
         self.error: StreamsError | None = None
 
     def __call__(self, members: Mapping[str, MemberSubscription]) -> dict[str, MemberAssignment]:
-        """Assign to all members; an error is turned into an answer that ends them."""
+        """Assign tasks to all members; an error becomes an answer that ends them."""
         self.error = None
         group = read_group(members)
         if group.shutdown_requested:
@@ -97,7 +97,7 @@ class GroupLeader:
             end_offset_sums: Mapping[TaskId, int] | None = self._end_offset_sums(topology)
             assignor = self._assignor
         except StreamsTimeoutError as error:
-            log.warning("How far states are cannot be told (%s): tasks stay with their owners for now", error)
+            log.warning("Offsets cannot be read (%s): tasks stay with their owners for now", error)
             end_offset_sums, assignor = None, fallback_prior_assignor
         return assign_group(
             group,

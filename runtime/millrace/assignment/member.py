@@ -1,4 +1,4 @@
-"""A member's part: say what it has, and understand what it is given."""
+"""A member's part of the assignment protocol: reporting what it has, and reading what it is assigned."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from millrace.records import TaskId, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class AssignedTasks:
-    """What a member is to do after a rebalance."""
+    """What a member has to do after a rebalance."""
 
     active: Mapping[TaskId, frozenset[TopicPartition]] = field(default_factory=dict)
     """Task → its input partitions."""
@@ -32,16 +32,16 @@ class AssignedTasks:
     partitions_by_host: Mapping[HostInfo, frozenset[TopicPartition]] = field(default_factory=dict)
     standby_partitions_by_host: Mapping[HostInfo, frozenset[TopicPartition]] = field(default_factory=dict)
     next_rebalance_ms: int | None = None
-    """When to rejoin by `request_rejoin`, in milliseconds since the epoch; 0 = at once, None = not by itself."""
+    """When to call `request_rejoin`, in milliseconds since the epoch; 0 = at once, None = never."""
     shutdown_requested: bool = False
-    """The application is to stop everywhere."""
+    """Whether the application is to stop everywhere."""
 
 
 class MemberProtocol:
     """The user data of one member, over all its rebalances; used by one thread."""
 
     def __init__(self, process_id: UUID, *, end_point: str = "", client_tags: Mapping[str, str] | None = None) -> None:
-        """Describe the member.
+        """Create the protocol of one member.
 
         Args:
             process_id: The process's UUID.
@@ -57,10 +57,10 @@ class MemberProtocol:
         """SHUTDOWN_REQUESTED makes the next rejoin stop the whole application."""
 
     def user_data(self, task_offset_sums: Mapping[TaskId, int]) -> bytes:
-        """Return this member's SubscriptionInfo; each is different, so that the broker sees that something changed.
+        """Return this member's SubscriptionInfo; each one is different, so that the broker sees a change.
 
         Args:
-            task_offset_sums: Task → sum of its changelog offsets, or LATEST_OFFSET where it runs.
+            task_offset_sums: Task → sum of its changelog offsets, or LATEST_OFFSET if it is running here.
         """
         self._unique = (self._unique + 1) % 128
         return encode_subscription_info(
@@ -76,11 +76,11 @@ class MemberProtocol:
         )
 
     def accept(self, event: Assigned) -> AssignedTasks:
-        """Understand an assignment.
+        """Read an assignment.
 
         Raises:
             MissingSourceTopicError: The leader found that input topics do not exist.
-            TaskAssignmentError: The leader could not assign, or sent something that does not fit together.
+            TaskAssignmentError: The leader could not assign tasks, or sent inconsistent data.
         """
         if not event.user_data:
             return AssignedTasks()
@@ -89,7 +89,7 @@ class MemberProtocol:
         next_rebalance_ms = None if info.next_rebalance_ms == NO_REBALANCE else info.next_rebalance_ms
         agreed = min(info.commonly_supported_version, LATEST_VERSION)
         if 0 < agreed != self._version:
-            self._version = agreed  # version probing: come back with what everybody understands
+            self._version = agreed  # version probing: rejoin with a version that all members understand
             next_rebalance_ms = 0
         return AssignedTasks(
             active=_active(event, info),
@@ -104,10 +104,10 @@ class MemberProtocol:
     def _raise_error(code: int) -> None:
         if code == AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA:
             raise MissingSourceTopicError(
-                "The group's leader found that input topics do not exist; its log names them. Create them and start again"
+                "The group's leader found that input topics do not exist; its log names them. Create them and restart"
             )
         if code == AssignorError.ASSIGNMENT_ERROR:
-            raise TaskAssignmentError("The group's leader could not assign tasks; its log says why")
+            raise TaskAssignmentError("The group's leader could not assign tasks; see its log for the reason")
 
 
 def _active(event: Assigned, info: AssignmentInfo) -> dict[TaskId, frozenset[TopicPartition]]:

@@ -17,21 +17,21 @@ from millrace.plan.partition_counts import PartitionCounts
 from millrace.records import TaskId, TopicPartition
 
 LATEST_OFFSET: Final = -2
-"""As an offset sum or lag: the task runs there as an active one."""
+"""As an offset sum or lag: the client runs the task as an active one."""
 
 UNKNOWN_OFFSET_SUM: Final = -3
-"""As an offset sum: the client has the state, but cannot say how far it is."""
+"""As an offset sum: the client has state of the task, but does not know how much."""
 
 
 class HostInfo(NamedTuple):
-    """Where a process answers interactive queries (`application.server`)."""
+    """The address at which a process answers interactive queries (`application.server`)."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> HostInfo:
-        """Read `host:port`, or `[ipv6]:port`.
+        """Parse `host:port` or `[ipv6]:port`.
 
         >>> HostInfo.parse("words-0.words:8080").port
         8080
@@ -55,7 +55,7 @@ class HostInfo(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClientState:
-    """One process as the leader knows it."""
+    """What the leader knows about one process."""
 
     process_id: UUID
     capacity: int
@@ -64,7 +64,7 @@ class ClientState:
     previous_standby: frozenset[TaskId] = frozenset()
     """Tasks whose state it has without running them: standbys, and directories on its disk."""
     lags: Mapping[TaskId, int] = field(default_factory=dict)
-    """Of every stateful task: records it would have to restore, or LATEST_OFFSET where the task runs there."""
+    """For every stateful task, how many records it would have to restore, or LATEST_OFFSET if it runs the task."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """`client.tag.*`, for example its zone."""
 
@@ -75,7 +75,7 @@ class ClientState:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentConfig:
-    """The settings that steer task assignors."""
+    """The settings of task assignors."""
 
     acceptable_recovery_lag: int = 10_000
     max_warmup_replicas: int = 2
@@ -83,7 +83,7 @@ class AssignmentConfig:
     probing_rebalance_interval_ms: int = 600_000
     rack_aware_tags: tuple[str, ...] = ()
     allow_warmups: bool = True
-    """False while members cannot host warm-ups: tasks then move at once and restore where they arrive."""
+    """False as long as members cannot host warm-ups: tasks then move at once and restore where they arrive."""
 
     @classmethod
     def of(cls, config: StreamsConfig, *, allow_warmups: bool = True) -> AssignmentConfig:
@@ -104,16 +104,16 @@ class ClientAssignment:
 
     active: frozenset[TaskId] = frozenset()
     standby: frozenset[TaskId] = frozenset()
-    """Warm-ups included: a member cannot tell them apart."""
+    """Including warm-ups, which a member cannot tell from standbys."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskAssignment:
-    """What an assignor decided: each task active on exactly one client, each copy on a different one."""
+    """An assignor's decision: each task is active on exactly one client, and each copy is on a different one."""
 
     clients: Mapping[UUID, ClientAssignment]
     probing_rebalance_needed: bool = False
-    """Tasks wait to move until their state has been warmed up: look again after the probing interval."""
+    """Whether tasks wait to move until their state has been warmed up, so that the group must rebalance again later."""
 
 
 class TaskAssignor(Protocol):
@@ -131,21 +131,21 @@ class TaskAssignor(Protocol):
         Args:
             clients: All processes of the group, at least one.
             tasks: Every task.
-            stateful: Those with state in changelogs.
-            config: The settings that steer assignors.
+            stateful: The tasks with state in changelogs.
+            config: The settings of assignors.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTopology:
-    """Every task of an application."""
+    """Every task of an application, with its input and changelog partitions."""
 
     partitions: Mapping[TaskId, frozenset[TopicPartition]]
     """Task → input partitions: partition n of each source topic that has one."""
     changelogs: Mapping[TaskId, frozenset[TopicPartition]]
-    """Stateful task → changelog partitions that are topics of their own."""
+    """Stateful task → partitions of its changelog topics."""
     source_changelogs: Mapping[TaskId, frozenset[TopicPartition]]
-    """Stateful task → input partitions that serve as changelogs; their end is the committed offset."""
+    """Stateful task → input partitions that serve as changelogs; they end at the committed offset."""
 
     @property
     def tasks(self) -> frozenset[TaskId]:
@@ -154,7 +154,7 @@ class TaskTopology:
 
     @property
     def stateful(self) -> frozenset[TaskId]:
-        """Tasks with state that is in changelogs."""
+        """The tasks with state in changelogs."""
         return frozenset(self.changelogs.keys() | self.source_changelogs.keys())
 
     def task_of(self) -> dict[TopicPartition, TaskId]:

@@ -182,7 +182,7 @@ NO_REBALANCE: Final = 2**63 - 1
 
 
 class AssignorError(IntEnum):
-    """Why members get no tasks."""
+    """Codes that tell members why they get no tasks."""
 
     NONE = 0
     INCOMPLETE_SOURCE_TOPIC_METADATA = 1
@@ -193,7 +193,7 @@ class AssignorError(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """A member's tasks, and where everybody's partitions are."""
+    """A member's tasks, and the hosts of all partitions."""
 
     active: tuple[TaskId, ...] = ()
     """One per partition of the assignment: the task it belongs to."""
@@ -202,7 +202,7 @@ class AssignmentInfo:
     standby_partitions_by_host: Mapping[HostInfo, frozenset[TopicPartition]] = field(default_factory=dict)
     error_code: int = AssignorError.NONE
     next_rebalance_ms: int = NO_REBALANCE
-    """When this member is to rejoin; 0 = at once."""
+    """When this member must rejoin; 0 = at once."""
     version: int = LATEST_VERSION
     commonly_supported_version: int = LATEST_VERSION
 
@@ -327,15 +327,15 @@ def _read_hosts(reader: Reader, dictionary: Mapping[int, str] | None) -> dict[Ho
 
 
 class Writer:
-    """Bytes being written."""
+    """Collects bytes."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._parts: list[bytes] = []
 
     @property
     def data(self) -> bytes:
-        """Everything written."""
+        """Everything written so far."""
         return b"".join(self._parts)
 
     def raw(self, data: bytes) -> Self:
@@ -360,25 +360,25 @@ class Writer:
         return self.raw(struct.pack(">q", value))
 
     def bytes32(self, value: bytes) -> Self:
-        """Write bytes behind a 32-bit length."""
+        """Write bytes prefixed with their 32-bit length."""
         return self.int32(len(value)).raw(value)
 
     def utf(self, value: str) -> Self:
-        """Write a string behind an unsigned 16-bit length, as Java's DataOutput does (topic and host names are ASCII)."""
+        """Write a string prefixed with its unsigned 16-bit length, as Java's DataOutput does (topic and host names are ASCII)."""
         data = value.encode()
         return self.raw(struct.pack(">H", len(data))).raw(data)
 
 
 class Reader:
-    """Bytes being read; running out of them raises struct.error or ValueError."""
+    """Reads bytes; running out of them raises struct.error or ValueError."""
 
     def __init__(self, data: bytes) -> None:
-        """Begin at the start."""
+        """Start at the beginning."""
         self._data = bytes(data)
         self._position = 0
 
     def raw(self, size: int) -> bytes:
-        """Read so many bytes."""
+        """Read `size` bytes."""
         end = self._position + size
         if size < 0 or end > len(self._data):
             raise ValueError(f"it ends after {len(self._data)} bytes, but {end} are announced")
@@ -403,14 +403,14 @@ class Reader:
         return int.from_bytes(self.raw(8), signed=True)
 
     def bytes32(self) -> bytes:
-        """Read bytes behind a 32-bit length."""
+        """Read bytes prefixed with their 32-bit length."""
         return self.raw(self.int32())
 
     def utf(self) -> str:
-        """Read a string behind an unsigned 16-bit length."""
+        """Read a string prefixed with its unsigned 16-bit length."""
         return self.raw(int.from_bytes(self.raw(2))).decode()
 
     def nullable_string16(self) -> str | None:
-        """Read a string behind a signed 16-bit length, -1 = None."""
+        """Read a string prefixed with its signed 16-bit length, -1 = None."""
         size = self.int16()
         return None if size < 0 else self.raw(size).decode()

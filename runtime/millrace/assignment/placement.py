@@ -14,10 +14,10 @@ from millrace.records import TaskId
 
 
 class Placement:
-    """A draft of an assignment that assignors work on; mutable, and private to them."""
+    """The draft of an assignment; mutable, and private to assignors."""
 
     def __init__(self, clients: Mapping[UUID, ClientState]) -> None:
-        """Begin with nothing assigned."""
+        """Start with nothing assigned."""
         self.clients = {process_id: clients[process_id] for process_id in sorted(clients)}
         self.active: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
         self.standby: dict[UUID, set[TaskId]] = {process_id: set() for process_id in self.clients}
@@ -52,12 +52,12 @@ class Placement:
 def balance(
     placement: Placement, tasks: dict[UUID, set[TaskId]], may_move: Callable[[TaskId, UUID, UUID], bool]
 ) -> None:
-    """Move tasks from fuller to emptier clients; the load is all tasks per thread.
+    """Move tasks between pairs of clients until no move makes their loads more equal; the load is all tasks per thread.
 
     Args:
-        placement: What the loads are of.
-        tasks: The part that may move: `placement.active` or `placement.standby`.
-        may_move: Whether a task may go from one client to another.
+        placement: The draft.
+        tasks: The tasks that may move: `placement.active` or `placement.standby`.
+        may_move: Returns whether a task may move from one client to another.
     """
     moved = True
     while moved:
@@ -89,14 +89,14 @@ def assign_standbys(
 ) -> None:
     """Add `num.standby.replicas` copies of each stateful task, each on another client.
 
-    With `rack.aware.assignment.tags` (KIP-708) a copy goes where its tag values differ from those of all other copies of the
-    task in as many tags as possible; else, and among equals, to the least loaded client.
+    With `rack.aware.assignment.tags` (KIP-708) a copy goes to the client whose tag values differ from those of the task's other
+    copies in as many tags as possible; otherwise, and among equals, to the least loaded client.
 
     Args:
-        placement: Has the active tasks.
-        stateful: Tasks that can have standbys.
-        config: Number of replicas and tags.
-        sticky: Whether to prefer clients that have the task's state already.
+        placement: The draft, with the active tasks.
+        stateful: The tasks that can have standbys.
+        config: Has the number of replicas and the tags.
+        sticky: Whether to prefer clients that already have the task's state.
     """
     if config.num_standby_replicas == 0:
         return
@@ -112,7 +112,7 @@ def assign_standbys(
             placement.standby[best].add(task)
     if short:
         log.warning(
-            "%d tasks have fewer than num.standby.replicas=%d standbys, as there are %d instances: run more of them",
+            "%d tasks have fewer than num.standby.replicas=%d standbys, as there are only %d instances: run more of them",
             *(len(short), config.num_standby_replicas, len(placement.clients)),
         )
     if not sticky:
@@ -134,13 +134,13 @@ def _preference(
 
 
 def _fair_load(placement: Placement, standbys: int) -> float:
-    """Return how many tasks per thread there will be when all standbys are placed."""
+    """Return how many tasks each thread will have on average when all standbys are placed."""
     total = sum(placement.count(client) for client in placement.clients) + standbys
     return total / sum(client.capacity for client in placement.clients.values())
 
 
 def _distance(placement: Placement, task: TaskId, client: UUID, tags: tuple[str, ...]) -> int:
-    """Return in how many tags a client differs from every client that has a copy of the task."""
+    """Return the number of tags in which a client differs from every client that has a copy of the task."""
     if not tags:
         return 0
     holders = [placement.clients[other] for other in placement.clients if placement.has(other, task)]

@@ -1,4 +1,4 @@
-"""What a stream thread and a group member say to each other; the same for every group protocol."""
+"""The terms in which stream threads, group members and assignors talk about a group; the same for every group protocol."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from millrace.records import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What the leader knows of a member: its topics, its user data (SubscriptionInfo, formats §10) and what it owns."""
+    """What the leader knows about a member: its topics, its user data (SubscriptionInfo, formats §10) and what it owns."""
 
     topics: tuple[str, ...]
     user_data: bytes
     owned: frozenset[TopicPartition] = frozenset()
     generation: int = -1
-    """The generation in which the member got what it owns; -1 when it does not say."""
+    """The generation in which the member was given what it owns; -1 = unknown."""
     instance_id: str | None = None
     rack_id: str | None = None
 
@@ -39,7 +39,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """These partitions are no longer this member's, and may be another's already: drop their tasks, commit nothing."""
+    """These partitions no longer belong to this member, and may already belong to another: drop their tasks without a commit."""
 
     partitions: frozenset[TopicPartition]
 
@@ -48,7 +48,7 @@ class Lost:
 class Assigned:
     """A rebalance is over: all partitions of this member, sorted, with the leader's user data.
 
-    Comes after every rebalance, also when nothing changed, as standbys or the host map in the user data may have.
+    It comes after every rebalance even if partitions have not changed, as standbys or the host map in the user data may have.
     """
 
     partitions: tuple[TopicPartition, ...]
@@ -60,15 +60,15 @@ class Assigned:
 GroupEvent: TypeAlias = Revoked | Lost | Assigned
 
 UserDataProvider: TypeAlias = Callable[[], bytes]
-"""Gives this member's user data; called in `poll`, on the stream thread, each time the member joins."""
+"""Returns this member's user data; called in `poll`, in the stream thread, each time the member joins."""
 
 LeaderAssignor: TypeAlias = Callable[[Mapping[str, MemberSubscription]], Mapping[str, MemberAssignment]]
-"""Assigns by member id; called in `poll`, on the stream thread, when this member leads."""
+"""Assigns partitions by member id; called in `poll`, in the stream thread, if this member is the leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSubscription:
-    """The topics a group reads: by name, and by regular expression that matches a whole name."""
+    """The topics that a group reads, by name and by regular expressions that match whole names."""
 
     topics: frozenset[str]
     patterns: tuple[str, ...] = ()

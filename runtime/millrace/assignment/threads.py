@@ -1,4 +1,4 @@
-"""Placing a client's tasks on its threads (group members): evenly, and where they ran before."""
+"""Distributing a client's tasks over its threads (group members): evenly, and where they ran before."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def assign_to_threads(
     stateful: frozenset[TaskId],
     previous: Mapping[str, Collection[TaskId]],
 ) -> dict[str, ThreadAssignment]:
-    """Place a client's tasks on its threads.
+    """Distribute a client's tasks over its threads.
 
-    Stateful actives are spread first, then standbys, then stateless actives, each over the threads with the fewest tasks so far.
-    A thread gets at least the rounded-down share, and a task stays on its thread while that has room.
+    Stateful active tasks are distributed first, then standbys, then stateless active tasks, each to the threads with the fewest
+    tasks so far. A thread gets at least the rounded-down share, and a task stays on its thread as long as that has room.
 
     Args:
         assignment: The client's tasks.
-        stateful: Which of all tasks have state.
-        previous: Member id of each thread → tasks it had, those with the least to restore first.
+        stateful: All tasks with state.
+        previous: Member id of each thread → its previous tasks, those with the least to restore first.
     """
     threads = sorted(previous)
     load = dict.fromkeys(threads, 0)

@@ -1,13 +1,13 @@
-"""The `millrace` command: runs, plans, pictures and develops applications.
+"""The `millrace` command: run, plan, describe, reset and develop applications.
 
-Commands import what they run when they run, so that `millrace --help` and completion answer at once.
+Commands import what they need when they run, so that `millrace --help` and completion respond immediately.
 """
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    """Run the command line of this process; ends it with the command's exit code."""
+    """Run the command line of this process and end it with the command's exit code."""
     from millrace.cli.app import app
 
     app(prog_name="millrace")

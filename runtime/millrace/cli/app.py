@@ -1,7 +1,7 @@
-"""The tree of commands, and how every command reports failure: one line that says what is wrong, one that says what to do.
+"""The tree of commands, and how all of them report failure: one line that says what is wrong, one that says what to do.
 
-Exit codes: 0 done; 1 it failed while running; 2 nothing ran, because the command line, the manifest, the configuration, the
-entrypoint or the topology is wrong (trying again is of no use); 3 `plan --diff` says that a reset is needed; 130 interrupted.
+Exit codes: 0 done; 1 failed while running; 2 nothing ran, because the command line, the manifest, the configuration, the
+entrypoint or the topology is wrong (trying again does not help); 3 `plan --diff` says that a reset is needed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def millrace(
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, and show tracebacks of errors.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log more, and show tracebacks for errors.")] = False,
     version: Annotated[  # noqa: ARG001 (handled by its callback)
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
@@ -70,5 +70,5 @@ app.command()(plan.plan)
 app.command()(describe.describe)
 app.command()(reset.reset)
 app.add_typer(dev.app, name="dev")
-for command in entry_points(group="millrace.commands"):  # those of packages that this one must not import
+for command in entry_points(group="millrace.commands"):  # from packages that this one must not import
     app.command(command.name)(command.load())

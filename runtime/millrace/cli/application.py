@@ -1,4 +1,4 @@
-"""The application a command is about, however it is named: an entrypoint with options, or a manifest."""
+"""The application that a command works on, given as an entrypoint with options or as a manifest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,18 +24,22 @@ if TYPE_CHECKING:
 EntrypointArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="ENTRYPOINT", help="`package.module:callable`, or a file `app.py[:callable]`.", show_default=False
+        metavar="ENTRYPOINT", help="`package.module:callable`, or a file, `app.py[:callable]`.", show_default=False
     ),
 ]
 ManifestOption = Annotated[
     Path | None,
     typer.Option(
-        "--file", "-f", metavar="FILE", help="A StreamsApp manifest; gives entrypoint and settings.", show_default=False
+        "--file",
+        "-f",
+        metavar="FILE",
+        help="A StreamsApp manifest, with the entrypoint and settings.",
+        show_default=False,
     ),
 ]
 SettingOption = Annotated[
     list[str] | None,
-    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting under Kafka's dotted name; may be repeated."),
+    typer.Option("--config", "-c", metavar="KEY=VALUE", help="A setting, by Kafka's dotted name; may be repeated."),
 ]
 ApplicationIdOption = Annotated[
     str | None, typer.Option("--application-id", metavar="ID", help="Kafka's `application.id`.", show_default=False)
@@ -59,17 +63,17 @@ class Application:
     """What to run: where the topology is, and the settings of Kafka Streams."""
 
     entrypoint: str
-    settings: Mapping[str, Any]
-    app_config: Mapping[str, Any]
+    settings: Mapping[str, object]
+    app_config: Mapping[str, object]
     args: tuple[str, ...]
     folders: tuple[Path, ...] = ()
-    """Where the program is looked for, besides the working directory."""
+    """Where to look for the program, besides the working directory."""
     manifest: Path | None = None
-    """Where the settings come from."""
-    manifest_config: Mapping[str, Any] = field(default_factory=dict)
+    """The file that the settings come from."""
+    manifest_config: Mapping[str, object] = field(default_factory=dict)
     """Its `spec.kafka.config`."""
     log_level: LogLevel | None = None
-    """What it says of logs, as the format."""
+    """What the manifest says about logs, like `log_format`."""
     log_format: LogFormat = LogFormat.TEXT
 
     @functools.cached_property
@@ -85,11 +89,11 @@ class Application:
             return StreamsConfig.of(self.settings)
 
     def check_settings(self) -> None:
-        """Check everything about the settings that can be known without brokers and secrets.
+        """Check everything about the settings that can be checked without brokers and secrets.
 
         Raises:
-            ConfigError: A client does not take a setting, or two contradict each other.
-            UnsupportedFeatureError: One is valid but not served by this version.
+            ConfigError: A client does not accept a setting, or two contradict each other.
+            UnsupportedFeatureError: One is valid but not supported by this version.
         """
         from millrace.runtime.preflight import check_settings
 
@@ -98,7 +102,7 @@ class Application:
             check_settings(config)
 
     def naming_fields(self) -> AbstractContextManager[None]:
-        """Have errors in this block say which field of the manifest they are about."""
+        """Add to errors in this block the field of the manifest that they are about."""
         if self.manifest is None:
             return nullcontext()
         return _naming_fields(self.manifest, self.manifest_config, self.settings)
@@ -107,7 +111,7 @@ class Application:
         """Import the user's program and return its topology.
 
         Raises:
-            EntrypointError: It cannot be imported, called, or returned something else.
+            EntrypointError: It cannot be imported or called, or returned something else.
         """
         from millrace.cli.entrypoint import load_topology
 
@@ -125,30 +129,30 @@ def application(
     manifest: Path | None,
     *,
     settings: Sequence[str] = (),
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     replica: int | None = None,
     bootstrap: str | None = None,
     secrets_dir: Path | None = None,
 ) -> Application:
-    """Return the application that the options of a command name.
+    """Return the application that a command's options describe.
 
     Args:
-        entrypoint: On the command line; goes before the manifest's.
+        entrypoint: From the command line; takes precedence over the manifest's.
         manifest: A StreamsApp.
-        settings: `key=value` texts, which go before the manifest's settings.
-        options: Settings from options of their own; None values are left out. They go before everything else.
-        replica: Which replica of the manifest's this process is.
-        bootstrap: Brokers to use in place of the manifest's and of its security settings.
-        secrets_dir: Where the secrets are that the manifest names; None = where a pod has them.
+        settings: Texts `key=value`, which take precedence over the manifest's settings.
+        options: Settings that have their own options, which take precedence over everything else; None is left out.
+        replica: Which replica of the manifest this process is.
+        bootstrap: Brokers to use instead of the manifest's, without its security settings.
+        secrets_dir: Where the secrets that the manifest names are; None for a pod's directory.
 
     Raises:
         ConfigError: Neither entrypoint nor manifest is given, or a setting is not `key=value`.
         ManifestError: The manifest is wrong.
     """
-    merged: dict[str, Any] = {}
-    app_config: Mapping[str, Any] = {}
+    merged: dict[str, object] = {}
+    app_config: Mapping[str, object] = {}
     args: tuple[str, ...] = ()
-    kafka_config: Mapping[str, Any] = {}
+    kafka_config: Mapping[str, object] = {}
     logs: Logs | None = None
     if manifest is not None:
         from millrace.manifest import load, to_streams_config
@@ -161,12 +165,12 @@ def application(
         kafka_config, logs = app.spec.kafka.config, app.spec.observability.logs
         entrypoint = entrypoint or app.spec.app.entrypoint
     elif secrets_dir is not None:
-        raise ConfigError("--secrets-dir holds the secrets of a manifest: name it with -f FILE")
+        raise ConfigError("--secrets-dir is for the secrets of a manifest: give it with -f FILE")
     elif replica is not None:
-        raise ConfigError("--replica counts the replicas of a manifest: name it with -f FILE")
+        raise ConfigError("--replica is the number of a replica of a manifest: give it with -f FILE")
     if entrypoint is None:
         raise ConfigError(
-            "Name what to run: an entrypoint (`package.module:callable` or app.py) or a manifest (-f FILE)"
+            "Say what to run: give an entrypoint (`package.module:callable` or app.py) or a manifest (-f FILE)"
         )
     if bootstrap is not None:
         merged["bootstrap.servers"] = bootstrap
@@ -190,10 +194,10 @@ def application(
 
 
 def setting(text: str) -> tuple[str, str]:
-    """Return key and value of a `KEY=VALUE` text.
+    """Return the key and value of a text `KEY=VALUE`.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: It does not have that form.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():

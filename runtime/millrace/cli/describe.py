@@ -1,4 +1,4 @@
-"""`millrace describe`: a topology as Kafka Streams describes it, or as a picture."""
+"""`millrace describe`: a topology as text, in Kafka Streams' format, or as a diagram."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millrace.cli.application import (
 
 
 class Format(StrEnum):
-    """How a topology is shown."""
+    """The format in which a topology is shown."""
 
     TEXT = "text"
     MERMAID = "mermaid"
@@ -28,7 +28,9 @@ class Format(StrEnum):
 def describe(
     entrypoint: EntrypointArgument = None,
     file: ManifestOption = None,
-    form: Annotated[Format, typer.Option("--format", help="text is Kafka Streams' own, to the byte.")] = Format.TEXT,
+    form: Annotated[
+        Format, typer.Option("--format", help="The text is identical to that of Kafka Streams.")
+    ] = Format.TEXT,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to a file.", show_default=False)] = None,
     application_id: ApplicationIdOption = None,
     config: SettingOption = None,

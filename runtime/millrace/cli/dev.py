@@ -1,4 +1,4 @@
-"""`millrace dev`: a Kafka and a host for manifests on the developer's machine."""
+"""`millrace dev`: Kafka and a host for manifests on the developer's machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millrace.errors import BrokerStartError, ConfigError
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
-    help="Develop without a cluster: Kafka and applications on this machine.",
+    help="Develop without a cluster: run Kafka and applications on this machine.",
 )
 
 ManifestArgument = Annotated[
@@ -25,7 +25,7 @@ ManifestArgument = Annotated[
 DirectoryOption = Annotated[
     Path | None,
     typer.Option(
-        "--dir", metavar="DIR", help="Where data is kept; by default in the user's data directory.", show_default=False
+        "--dir", metavar="DIR", help="Where to keep data; by default in the user's data directory.", show_default=False
     ),
 ]
 
@@ -33,16 +33,18 @@ DirectoryOption = Annotated[
 @app.command()
 def kafka(
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=9, help="How many brokers.")] = 1,
-    port: Annotated[int, typer.Option("--port", help="The first broker's port; 0 chooses free ones.")] = 9092,
+    port: Annotated[
+        int, typer.Option("--port", help="The port of the first broker, followed by the others; 0 chooses free ports.")
+    ] = 9092,
     directory: Annotated[
         Path | None,
-        typer.Option("--dir", metavar="DIR", help="Keep data here; by default none is kept.", show_default=False),
+        typer.Option("--dir", metavar="DIR", help="Where to keep data; by default it is not kept.", show_default=False),
     ] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="What the brokers log.")] = "WARN",
+    log_level: Annotated[str, typer.Option("--log-level", help="The log level of the brokers.")] = "WARN",
 ) -> None:
-    """Run an Apache Kafka on 127.0.0.1 until Ctrl-C.
+    """Run Apache Kafka on 127.0.0.1 until Ctrl-C.
 
-    The first start fetches Kafka's jars from Maven Central into the cache directory. For example:
+    The first start downloads Kafka's jars from Maven Central into the cache directory. For example:
 
     - `millrace dev kafka`
     - `millrace dev kafka --brokers 3 --port 19092 --dir ./kafka-data`
@@ -57,7 +59,10 @@ def up(
     bootstrap: Annotated[
         str | None,
         typer.Option(
-            "--bootstrap", metavar="HOST:PORT,…", help="Use these brokers, not an embedded Kafka.", show_default=False
+            "--bootstrap",
+            metavar="HOST:PORT,…",
+            help="Use these brokers instead of an embedded Kafka.",
+            show_default=False,
         ),
     ] = None,
     topic: Annotated[
@@ -75,13 +80,13 @@ def up(
         ),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Return when the replicas run; stop with `dev down`.")
+        bool, typer.Option("--detach", "-d", help="Return once the replicas are running; stop them with `dev down`.")
     ] = False,
 ) -> None:
-    """Run a manifest on this machine: Kafka, topics, and the replicas as processes that are restarted when they die.
+    """Run a manifest on this machine: Kafka, topics, and replicas as processes that are restarted when they die.
 
-    The manifest's brokers are not touched: an embedded Kafka takes their place, unless `--bootstrap` names others. Ctrl-C or
-    `millrace dev down` stops everything and keeps all data; the next `dev up` resumes from it. For example:
+    The manifest's brokers are not used: an embedded Kafka replaces them, unless `--bootstrap` names others. Ctrl-C or
+    `millrace dev down` stops everything and keeps all data, and the next `dev up` resumes from it. For example:
 
     - `millrace dev up -f examples/wordcount/streamsapp.yaml`
     - `millrace dev up -f streamsapp.yaml --topic orders:4 --detach`
@@ -104,7 +109,7 @@ def up(
 
 @app.command()
 def down(file: ManifestArgument, directory: DirectoryOption = None) -> None:
-    """Stop what `dev up` runs for a manifest, and keep its data.
+    """Stop what `dev up` is running for a manifest, and keep its data.
 
     Example: `millrace dev down -f streamsapp.yaml`
     """
@@ -119,9 +124,9 @@ def status(
     directory: DirectoryOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show the replicas that `dev up` runs for a manifest.
+    """Show the replicas that `dev up` is running for a manifest.
 
-    Exit code 1 if it does not run. Example: `millrace dev status -f streamsapp.yaml`
+    The exit code is 1 if it is not running. Example: `millrace dev status -f streamsapp.yaml`
     """
     from millrace.dev.local_supervisor import show
 
@@ -137,17 +142,17 @@ def serve(
     log_level: str = "WARN",
     report: Callable[[str], None] = print,
 ) -> None:
-    """Run a Kafka in the foreground until SIGINT or SIGTERM; call it in the main thread.
+    """Run Kafka in the foreground until SIGINT or SIGTERM; call it in the main thread.
 
     Args:
         brokers: How many nodes.
-        directory: Where data is kept across runs; nothing is kept when not given.
-        port: The first broker's port, the others follow it; none chooses free ones.
-        log_level: What the brokers log.
-        report: Gets one line with the bootstrap servers once they serve.
+        directory: Where data is kept across runs; None keeps nothing.
+        port: The first broker's port, followed by those of the others; None chooses free ports.
+        log_level: The log level of the brokers.
+        report: Called with one line, the bootstrap servers, once they serve.
 
     Raises:
-        BrokerStartError: A broker ended or did not serve in time.
+        BrokerStartError: A broker ended, or did not serve in time.
     """
     from millrace.dev.kafka import EmbeddedKafka
 
@@ -164,7 +169,7 @@ def serve(
                     signals.get(timeout=0.5)
                     break
                 if len(kafka.pids) < brokers:
-                    message = f"A broker ended by itself. {kafka.log_tails()}"
+                    message = f"A broker has ended unexpectedly. {kafka.log_tails()}"
                     raise BrokerStartError(message)
     finally:
         for number, handler in previous.items():

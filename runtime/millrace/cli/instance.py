@@ -1,4 +1,4 @@
-"""The process of `millrace run`: an instance with telemetry from the environment, ended by a signal or by the end of its host."""
+"""The process of `millrace run`: one instance with telemetry, until a signal arrives or its host ends."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.telemetry import configure
 from millrace.topology import Topology
 
-PATIENCE_WITHOUT_HOST_S = 10.0
-_LOOK_EVERY_S = 0.5
+STOP_TIMEOUT_WITHOUT_HOST_S = 10.0
+_POLL_S = 0.5
 
 
 def run_until_stopped(
@@ -35,10 +35,10 @@ def run_until_stopped(
     Args:
         topology: What to run.
         config: The settings.
-        status_file: Rewritten every second with what the instance does.
-        drain_file: Has the instance drained once there is something in it.
-        stop_with_parent: Whether the end of standard input counts as SIGTERM; nothing is read from it otherwise.
-        verbose: Whether errors come with their traceback.
+        status_file: Rewritten every second with the instance's status.
+        drain_file: The instance drains once this file is not empty.
+        stop_with_parent: Whether the end of standard input counts as SIGTERM; otherwise standard input is not read.
+        verbose: Whether errors are shown with their traceback.
     """
     if status_file is not None:
         settings = {**config.client_settings, "__status.file__": str(status_file)}
@@ -57,7 +57,7 @@ def run_until_stopped(
             telemetry.observe(streams)
         if drain_file is not None:
             threading.Thread(
-                target=_drain_when_told, args=(streams, drain_file), name="millrace-drain-file", daemon=True
+                target=_drain_on_request, args=(streams, drain_file), name="millrace-drain-file", daemon=True
             ).start()
 
     try:
@@ -74,29 +74,29 @@ def run_until_stopped(
             telemetry.shutdown()
 
 
-def _drain_when_told(streams: KafkaStreams, file: Path) -> None:
-    """Drain once the file has something in it.
+def _drain_on_request(streams: KafkaStreams, file: Path) -> None:
+    """Drain once the file is not empty.
 
-    In a pod it holds the value of an annotation, which is empty as long as nobody has annotated the pod. So whoever may write
-    pods decides, and nobody else.
+    In a pod the file contains the value of an annotation, and is empty until somebody annotates the pod. So only those who may
+    write pods can drain one.
     """
     while not streams.state.has_ended:
         if _has_content(file) and streams.drain():
             return
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_S)
 
 
 def _has_content(file: Path) -> bool:
     try:
         return bool(file.read_text().strip())
-    except (OSError, ValueError):  # not there, or not readable (yet)
+    except (OSError, ValueError):  # does not exist, or is not readable (yet)
         return False
 
 
 def _stop_at_end_of_input() -> None:
-    """Ask for an end, then demand it: the Kafka of a host that was killed is gone as well, and a commit would wait for it."""
+    """Send SIGTERM, then a second one: if the host was killed its Kafka is gone too, and a commit would wait for it."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(PATIENCE_WITHOUT_HOST_S)
+    time.sleep(STOP_TIMEOUT_WITHOUT_HOST_S)
     os.kill(os.getpid(), signal.SIGTERM)

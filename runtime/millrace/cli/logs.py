@@ -1,4 +1,4 @@
-"""Where log records go: standard error, one line each, for people or as JSON for collectors of logs."""
+"""Logging to standard error, one line per record, as text for people or JSON for log collectors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TEXT: Final = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 
 
 class LogFormat(StrEnum):
-    """How a log record is written."""
+    """The format of a log record."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class LogLevel(StrEnum):
-    """The least level that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -53,10 +53,10 @@ def configure(
 
     Args:
         verbose: Whether Millrace logs at DEBUG, whatever `level` says.
-        quiet: Whether Millrace logs warnings only unless `level` says otherwise, where the command itself says what it does.
-        level: Of Millrace and of the user's program; libraries do not log below INFO. None: Millrace as `quiet` says, all
-            others from WARNING on.
-        form: How a record is written.
+        quiet: Whether Millrace logs only warnings unless `level` is given, because the command itself prints what it does.
+        level: The level of Millrace and of the user's program; libraries do not log below INFO. None: Millrace's level
+            depends on `quiet`, and everything else logs from WARNING on.
+        form: The format of a record.
     """
     root = logging.getLogger()
     logging.basicConfig()

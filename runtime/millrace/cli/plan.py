@@ -1,4 +1,4 @@
-"""`millrace plan`: what a topology needs of Kafka, for people and (as JSON) for the operator and the local host."""
+"""`millrace plan`: what a topology needs from Kafka, for people and (as JSON) for the operator and the local host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millrace.plan.model import PlannedSubtopology, TopologyPlan
 
 NEEDS_RESET = 3
-"""Exit code of `--diff` when the running state does not fit the new plan."""
+"""Exit code of `--diff` if existing state does not fit the new plan."""
 
 
 def plan(
@@ -42,18 +42,18 @@ def plan(
     diff: Annotated[
         Path | None,
         typer.Option(
-            "--diff", metavar="OLD.json", help="Compare with the plan that `--json` once wrote.", show_default=False
+            "--diff", metavar="OLD.json", help="Compare with an older plan, written by `--json`.", show_default=False
         ),
     ] = None,
 ) -> None:
-    """Show what a topology needs: sub-topologies, stores, internal topics, and the hash of it all.
+    """Show what a topology needs: sub-topologies, stores, internal topics, and a hash of all of it.
 
-    With `--diff`, show instead what has changed since an older plan, and whether the state that was built by it can be kept.
-    Exit codes are then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
+    With `--diff`, show instead what has changed since an older plan, and whether existing state can be kept. The exit code is
+    then 0 if it can, and 3 if the application needs a reset first (`millrace reset`).
 
-    No broker is asked, and no secret is needed. The settings are checked too, as far as that goes. With `--json` standard output
-    holds the document alone (one line, unless it is a terminal); what the program prints goes to standard error, as errors do,
-    with the kind of the error in their last line: `Reason: UnsupportedFeature`. For example:
+    No brokers or secrets are needed. The settings are checked too, as far as possible without them. With `--json`, standard
+    output contains only the document (on one line, unless it is a terminal). Whatever the program prints goes to standard error,
+    and so do errors, with the kind of the error on their last line: `Reason: UnsupportedFeature`. For example:
 
     - `millrace plan -f streamsapp.yaml`
     - `millrace plan wordcount.py --application-id wordcount --json`
@@ -103,7 +103,7 @@ def _read(path: Path) -> TopologyPlan:
         ) from None
     if plan.version != 1:
         raise ConfigError(
-            f"{path} is a plan of version {plan.version}, and this Millrace reads version 1: update Millrace"
+            f"{path} is a plan of version {plan.version}, but this Millrace reads version 1: update Millrace"
         )
     return plan
 

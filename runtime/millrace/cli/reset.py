@@ -1,6 +1,6 @@
-"""`millrace reset`: run an application from scratch, as `kafka-streams-application-reset` does.
+"""`millrace reset`: makes an application start from scratch, like `kafka-streams-application-reset`.
 
-What is done is shown before it is done. Files are deleted only in a directory that was named.
+Every action is shown before it is done. Files are deleted only in a directory that was named.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ def reset(
         typer.Option(
             "--input-topics",
             metavar="TOPIC,…",
-            help="Reset the offsets of these, too; may be repeated.",
+            help="Also reset the offsets of these topics; may be repeated.",
             show_default=False,
         ),
     ] = None,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Begin at the first records (default).")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Begin at what is written from now on.")] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="Start at the first records (default).")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="Start at what is written from now on.")] = False,
     to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, help="Begin at this offset.", show_default=False)
+        int | None, typer.Option("--to-offset", min=0, help="Start at this offset.", show_default=False)
     ] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option(
             "--to-datetime",
             metavar="TIME",
-            help="Begin at this time, such as 2026-01-31T12:00:00 (UTC).",
+            help="Start at this time, such as 2026-01-31T12:00:00 (UTC).",
             show_default=False,
         ),
     ] = None,
     by_duration: Annotated[
         str | None,
-        typer.Option("--by-duration", metavar="PT…", help="Begin this long ago, such as P1DT12H.", show_default=False),
+        typer.Option("--by-duration", metavar="PT…", help="Start this long ago, such as P1DT12H.", show_default=False),
     ] = None,
     shift_by: Annotated[
         int | None,
@@ -79,22 +79,27 @@ def reset(
     ] = None,
     state_dir: Annotated[
         Path | None,
-        typer.Option("--state-dir", help="Delete the application's local state in here, too.", show_default=False),
+        typer.Option(
+            "--state-dir", help="Also delete the application's local state in this directory.", show_default=False
+        ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Remove members that were killed from the group, not awaiting their time-out."),
+        typer.Option(
+            "--force", help="Remove members that were killed from the group instead of waiting for their timeout."
+        ),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Throw away what an application has computed, so that it runs from scratch: internal topics, offsets, local state.
+    """Throw away what an application has computed, so that it starts from scratch: internal topics, offsets, local state.
 
-    It must be stopped: a group with active members is refused. With a manifest or an entrypoint, the internal topics are those
-    of its topology; without, all that are named like this application's. Output topics are never touched. Local state stays
-    unless `--state-dir` names it; delete it on every machine, or the application goes on with it.
+    The application must be stopped: a group with active members is refused. With a manifest or an entrypoint, the internal topics
+    of its topology are deleted; without, all topics that are named like internal topics of this application. Output topics are
+    never touched. Local state is kept unless `--state-dir` names it; delete it on every machine, or the application continues
+    from it.
 
-    Exit codes: 0 done (or nothing to do) · 1 refused, because it runs, or failed · 2 wrong command line. For example:
+    Exit codes: 0 done (or nothing to do) · 1 failed, or refused because it is running · 2 wrong command line. For example:
 
     - `millrace reset -f streamsapp.yaml --dry-run`
     - `millrace reset --application-id wordcount --bootstrap-servers 127.0.0.1:9092 --input-topics lines --yes`
@@ -155,7 +160,7 @@ def _target(given: dict[str, Any]) -> OffsetTarget:
 
     chosen = {option: value for option, value in given.items() if value is not None}
     if len(chosen) > 1:
-        raise ConfigError(f"{' and '.join(chosen)} contradict each other: give one of them")
+        raise ConfigError(f"{' and '.join(chosen)} contradict each other: give only one of them")
     for option, value in chosen.items():
         match option:
             case "--to-latest":
@@ -187,12 +192,14 @@ def _milliseconds_before_now(duration: str) -> int:
     try:
         length_ms = parse_duration_ms(duration)
     except ConfigError:
-        raise ConfigError(f"`{duration}` is not a duration: write ISO 8601, for example PT12H or P1DT12H") from None
+        raise ConfigError(
+            f"`{duration}` is not a duration: write it in ISO 8601, for example PT12H or P1DT12H"
+        ) from None
     return max(0, int(datetime.now(UTC).timestamp() * 1000) - length_ms)
 
 
 def _state(settings: StreamsConfig, state_dir: Path) -> StateDirectory | None:
-    """Return the application's directory if it is there and nobody uses it."""
+    """Return the application's directory if it exists."""
     from millrace.runtime.state_directory import StateDirectory
 
     named = settings.model_copy(update={"state_dir": str(state_dir)})
@@ -224,6 +231,6 @@ def _confirm(application_id: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise ConfigError(
-            "Nobody can be asked here, so nothing was changed: give --yes to go ahead, or --dry-run to look"
+            "Nothing was changed, as there is no terminal to ask for confirmation: give --yes to go ahead, or --dry-run to look"
         )
-    typer.confirm(f"Do this? State of {application_id} cannot be got back", abort=True)
+    typer.confirm(f"Go ahead? The state of {application_id} cannot be restored", abort=True)

@@ -1,4 +1,4 @@
-"""`millrace run`: one instance of an application in this process, until it is told to stop."""
+"""`millrace run`: runs one instance of an application in this process, until it is told to stop."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def run(
     config: SettingOption = None,
     log_format: Annotated[
         LogFormat | None,
-        typer.Option(
-            "--log-format", help="Log lines for people, or JSON; the manifest's by default.", show_default=False
-        ),
+        typer.Option("--log-format", help="Text or JSON; by default as in the manifest.", show_default=False),
     ] = None,
     log_level: Annotated[
         LogLevel | None,
         typer.Option(
             "--log-level",
             case_sensitive=False,
-            help="The least level that is logged; the manifest's, or INFO, by default.",
+            help="The lowest level that is logged; by default as in the manifest, or INFO.",
             show_default=False,
         ),
     ] = None,
     status_file: Annotated[
         Path | None,
-        typer.Option("--status-file", help="Write what the instance does to this file.", show_default=False),
+        typer.Option(
+            "--status-file", help="Write the instance's status to this file, every second.", show_default=False
+        ),
     ] = None,
     http: Annotated[
         str | None,
@@ -72,12 +72,12 @@ def run(
         typer.Option(
             "--drain-file",
             envvar="MILLRACE_DRAIN_FILE",
-            help="Give up all tasks, and go on living without any, once this file has something in it.",
+            help="Give up all tasks, but keep running, once this file is not empty.",
             show_default=False,
         ),
     ] = None,
     drain_endpoint: Annotated[
-        bool, typer.Option("--drain-endpoint", hidden=True, help="Ignored: operators that are older than this give it.")
+        bool, typer.Option("--drain-endpoint", hidden=True, help="Ignored: older operators use it.")
     ] = False,
     stop_with_parent: Annotated[
         bool, typer.Option("--stop-with-parent", hidden=True, help="Stop when standard input ends.")
@@ -99,7 +99,7 @@ def run(
     configure(verbose=verbose, quiet=False, level=log_level, form=log_format or LogFormat.TEXT)
     if drain_endpoint:
         _log.warning(
-            "--drain-endpoint is ignored: instances drain by --drain-file. Upgrade the operator, which gave it."
+            "--drain-endpoint is ignored: instances drain with --drain-file. Upgrade the operator, which uses the old option."
         )
     app = application(
         entrypoint,

@@ -61,7 +61,7 @@ _SMALL_AND_FAST = {
 
 @dataclass(frozen=True, slots=True)
 class SaslPlain:
-    """A listener that asks for a user name and a password (SASL_PLAINTEXT, mechanism PLAIN), beside the open one."""
+    """A listener with user names and passwords (SASL_PLAINTEXT, mechanism PLAIN), in addition to the open one."""
 
     users: Mapping[str, str]
     """Password by user name."""
@@ -75,7 +75,7 @@ class NodePorts:
     controller: int
     sasl: int | None = None
     proxied: int | None = None
-    """Of a further open listener, whose clients are told to connect to `advertised`."""
+    """The port of another open listener, whose clients are told to connect to `advertised`."""
     advertised: int | None = None
 
 
@@ -94,7 +94,7 @@ def server_properties(
         node_id: Which node.
         ports: The ports of every node of the cluster by node id.
         data: Where the node keeps its logs.
-        security: A second listener with passwords, if wanted.
+        security: A second listener with passwords, if any.
         overrides: Settings that replace or add to the defaults.
         host: The address that all nodes listen on and are reached at.
     """
@@ -133,7 +133,7 @@ def server_properties(
 
 
 def log4j_configuration(level: str) -> str:
-    """Return log4j's configuration: everything of `level` and above to standard output."""
+    """Return log4j's configuration: everything from `level` up goes to standard output."""
     return _LOG4J.format(level=level)
 
 
@@ -146,7 +146,7 @@ def new_cluster_id() -> str:
 
 
 def cluster_id_of(data: Path) -> str | None:
-    """Return the cluster id a data directory was formatted with, or none if it is not formatted."""
+    """Return the cluster id that a data directory was formatted with, or None if it is not formatted."""
     try:
         lines = (data / "meta.properties").read_text().splitlines()
     except FileNotFoundError:
@@ -155,7 +155,7 @@ def cluster_id_of(data: Path) -> str | None:
 
 
 def format_storage(data: Path, node_id: int, cluster_id: str, java: Java, jars: Sequence[Path]) -> None:
-    """Format a node's storage, unless it is formatted already.
+    """Format a node's storage, if it is not formatted yet.
 
     Raises:
         BrokerStartError: Kafka's formatter failed.
@@ -228,16 +228,16 @@ class ClusterState:
     users: dict[str, str]
     log_level: str
     temporary: bool
-    """Whether the directory goes when the cluster stops."""
+    """Whether the directory is removed when the cluster stops."""
 
     @property
     def running(self) -> bool:
-        """Whether any node's process still runs."""
+        """Whether the process of any node is still running."""
         return any(is_running(node.pid, node.started_at) for node in self.nodes)
 
 
 def write_state(directory: Path, state: ClusterState) -> None:
-    """Replace the state file of a directory; only its owner may read it, for it holds passwords."""
+    """Replace the state file of a directory; only its owner may read it, because it contains passwords."""
     part = directory / f"{STATE_FILE}.part"
     part.touch(mode=0o600)
     part.write_text(json.dumps(asdict(state), indent=2))
@@ -245,7 +245,7 @@ def write_state(directory: Path, state: ClusterState) -> None:
 
 
 def read_running_state(directory: Path) -> ClusterState | None:
-    """Return the state of the cluster that runs in a directory, or none if none does."""
+    """Return the state of the cluster that is running in a directory, or None if there is none."""
     try:
         fields = json.loads((directory / STATE_FILE).read_text())
     except FileNotFoundError:
@@ -256,5 +256,5 @@ def read_running_state(directory: Path) -> ClusterState | None:
 
 
 def remove_state(directory: Path) -> None:
-    """Forget the cluster of a directory."""
+    """Remove the state file of a directory."""
     (directory / STATE_FILE).unlink(missing_ok=True)

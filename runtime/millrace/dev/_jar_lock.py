@@ -1,4 +1,4 @@
-"""Writes the lock file of the jars anew: `python -m millrace.dev._jar_lock`, after changing the roots or versions here.
+"""Regenerates the lock file of the jars: run `python -m millrace.dev._jar_lock` after changing the roots or versions here.
 
 Every root is resolved on its own, as Maven resolves a dependency (nearest version wins, the root's own management applies),
 and a bundle is the union of its roots. The result is committed and reviewed like code; nothing resolves at run time.

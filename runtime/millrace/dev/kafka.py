@@ -1,8 +1,8 @@
-"""A real Apache Kafka on this machine, for development and tests: no Docker, no installation, 127.0.0.1 unless told otherwise.
+"""A real Apache Kafka on this machine, for development and tests, without Docker or installation; on 127.0.0.1 by default.
 
-`EmbeddedKafka` runs one or more nodes, each a broker and a controller in a JVM of its own. Started means *serving*: every
-broker is registered, and a topic with a replica on each of them could be created. A cluster ends with the process that
-started it, even if that is killed, unless it is detached; then its state file lets another process attach to it.
+`EmbeddedKafka` runs one or more nodes, each a broker and a controller in its own JVM. Started means *serving*: every broker is
+registered, and a topic with a replica on each of them could be created. A cluster ends with the process that started it, even
+if that is killed, unless it is detached; then its state file lets another process attach to it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOG_TAIL_LINES = 40
 _PORT_ATTEMPTS = 3
 _POLL_S = 0.02
 _STOP_TIMEOUT_S = 15.0
-_STOP_TIMEOUT_OF_TEMPORARY_S = 1.0
+_TEMPORARY_STOP_TIMEOUT_S = 1.0
 
 
 class EmbeddedKafka:
@@ -90,22 +90,22 @@ class EmbeddedKafka:
         """Describe a cluster; `start` runs it.
 
         Args:
-            brokers: How many nodes; three or more replicate the internal topics three times.
-            directory: Where data, logs and configuration are kept; a temporary one, removed on `stop`, when not given.
-            host: The address of this machine that the brokers listen on and tell their clients.
+            brokers: How many nodes; with three or more, internal topics have three replicas.
+            directory: Where to keep data, logs and configuration; by default a temporary one, which `stop` removes.
+            host: The address of this machine that the brokers listen on and advertise.
             ports: The brokers' client ports, one per broker, or "free" to choose some.
-            advertised_ports: Where proxies listen, one port per broker: each broker has a further open listener
+            advertised_ports: Where proxies listen, one port per broker: each broker has another open listener
                 (`proxied_ports`), whose clients are told to connect to the proxy.
             config: Broker settings that replace or add to the defaults.
-            log_level: What the brokers log: ERROR, WARN, INFO, DEBUG.
+            log_level: The log level of the brokers: ERROR, WARN, INFO, DEBUG.
             security: A second listener, with user names and passwords.
             detach: Whether the brokers outlive this process and the `with` block.
-            owner_pid: The process with whose end the brokers end; this one when not given.
-            jvm_options: Options for the JVMs, after (so over) the defaults.
-            start_timeout_s: How long the cluster may take to serve, and a topic to be created.
+            owner_pid: The brokers end when this process ends; by default the current one.
+            jvm_options: Options for the JVMs, after the defaults, which they override.
+            start_timeout_s: How long the cluster may take to start, and a topic to be created.
 
         Raises:
-            DevKafkaError: The number of ports, or of advertised ports, is not that of the brokers.
+            DevKafkaError: The number of ports, or of advertised ports, differs from that of the brokers.
         """
         if brokers < 1 or (ports != "free" and len(ports) != brokers):
             message = f"{brokers} brokers cannot listen on ports {ports}: give one port per broker, for at least one"
@@ -135,12 +135,12 @@ class EmbeddedKafka:
 
     @classmethod
     def attach(cls, directory: Path) -> Self:
-        """Return a handle on the cluster that runs in `directory`, whoever started it.
+        """Return a handle on the cluster that is running in `directory`, whoever started it.
 
-        Leaving a `with` block on the handle leaves the cluster running; `stop` ends it.
+        The cluster keeps running at the end of a `with` block on the handle; `stop` ends it.
 
         Raises:
-            DevKafkaError: No cluster runs there.
+            DevKafkaError: No cluster is running there.
         """
         state = read_running_state(directory)
         if state is None:
@@ -185,7 +185,7 @@ class EmbeddedKafka:
 
     @property
     def sasl_bootstrap_servers(self) -> str:
-        """The listeners that ask for a password (SASL_PLAINTEXT, PLAIN)."""
+        """The listeners that require a password (SASL_PLAINTEXT, PLAIN)."""
         self._require_started()
         if not self._security:
             message = "This Kafka has no listener with passwords: start it with security=SaslPlain({user: password})"
@@ -194,7 +194,7 @@ class EmbeddedKafka:
 
     @property
     def proxied_ports(self) -> tuple[int, ...]:
-        """The brokers' own ports behind `advertised_ports`: where the proxies have to connect to."""
+        """The brokers' own ports behind `advertised_ports`, to which the proxies must connect."""
         self._require_started()
         return tuple(ports.proxied for ports in self._ports.values() if ports.proxied)
 
@@ -212,10 +212,10 @@ class EmbeddedKafka:
         """Start all brokers and wait until the cluster serves.
 
         Raises:
-            BrokerStartError: A broker ended or the cluster did not serve in time; the message has the end of its log.
+            BrokerStartError: A broker ended, or the cluster did not serve in time; the message has the end of its log.
             JavaNotFoundError: There is no Java 17 or newer.
-            JarDownloadError: Kafka's jars cannot be fetched.
-            DevKafkaError: It is running already.
+            JarDownloadError: Kafka's jars cannot be downloaded.
+            DevKafkaError: It is already running.
         """
         self._prepare_directory()
         for attempt in range(1, _PORT_ATTEMPTS + 1):
@@ -240,29 +240,29 @@ class EmbeddedKafka:
         """Stop all brokers cleanly, killing those that take too long; a temporary directory is removed.
 
         Args:
-            timeout_s: How long they may take together; 15 s when not given, 1 s if their data is removed anyway.
+            timeout_s: How long they may take in total; by default 15 s, or 1 s if their data is removed anyway.
         """
         if timeout_s is None:
-            in_a_hurry = self._temporary and not (self._archive and self._archive.recording)
-            timeout_s = _STOP_TIMEOUT_OF_TEMPORARY_S if in_a_hurry else _STOP_TIMEOUT_S
+            data_is_removed = self._temporary and not (self._archive and self._archive.recording)
+            timeout_s = _TEMPORARY_STOP_TIMEOUT_S if data_is_removed else _STOP_TIMEOUT_S
         for process in self._processes.values():
             process.signal(signal.SIGTERM)
             process.signal(signal.SIGCONT)
         deadline = Deadline(timeout_s)
         clean = [process.wait(deadline.left_s()) for process in self._processes.values()]
         self._end_all(complete=all(clean))
-        if self._directory and not read_running_state(self._directory):  # else it is another's
+        if self._directory and not read_running_state(self._directory):  # else it belongs to another cluster
             remove_state(self._directory)
         if self._directory and self._temporary:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
 
     def kill(self, broker_id: int = 1) -> None:
-        """End a broker as a crash would (SIGKILL)."""
+        """Kill a broker, like a crash (SIGKILL)."""
         self._process(broker_id).kill()
 
     def stop_broker(self, broker_id: int = 1, timeout_s: float = _STOP_TIMEOUT_S) -> None:
-        """Stop one broker cleanly, killing it if it takes longer than `timeout_s`."""
+        """Stop one broker cleanly, or kill it after `timeout_s`."""
         process = self._process(broker_id)
         process.signal(signal.SIGTERM)
         self.resume(broker_id)
@@ -270,10 +270,10 @@ class EmbeddedKafka:
             process.kill()
 
     def restart_broker(self, broker_id: int = 1) -> None:
-        """Start a broker again on its ports and data, stopping it cleanly first if it runs, and wait until it serves.
+        """Start a broker again on its ports and data, after stopping it cleanly if it is running, and wait until it serves.
 
         Raises:
-            BrokerStartError: It ended or did not serve in time.
+            BrokerStartError: It ended, or did not serve in time.
         """
         self.stop_broker(broker_id)
         self._launch(broker_id)
@@ -281,16 +281,16 @@ class EmbeddedKafka:
         self._wait_until_serving([broker_id])
 
     def pause(self, broker_id: int = 1) -> None:
-        """Keep a broker from running without ending it, as a long garbage collection would (SIGSTOP).
+        """Suspend a broker without ending it, like a long garbage collection (SIGSTOP).
 
         Raises:
-            DevKafkaError: It still runs after 60 s.
+            DevKafkaError: It is still running after 60 s.
         """
         self._process(broker_id).pause()
         self._paused.add(broker_id)
 
     def resume(self, broker_id: int = 1) -> None:
-        """Let a paused broker run again (SIGCONT)."""
+        """Resume a paused broker (SIGCONT)."""
         self._process(broker_id).signal(signal.SIGCONT)
         self._paused.discard(broker_id)
 
@@ -320,8 +320,8 @@ class EmbeddedKafka:
             config: Topic settings.
 
         Raises:
-            KafkaException: The broker refused one, for example because it exists.
-            DevKafkaError: A partition got no leader in time.
+            KafkaException: The broker refused to create one, for example because it exists.
+            DevKafkaError: A partition has no leader in time.
         """
         admin = self.admin()
         topics = [NewTopic(name, partitions, replication_factor, config=dict(config or {})) for name in names]
@@ -336,7 +336,7 @@ class EmbeddedKafka:
                 time.sleep(_POLL_S)
 
     def log_tails(self) -> str:
-        """Return the last lines each broker logged, under the files' names."""
+        """Return the last log lines of each broker, under the files' names."""
         tails = []
         for node in self._ids:
             lines = self.log(node).splitlines()[-_LOG_TAIL_LINES:]
@@ -350,7 +350,7 @@ class EmbeddedKafka:
         running = read_running_state(self._directory)
         if running:
             message = (
-                f"A Kafka is running in {self._directory} already, at {running.bootstrap_servers}: "
+                f"A Kafka is already running in {self._directory}, at {running.bootstrap_servers}: "
                 "use EmbeddedKafka.attach, stop it, or take another directory"
             )
             raise DevKafkaError(message)
@@ -450,7 +450,7 @@ class EmbeddedKafka:
 
     def _require_directory(self) -> Path:
         if self._directory is None:
-            message = "A Kafka without a directory of its own has one only while it runs"
+            message = "A Kafka that was given no directory has one only while it is running"
             raise DevKafkaError(message)
         return self._directory
 

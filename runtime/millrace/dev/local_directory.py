@@ -1,7 +1,7 @@
-"""Where the local host keeps what it runs for one manifest, and the note by which other commands find it.
+"""Where the local host keeps the data of one manifest, and the file with which other commands find the host.
 
-Everything lies under one folder: the embedded Kafka's data, a state directory and a log for each replica, and `host.json`
-for as long as a host runs. Deleting the folder while nothing runs forgets the application.
+Everything is in one folder: the embedded Kafka's data, a state directory and a log for each replica, and `host.json` while a
+host is running. To forget the application, delete the folder while nothing is running.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """A replica at one moment, as the table shows it; None where it is not known."""
+    """A replica at one moment, as the table shows it; None if unknown."""
 
     name: str
     pid: int | None
@@ -43,7 +43,7 @@ class ReplicaView:
 
 @dataclass(frozen=True, slots=True)
 class HostRecord:
-    """A host that runs: its process, and where its Kafka is."""
+    """A running host: its process, and the address of its Kafka."""
 
     pid: int
     manifest: str
@@ -65,7 +65,7 @@ class LocalDirectory:
 
         Args:
             name: The manifest's `metadata.name`.
-            directory: The folder, if not that of the name in the user's data directory.
+            directory: The folder; by default one of that name in the user's data directory.
         """
         return cls((directory or platformdirs.user_data_path("millrace") / "dev" / name).absolute())
 
@@ -76,7 +76,7 @@ class LocalDirectory:
 
     @property
     def host_log(self) -> Path:
-        """What a detached host logs."""
+        """The log of a detached host."""
         return self.root / "host.log"
 
     def state(self, replica: str) -> Path:
@@ -84,15 +84,15 @@ class LocalDirectory:
         return self.root / replica / "state"
 
     def log(self, replica: str) -> Path:
-        """Return the file with what a replica logs."""
+        """Return the log file of a replica."""
         return self.root / replica / "replica.log"
 
     def status(self, replica: str) -> Path:
-        """Return the file in which a replica says what it does."""
+        """Return the status file of a replica."""
         return self.root / replica / "status.json"
 
     def running_host(self) -> HostRecord | None:
-        """Return the host that runs here, or none."""
+        """Return the host that is running here, or None."""
         if not (self.root / _HOST_FILE).exists() or self._lock_is_free():
             return None
         try:
@@ -104,16 +104,16 @@ class LocalDirectory:
 
     @contextmanager
     def host(self, manifest: Path) -> Iterator[HostNote]:
-        """Be the host of this folder while the block runs.
+        """Become the host of this folder while the block runs.
 
-        The kernel releases the lock with the process, so that no crash leaves a folder that cannot be used. Who asks for the
-        running host shares the lock for a moment: that is waited for.
+        The kernel releases the lock with the process, so that a crash never leaves the folder locked. A process that looks for
+        the running host holds the lock briefly, so this one waits for a moment.
 
         Args:
-            manifest: What is run, for the note.
+            manifest: The manifest, for other commands to see.
 
         Raises:
-            LocalHostError: Another process is.
+            LocalHostError: Another process is the host.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / _LOCK_FILE).open("w") as lock:
@@ -141,25 +141,25 @@ class LocalDirectory:
 
 
 class HostNote:
-    """The note of the running host, for other commands to read."""
+    """The file about the running host, for other commands to read."""
 
     def __init__(self, path: Path, record: HostRecord) -> None:
         self._path = path
         self._record = record
         self._write()
 
-    def serves(self, bootstrap_servers: str) -> None:
-        """Note where Kafka is."""
+    def set_kafka(self, bootstrap_servers: str) -> None:
+        """Publish the address of Kafka."""
         self._record = replace(self._record, bootstrap_servers=bootstrap_servers)
         self._write()
 
-    def runs(self, replicas: tuple[ReplicaView, ...]) -> None:
-        """Note that the replicas have been started, and what they do."""
+    def set_replicas(self, replicas: tuple[ReplicaView, ...]) -> None:
+        """Publish that the replicas have been started, and what they are doing."""
         self._record = replace(self._record, serving=True, replicas=replicas)
         self._write()
 
     def remove(self) -> None:
-        """Remove the note, as the host ends."""
+        """Remove the file when the host ends."""
         self._path.unlink(missing_ok=True)
 
     def _write(self) -> None:

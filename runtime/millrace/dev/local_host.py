@@ -1,8 +1,11 @@
-"""Runs a `StreamsApp` manifest on this machine, by the steps with which the operator runs it on a cluster.
+"""Runs a `StreamsApp` manifest on this machine, with the same steps as the operator on a cluster.
 
-Validate, ask the program for its plan, have a Kafka, provide the topics, run the replicas. Each step is a method, so that a
-program (such as the demo) can do something of its own between them; `poll` keeps the replicas running and must be called
-often. Whatever is started here ends with `stop`, or with this process, and the data stays.
+Validate, ask the program for its plan, start Kafka, create topics, run the replicas. Each step is a method, so that a program
+(such as the demo) can do something between them; `poll` keeps the replicas running and must be called often. Everything started
+here ends with `stop` or with this process, and the data is kept.
+
+The program is asked for its plan in a separate process (`millrace plan --json`): neither this host nor the operator ever imports
+user code. Internal topics are created from the plan; the user's own topics are created only if that is asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
@@ -44,28 +47,28 @@ DEFAULT_PARTITIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class HostOptions:
-    """What to run, and how it differs from the manifest."""
+    """What to run, and how to deviate from the manifest."""
 
     manifest: Path
     directory: Path | None = None
-    """Where data is kept, if not in the user's data directory."""
+    """Where data is kept; by default in the user's data directory."""
     bootstrap: str | None = None
-    """Brokers to use in place of an embedded Kafka."""
+    """Brokers to use instead of an embedded Kafka."""
     topics: Mapping[str, int | None] = field(default_factory=dict)
-    """Topics to create if they are missing, with their partition counts."""
+    """Topics to create if missing, with their partition counts."""
     create_topics: bool = True
-    """Whether missing input and output topics are created without being named."""
+    """Whether all missing input and output topics are created, not only the named ones."""
 
 
 class LocalHost:
-    """One manifest on this machine. Use it in a `with` block, which stops everything at its end."""
+    """One manifest on this machine. Use it in a `with` block, which stops everything at the end."""
 
     def __init__(self, options: HostOptions, *, report: Callable[[str], None]) -> None:
-        """Read the manifest and take the folder; nothing is started yet.
+        """Read the manifest and choose the folder, without starting anything.
 
         Args:
             options: What to run.
-            report: Gets a line for each step.
+            report: Called with a line for each step.
 
         Raises:
             ManifestError: The manifest is wrong.
@@ -92,25 +95,25 @@ class LocalHost:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where Kafka is."""
+        """The address of Kafka."""
         assert self._bootstrap, "start_kafka() comes first"
         return self._bootstrap
 
     def ask_for_plan(self) -> TopologyPlan:
-        """Have the program say what it needs; first, because it is what goes wrong most often and needs no Kafka.
+        """Ask the program for its plan. This is the first step, because it fails most often and does not need Kafka.
 
         Raises:
-            LocalHostError: It cannot.
+            LocalHostError: The program cannot make a plan.
         """
         self._plan = ask_for_plan(self._options.manifest)
         return self._plan
 
     def start_kafka(self) -> None:
-        """Have a Kafka: the named one, the one that runs in the folder already, or a new one on the folder's data.
+        """Connect to the Kafka that was named, to one that is already running in the folder, or start one on the folder's data.
 
         Raises:
-            BrokerUnreachableError: The named one does not answer.
-            DevKafkaError: The embedded one cannot be fetched or started.
+            BrokerUnreachableError: The named one does not respond.
+            DevKafkaError: The embedded one cannot be downloaded or started.
         """
         if self._options.bootstrap:
             check_connection(ClientSettings(StreamsConfig.of(self._settings()), "check"), CHECK_TIMEOUT_S)
@@ -120,15 +123,15 @@ class LocalHost:
             self._bootstrap = self._kafka.bootstrap_servers
             self._report(f"Kafka serves at {self.bootstrap_servers}")
         if self._note:
-            self._note.serves(self.bootstrap_servers)
+            self._note.set_kafka(self.bootstrap_servers)
 
     def provide_topics(self) -> None:
-        """Create missing topics of the user's where that is wanted, and the internal ones of the plan.
+        """Create the user's missing topics if the options allow it, and the internal topics of the plan.
 
         Raises:
-            LocalHostError: The program cannot say what it needs.
-            MissingSourceTopicError: Topics are missing that may not be created.
-            MisconfiguredInternalTopicError: An internal topic exists and does not fit.
+            LocalHostError: The program cannot make a plan.
+            MissingSourceTopicError: Topics are missing and may not be created.
+            MisconfiguredInternalTopicError: An internal topic exists but does not fit.
         """
         plan = self._plan or self.ask_for_plan()
         admin = quiet_admin(self.bootstrap_servers)
@@ -144,38 +147,38 @@ class LocalHost:
             self._report(f"Created internal topic {name}, partitions: {count}")
 
     def start_replicas(self) -> None:
-        """Start as many processes as the manifest wants replicas."""
+        """Start a process for each replica of the manifest."""
         self.replicas = tuple(self._replica(number) for number in range(self.app.spec.replicas))
         self.poll()
         self.publish()
 
     def poll(self) -> bool:
-        """Start again what has died and is due; returns whether anything has changed.
+        """Restart replicas that have died and are due; return whether anything has changed.
 
         Raises:
-            LocalHostError: All replicas have failed for good, or the embedded Kafka has ended.
+            LocalHostError: All replicas have failed permanently, or the embedded Kafka has ended.
         """
         changed = [replica.poll() for replica in self.replicas]
         if self._kafka and not self._kafka.pids:
-            raise LocalHostError(f"The embedded Kafka ended by itself. {self._kafka.log_tails()}")
+            raise LocalHostError(f"The embedded Kafka has ended unexpectedly. {self._kafka.log_tails()}")
         if self.replicas and all(replica.state is ReplicaState.FAILED for replica in self.replicas):
             words = self.replicas[0].last_words().removeprefix("Error: ")
             raise LocalHostError(f"No replica can run: {words} (see {self.directory.log(self.replicas[0].name)})")
         return any(changed)
 
     def view(self) -> tuple[ReplicaView, ...]:
-        """Return what every replica does at this moment."""
+        """Return what every replica is doing now."""
         return tuple(self._view(replica) for replica in self.replicas)
 
     def publish(self) -> tuple[ReplicaView, ...]:
-        """Let `millrace dev status` see what the replicas do now, and return it."""
+        """Publish what the replicas are doing now, for `millrace dev status`, and return it."""
         views = self.view()
         if self._note:
-            self._note.runs(views)
+            self._note.set_replicas(views)
         return views
 
     def stop(self) -> None:
-        """Stop the replicas, which commit, then the embedded Kafka; all data stays."""
+        """Stop the replicas, which commit first, then the embedded Kafka; all data is kept."""
         running = [replica for replica in self.replicas if replica.pid]
         if running:
             self._report(f"Stopping {len(running)} replica{'s' if len(running) > 1 else ''} …")
@@ -194,7 +197,7 @@ class LocalHost:
         self._cleanup.close()
 
     def kill(self) -> None:
-        """End the replicas at once, without a commit."""
+        """Kill the replicas, without a commit."""
         for replica in self.replicas:
             replica.kill()
 
@@ -241,7 +244,7 @@ class LocalHost:
             return f"ended with exit code {replica.exit_code}, starts again in {replica.starts_in_s:.0f} s"
         return ""
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, object]:
         return to_streams_config(self.app, bootstrap_servers=[self.bootstrap_servers])
 
 
@@ -260,21 +263,21 @@ def _state(replica: Replica, status: InstanceStatus | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """One instance at the moment it wrote its status."""
+    """The status of an instance, at the moment it wrote it."""
 
     pid: int
     state: str
     tasks: int
     lag: int | None
-    """Records in the inputs that are not processed yet; none if not known."""
+    """Records in the inputs that have not been processed yet; None if unknown."""
     records: int
-    """Records processed since the process began."""
+    """Records processed since the process started."""
     written_at: float
     """Seconds since the epoch."""
 
 
 def read_status(path: Path) -> InstanceStatus | None:
-    """Return the status in a file, or none if there is none yet."""
+    """Return the status in a file, or None if there is none yet."""
     try:
         data = json.loads(path.read_text())
         return InstanceStatus(
@@ -295,10 +298,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def ask_for_plan(manifest: Path) -> TopologyPlan:
-    """Have the program of a manifest say what it needs.
+    """Ask the program of a manifest for its plan, in a separate process.
 
     Raises:
-        LocalHostError: It cannot; the message is that of `millrace plan`.
+        LocalHostError: It cannot make one; the message is that of `millrace plan`.
     """
     try:
         result = subprocess.run(  # noqa: S603 (the arguments are ours)
@@ -313,13 +316,13 @@ def ask_for_plan(manifest: Path) -> TopologyPlan:
         raise LocalHostError(f"The program did not return its topology within {PLAN_TIMEOUT_S:.0f} s") from None
     if result.returncode:
         told = result.stderr.strip().removeprefix("Error: ") or f"exit code {result.returncode}"
-        raise LocalHostError(f"The program cannot say what it needs: {told}")
+        raise LocalHostError(f"The program cannot make a plan: {told}")
     _, brace, rest = result.stdout.partition("{")
     return TopologyPlan.from_json(brace + rest)
 
 
 def outputs_of(plan: TopologyPlan) -> frozenset[str]:
-    """Return the user's topics that the application writes, where they are known in advance."""
+    """Return the user's topics that the application writes, as far as they are known in advance."""
     written = {name for item in plan.subtopologies for name in item.sink_topics} - repartition_topics(plan).keys()
     return frozenset(written if plan.dead_letter_topic is None else written | {plan.dead_letter_topic})
 
@@ -332,14 +335,14 @@ def provide_topics(
     create_missing: bool,
     report: Callable[[str], None],
 ) -> None:
-    """Create the user's topics that are missing and may be created.
+    """Create those of the user's topics that are missing and may be created.
 
     Args:
         admin: The cluster.
         plan: What the application reads and writes.
-        wanted: Topics to be there, with their partition counts (None for the default).
-        create_missing: Whether all others that the plan names may be created as well.
-        report: Gets a line for each topic created.
+        wanted: Topics to create if missing, with their partition counts (None for the default).
+        create_missing: Whether all other topics of the plan may be created as well.
+        report: Called with a line for each topic created.
 
     Raises:
         MissingSourceTopicError: Input topics are missing and may not be created; names them.
@@ -353,14 +356,14 @@ def provide_topics(
     if create_missing:
         missing |= dict.fromkeys(others, partitions)
     else:
-        _demand(others, inputs, plan.dead_letter_topic)
+        _refuse_missing(others, inputs, plan.dead_letter_topic)
     if missing:
         create_topics(admin, {name: TopicToCreate(count) for name, count in missing.items()})
     for name, count in missing.items():
         report(f"Created topic {name}, partitions: {count}")
 
 
-def _demand(missing: Sequence[str], inputs: Collection[str], dead_letters: str | None) -> None:
+def _refuse_missing(missing: Sequence[str], inputs: Collection[str], dead_letters: str | None) -> None:
     if not missing:
         return
     kinds = {

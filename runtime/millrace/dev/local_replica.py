@@ -1,10 +1,10 @@
-"""One replica of the local host: a process that is started again, later each time, when it ends by itself.
+"""One replica of the local host: a process that is restarted with a growing delay when it ends unexpectedly.
 
-States: `WAITING` (to be started at a time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` when it says that starting
-again is of no use (exit code 2: what the user wrote is wrong); `STOPPING` and `STOPPED` once it has been told to end.
+States: `WAITING` (for its start time) → `RUNNING` → back to `WAITING` when it dies, or `FAILED` if a restart cannot help (exit
+code 2: what the user wrote is wrong); `STOPPING` and `STOPPED` once it has been told to stop.
 
-A replica's standard input is a pipe from the host that nothing is ever written to: its end tells the replica that the host is
-gone, however the host ended, so that no replica is left behind.
+A replica's standard input is a pipe from the host to which nothing is ever written: its end tells the replica that the host is
+gone, however it ended, so that no replica is left behind.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ WRONG_INPUT = 2
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 30.0
 STABLE_AFTER_S = 60.0
-"""A replica that ran this long starts over with the first back-off."""
+"""After running this long, a replica starts over with the first back-off."""
 
 
 class ReplicaState(StrEnum):
-    """What the host does with a replica."""
+    """The state of a replica, from the host's view."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -35,7 +35,7 @@ class ReplicaState(StrEnum):
 
 
 class Replica:
-    """A replica's process through all its lives. Call `poll` often."""
+    """A replica's process, across restarts. Call `poll` often."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Replica:
         Args:
             name: Its name, for people.
             command: Its command line.
-            log: Gets its output, appended.
-            clock: Seconds, steadily growing.
-            environment: Variables over those of this process.
+            log: Its output is appended to this file.
+            clock: Monotonic seconds.
+            environment: Variables in addition to those of this process.
         """
         self.name = name
         self.state = ReplicaState.WAITING
@@ -70,16 +70,16 @@ class Replica:
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process, if one runs."""
+        """The id of the process, if it is running."""
         return self._process.pid if self._process else None
 
     @property
     def starts_in_s(self) -> float:
-        """How long until it is started again."""
+        """How long until it is restarted."""
         return max(0.0, self._start_at - self._clock()) if self.state is ReplicaState.WAITING else 0.0
 
     def poll(self) -> bool:
-        """Start what is due, notice what has ended; returns whether anything has changed."""
+        """Start the process if it is due, or notice that it has ended; return whether anything has changed."""
         now = self._clock()
         if self.state is ReplicaState.WAITING and now >= self._start_at:
             self._start(now)
@@ -90,7 +90,7 @@ class Replica:
         return True
 
     def stop(self) -> None:
-        """Tell it to commit and end (SIGTERM); `poll` notices when it has."""
+        """Tell it to commit and end (SIGTERM); `poll` notices when it has ended."""
         if self.state is ReplicaState.RUNNING and self._process:
             self.state = ReplicaState.STOPPING
             self._signal(signal.SIGTERM)
@@ -98,11 +98,11 @@ class Replica:
             self.state = ReplicaState.STOPPED
 
     def kill(self) -> None:
-        """End it as a crash would (SIGKILL)."""
+        """Kill it, like a crash (SIGKILL)."""
         self._signal(signal.SIGKILL)
 
     def last_words(self) -> str:
-        """Return the last line that it logged, preferring one that names an error."""
+        """Return the last line it logged, or the last one that names an error."""
         try:
             with self._log.open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - 16_384))

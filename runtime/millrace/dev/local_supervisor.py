@@ -1,7 +1,7 @@
 """`millrace dev up`, `down` and `status`: a local host in the foreground with a live table, or in the background.
 
-A host in the background is the same command in a process of its own; `down` asks it to stop (SIGTERM) and waits. So there is
-always exactly one process that owns everything, and whatever ends it ends Kafka and the replicas with it.
+A host in the background is the same command in another process; `down` tells it to stop (SIGTERM) and waits. So exactly one
+process owns everything, and when it ends, for whatever reason, Kafka and the replicas end with it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _COLOURS = {"running": "green", "failed": "bold red", "waiting": "yellow", "erro
 
 
 class _StopRequested(BaseException):
-    """SIGINT or SIGTERM arrived; not an Exception, so that nothing on the way takes it for a failure."""
+    """SIGINT or SIGTERM arrived. Not an Exception, so that no handler mistakes it for a failure."""
 
 
 def supervise(options: HostOptions, console: Console | None = None) -> None:
@@ -66,12 +66,14 @@ def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
     """Run a manifest in the background and return once its replicas have been started.
 
     Raises:
-        LocalHostError: It could not be started; the message is its own.
+        LocalHostError: It could not be started; the message is that of the host.
     """
     app = load(options.manifest)
     directory = LocalDirectory.of(app.metadata.name, options.directory)
     if (running := directory.running_host()) is not None:
-        raise LocalHostError(f"{app.metadata.name} runs already (pid {running.pid}): stop it with `millrace dev down`")
+        raise LocalHostError(
+            f"{app.metadata.name} is already running (pid {running.pid}): stop it with `millrace dev down`"
+        )
     directory.root.mkdir(parents=True, exist_ok=True)
     with directory.host_log.open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 (the arguments are ours)
@@ -82,11 +84,11 @@ def detached(options: HostOptions, *, report: Callable[[str], None]) -> None:
             start_new_session=True,
         )
     record = _wait_until_serving(process, directory)
-    report(f"{app.metadata.name} runs in the background (pid {process.pid}), Kafka at {record.bootstrap_servers}")
+    report(f"{app.metadata.name} is running in the background (pid {process.pid}), Kafka at {record.bootstrap_servers}")
 
 
 def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None]) -> None:
-    """Stop the host that runs a manifest and wait until it has; its data stays.
+    """Stop the host of a manifest and wait until it has ended; its data is kept.
 
     Raises:
         LocalHostError: It does not stop.
@@ -94,7 +96,7 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
     app, place = _place(manifest, directory)
     record = place.running_host()
     if record is None:
-        report(f"{app.metadata.name} does not run")
+        report(f"{app.metadata.name} is not running")
         return
     os.kill(record.pid, signal.SIGTERM)
     deadline = Deadline(STOP_TIMEOUT_S + _KAFKA_STOP_S)
@@ -104,11 +106,11 @@ def stop(manifest: Path, directory: Path | None, *, report: Callable[[str], None
                 f"The host of {app.metadata.name} (pid {record.pid}) does not stop; see {place.host_log}"
             )
         time.sleep(_POLL_S)
-    report(f"{app.metadata.name} is stopped; its data stays in {place.root}")
+    report(f"{app.metadata.name} has stopped; its data is kept in {place.root}")
 
 
 def show(manifest: Path, directory: Path | None, *, as_json: bool) -> bool:
-    """Print what the replicas of a manifest do, and return whether they run."""
+    """Print what the replicas of a manifest are doing, and return whether they are running."""
     app, place = _place(manifest, directory)
     record = place.running_host()
     if as_json:
@@ -122,7 +124,7 @@ def show(manifest: Path, directory: Path | None, *, as_json: bool) -> bool:
         console.print(f"{app.metadata.name} (pid {record.pid}), Kafka at {record.bootstrap_servers}", markup=False)
         console.print(table(record.replicas))
     else:
-        sys.stdout.write(f"{app.metadata.name} does not run\n")
+        sys.stdout.write(f"{app.metadata.name} is not running\n")
     return record is not None
 
 
@@ -166,7 +168,7 @@ def _live_table(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], 
 
 @contextmanager
 def _lines(console: Console) -> Iterator[Callable[[Sequence[ReplicaView]], None]]:
-    """Print a line whenever something other than lag and rate has changed."""
+    """Print a line when something other than lag and rate has changed."""
     before: dict[str, object] = {}
 
     def update(views: Sequence[ReplicaView]) -> None:

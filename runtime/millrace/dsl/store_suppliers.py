@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import load_instance
 from millrace.state.stores import Stores
+from millrace.state.suppliers import (
+    KeyValueBytesStoreSupplier,
+    SessionBytesStoreSupplier,
+    WindowBytesStoreSupplier,
+)
 
 
 class StoreType(Enum):
@@ -68,20 +73,20 @@ class DslStoreSuppliers(Protocol):
         [False]
     """
 
-    def key_value_store(self, params: DslKeyValueParams) -> Any:
+    def key_value_store(self, params: DslKeyValueParams) -> KeyValueBytesStoreSupplier:
         """Return the supplier of a key-value store."""
 
-    def window_store(self, params: DslWindowParams) -> Any:
+    def window_store(self, params: DslWindowParams) -> WindowBytesStoreSupplier:
         """Return the supplier of a window store."""
 
-    def session_store(self, params: DslSessionParams) -> Any:
+    def session_store(self, params: DslSessionParams) -> SessionBytesStoreSupplier:
         """Return the supplier of a session store."""
 
 
 class RocksDbDslStoreSuppliers:
     """Everything in RocksDB."""
 
-    def key_value_store(self, params: DslKeyValueParams) -> Any:
+    def key_value_store(self, params: DslKeyValueParams) -> KeyValueBytesStoreSupplier:
         """Return a timestamped store, or a plain one where the operator keeps no timestamps."""
         if params.store_format == "plain":
             return Stores.persistent_key_value_store(params.name)
@@ -89,7 +94,7 @@ class RocksDbDslStoreSuppliers:
             return Stores.persistent_timestamped_key_value_store_with_headers(params.name)
         return Stores.persistent_timestamped_key_value_store(params.name)
 
-    def window_store(self, params: DslWindowParams) -> Any:
+    def window_store(self, params: DslWindowParams) -> WindowBytesStoreSupplier:
         """Return a timestamped window store; for results emitted on close, one that can be read in order of time."""
         if params.retain_duplicates:
             return Stores.persistent_window_store(
@@ -109,7 +114,7 @@ class RocksDbDslStoreSuppliers:
             )
         return Stores.persistent_timestamped_window_store(params.name, params.retention_ms, params.window_size_ms)
 
-    def session_store(self, params: DslSessionParams) -> Any:
+    def session_store(self, params: DslSessionParams) -> SessionBytesStoreSupplier:
         """Return a session store."""
         if params.emits_on_close:
             return Stores.persistent_time_ordered_session_store(
@@ -123,17 +128,17 @@ class RocksDbDslStoreSuppliers:
 class InMemoryDslStoreSuppliers:
     """Everything in memory, restored from the changelogs at startup."""
 
-    def key_value_store(self, params: DslKeyValueParams) -> Any:
+    def key_value_store(self, params: DslKeyValueParams) -> KeyValueBytesStoreSupplier:
         """Return a store in memory."""
         return Stores.in_memory_key_value_store(params.name)
 
-    def window_store(self, params: DslWindowParams) -> Any:
+    def window_store(self, params: DslWindowParams) -> WindowBytesStoreSupplier:
         """Return a window store in memory."""
         return Stores.in_memory_window_store(
             params.name, params.retention_ms, params.window_size_ms, retain_duplicates=params.retain_duplicates
         )
 
-    def session_store(self, params: DslSessionParams) -> Any:
+    def session_store(self, params: DslSessionParams) -> SessionBytesStoreSupplier:
         """Return a session store in memory."""
         return Stores.in_memory_session_store(params.name, params.retention_ms)
 
@@ -145,7 +150,7 @@ class BuiltInDslStoreSuppliers:
     IN_MEMORY = InMemoryDslStoreSuppliers()
 
 
-_JAVA_NAMES = {
+_BUILT_IN = {
     "RocksDBDslStoreSuppliers": BuiltInDslStoreSuppliers.ROCKS_DB,
     "InMemoryDslStoreSuppliers": BuiltInDslStoreSuppliers.IN_MEMORY,
 }
@@ -164,27 +169,11 @@ def dsl_suppliers(given: Any, store_type: StoreType | None, config: StreamsConfi
     configured = config.dsl_store_suppliers_class
     if configured is None:
         return _of_type(config.default_dsl_store == StoreType.IN_MEMORY.value)
-    if isinstance(configured, str):
-        configured = _loaded(configured)
-    suppliers = configured() if isinstance(configured, type) else configured
-    configure = getattr(suppliers, "configure", None)
-    if callable(configure):
-        configure(config)
-    return cast("DslStoreSuppliers", suppliers)
+    suppliers = load_instance(configured, "dsl.store.suppliers.class", _BUILT_IN, config=config)
+    if not isinstance(suppliers, DslStoreSuppliers):
+        raise ConfigError(f"dsl.store.suppliers.class: {configured!r} is not a DslStoreSuppliers")
+    return suppliers
 
 
 def _of_type(in_memory: bool) -> DslStoreSuppliers:  # noqa: FBT001
     return BuiltInDslStoreSuppliers.IN_MEMORY if in_memory else BuiltInDslStoreSuppliers.ROCKS_DB
-
-
-def _loaded(name: str) -> Any:
-    java = name.rpartition("$")[2]
-    if java in _JAVA_NAMES:
-        return _JAVA_NAMES[java]
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"dsl.store.suppliers.class: {name!r} cannot be loaded ({error}); give module:attribute"
-        ) from error

@@ -17,6 +17,7 @@ from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
+    DslStoreSuppliers,
     DslWindowParams,
     InMemoryDslStoreSuppliers,
     StoreType,
@@ -29,7 +30,7 @@ from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.outer_join_store import OuterJoinStoreBuilder
 from millrace.state.stores import Stores
-from millrace.state.suppliers import VersionedBytesStoreSupplier
+from millrace.state.suppliers import AnyStoreSupplier, VersionedBytesStoreSupplier, WindowBytesStoreSupplier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,9 @@ class TableStoreSpec:
     name: str
     key_serde: Serde[Any] | None = None
     value_serde: Serde[Any] | None = None
-    supplier: Any = None
+    supplier: AnyStoreSupplier | None = None
     store_type: StoreType | None = None
-    suppliers: Any = None
+    suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
     windows: WindowSpec | SessionSpec | None = None
     logging_enabled: bool = True
     caching_enabled: bool = True
@@ -113,7 +114,7 @@ class TableStoreSpec:
             return False
         return self.caching_enabled and not self.versioned
 
-    def _default_supplier(self, config: StreamsConfig) -> Any:
+    def _default_supplier(self, config: StreamsConfig) -> AnyStoreSupplier:
         suppliers = dsl_suppliers(self.suppliers, self.store_type, config)
         store_format = config.dsl_store_format
         if isinstance(self.windows, WindowSpec):
@@ -197,7 +198,7 @@ def table_options(
 def join_window_store(
     name: str,
     value_serde: Serde[Any] | None,
-    supplier: Any,
+    supplier: WindowBytesStoreSupplier | None,
     windows: JoinWindows,
     joined: StreamJoined[Any, Any, Any],
 ) -> TableStoreSpec:
@@ -220,7 +221,7 @@ def join_window_store(
     )
 
 
-def _check_join_supplier(supplier: Any, windows: JoinWindows, retention: int) -> None:
+def _check_join_supplier(supplier: WindowBytesStoreSupplier, windows: JoinWindows, retention: int) -> None:
     """Check that a store supplied by the user fits the join.
 
     Raises:
@@ -260,7 +261,7 @@ class JoinSharedStoreSpec:
     key_serde: Serde[Any] | None
     left_serde: Serde[Any] | None
     right_serde: Serde[Any] | None
-    suppliers: Any
+    suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None
     logging_enabled: bool
     log_config: Mapping[str, str] = field(default_factory=dict)
     generated_name: bool = False

@@ -1,7 +1,7 @@
 """Compiles a sub-topology's nodes into closures, once per task.
 
-Children come first: a node's closure is made when those it calls exist, so that `forward` of a node with one child *is* that
-child's closure, and a record's path has no look-ups. `processor/node.py` states the rules for a node's code.
+Children come first: a node's closure is created after those it calls, so that `forward` of a node with one child *is* that
+child's closure, and there are no look-ups in a record's path. `processor/node.py` states the rules for a node's code.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from millrace.serdes.base import Serde
 from millrace.topology.model import Node, SinkNode, SourceNode
 
 TraceRecord = Callable[[TaskId, str, int, int, Headers], AbstractContextManager[object]]
-"""Given task, topic, partition, offset and headers, returns what brackets the processing of that record."""
+"""Called with task, topic, partition, offset and headers; returns a context manager around the processing of that record."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledSource:
-    """A source node, ready to be fed: its serdes, extractor (None = the task's default) and the closure of its children."""
+    """A compiled source node: its serdes, extractor (None = the task's default) and the closure of its children."""
 
     name: str
     node: SourceNode
@@ -61,12 +61,12 @@ class CompiledTopology:
         return found
 
     def init(self) -> None:
-        """Run the nodes' start-up work, parents first."""
+        """Initialise the nodes, parents first."""
         for node in self._nodes:
             node.run_init()
 
     def close(self) -> None:
-        """Run the nodes' closing work, parents first; all of it, even if some fails, and then raise the first failure."""
+        """Close the nodes, parents first; close all of them even if some fail, and then raise the first failure."""
         failure: Exception | None = None
         for node in self._nodes:
             try:
@@ -81,7 +81,7 @@ def compile_topology(nodes: Sequence[Node], env: CompileEnv) -> CompiledTopology
     """Compile nodes given in topological order.
 
     Raises:
-        ConfigError: a source or sink has no serde and there is no default.
+        ConfigError: a source or sink has no serde, and there is no default.
         TopologyError: a node cannot be part of this task.
     """
     child_names: dict[str, list[str]] = {node.name: [] for node in nodes}
@@ -118,7 +118,7 @@ def _compile_source(node: SourceNode, env: CompileEnv, forward: ProcessFn) -> Co
 
 
 def forward_to(children: tuple[ProcessFn, ...]) -> ProcessFn:
-    """Return one function that calls every child in order: the child itself where there is only one."""
+    """Return one function that calls every child in order; the child itself if there is only one."""
     if len(children) == 1:
         return children[0]
     if not children:

@@ -1,6 +1,6 @@
-"""One task's dealings with its exception handlers: asks them, sends their dead letters, counts what they skip.
+"""How a task handles failures of user code and data: it asks the exception handlers, sends dead letters, counts skipped records.
 
-Everything here runs only when something failed, so it may be slow; the closures of the hot path bind these methods.
+Everything here runs only after a failure, so it may be slow; the closures of the hot path bind these methods.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def resolve_handler(value: object, default: type[Any], key: str, config: Streams
 
 
 class ErrorHandling:
-    """What a task does about records that cannot be read, processed or serialised."""
+    """How one task handles records that cannot be read, processed or serialised."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class ErrorHandling:
         """Resolve the handlers.
 
         Args:
-            task_id: whose failures these are.
+            task_id: the task.
             config: names the handlers.
-            record: the record in work.
+            record: the record being processed.
             collector: sends dead letters; None drops them with a warning.
-            drop_record: counts a record that is skipped.
+            drop_record: counts a skipped record.
             of_global_stores: whether `processing.exception.handler.global.enabled` decides if the processing handler is
                 asked at all (KIP-1270).
 
@@ -110,7 +110,7 @@ class ErrorHandling:
     def deserialization_failed(
         self, node: str, raw: ConsumedRecord, key_serde: Any, value_serde: Any, error: Exception
     ) -> None:
-        """Ask about an input record that cannot be read; return to skip it.
+        """Ask the handler about an input record that cannot be read; return to skip it.
 
         Raises:
             SerializationError: the handler said FAIL.
@@ -147,7 +147,7 @@ class ErrorHandling:
     def processing_failed(
         self, node: str, error: Exception, key: Any, value: Any, timestamp: int, headers: Headers
     ) -> None:
-        """Ask about a record a node raised on; return to skip it.
+        """Ask the handler about a record that made a node raise; return to skip it.
 
         Raises:
             FailedProcessingError: the handler said FAIL.
@@ -155,7 +155,7 @@ class ErrorHandling:
         self._processing_failed(node, error, Record(key, value, timestamp, headers), timestamp, headers)
 
     def punctuation_failed(self, node: str, error: Exception, timestamp: int) -> None:
-        """Ask about a punctuator that raised; return to go on.
+        """Ask the handler about a punctuator that raised; return to continue.
 
         Raises:
             FailedProcessingError: the handler said FAIL.
@@ -187,7 +187,7 @@ class ErrorHandling:
         error: Exception,
         record: Record[Any, Any],
     ) -> None:
-        """Ask about a record a sink cannot serialise; return to skip it.
+        """Ask the handler about a record that a sink cannot serialise; return to skip it.
 
         Raises:
             FailedProcessingError: the handler said FAIL; its cause is a SerializationError.

@@ -1,10 +1,10 @@
-"""`GlobalStateTask`: keeps the global stores of one instance up to date, over all partitions of their topics.
+"""`GlobalStateTask`: keeps the global stores of one instance up to date, from all partitions of their topics.
 
-Every instance runs one. It has no producer, commits nothing to the group, and its stores have no changelog: the topics
-themselves are what they are restored from, always through their processors, so that a store holds the same after a restart.
+Every instance runs one. It has no producer, commits nothing to the group, and its stores have no changelog: they are restored
+from the topics themselves, always through their processors, so that a store has the same contents after a restart.
 
 Each topic feeds one store, which keeps the offsets of that topic: whether a store is complete does not depend on the others.
-Stream threads read the stores while this task writes them, so the stores are opened as shared ones.
+Stream threads read the stores while this task writes them, so they are opened as shared stores.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 GLOBAL_TASK_ID = TaskId(-1, -1)
 _TRASH = ".deleted"
-"""Ends the name, in the global directory, of a store's files that are being deleted."""
+"""The suffix of a store's directory while it is being deleted."""
 
 
 class GlobalStateTask:
@@ -69,11 +69,11 @@ class GlobalStateTask:
 
     @property
     def stores(self) -> Mapping[str, StateStore]:
-        """The stores by name; there are none before `open_stores`."""
+        """The stores by name; empty before `open_stores`."""
         return self._stores
 
     def open_stores(self) -> None:
-        """Open the stores, to see which offsets they have.
+        """Open the stores, so that their offsets can be read.
 
         Raises:
             ProcessorStateError: one cannot be opened.
@@ -102,7 +102,7 @@ class GlobalStateTask:
         )
 
     def wipe(self, topic: str) -> None:
-        """Empty the store that a topic feeds, so that it is filled from the topic's beginning; before `initialize`.
+        """Empty the store that a topic feeds, so that it is filled from the topic's beginning; call it before `initialize`.
 
         Raises:
             ProcessorStateError: its files cannot be deleted.
@@ -113,7 +113,7 @@ class GlobalStateTask:
         self._open(name)
 
     def delete_files(self, topic: str) -> None:
-        """Delete what the store that a topic feeds has on disk, once it is closed.
+        """Delete the files of the store that a topic feeds, once it is closed.
 
         Raises:
             ProcessorStateError: its files cannot be deleted.
@@ -123,14 +123,14 @@ class GlobalStateTask:
             if not directory.exists():
                 continue
             trash = self._state_dir / f"{name}{_TRASH}"
-            try:  # by way of another name: a crash leaves the store complete, or out of sight
+            try:  # rename first: a crash then leaves the store either complete or out of sight
                 directory.rename(trash)
                 shutil.rmtree(trash)
             except OSError as error:
                 raise explain(error, directory) from error
 
     def initialize(self) -> None:
-        """Start the processors; the stores are open."""
+        """Start the processors; call it when the stores are open."""
         self._topology = compile_topology(
             self.subtopology.nodes,
             CompileEnv(
@@ -153,7 +153,7 @@ class GlobalStateTask:
         self._topology.init()
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the offset of the last record of a partition that is on disk in the store fed by it, or None."""
+        """Return the offset of a partition's last record that is on disk in the store it feeds, or None."""
         store = self._stores[self._store_of[partition.topic]]
         return store.committed_offset(partition) if store.persistent else None
 
@@ -171,11 +171,11 @@ class GlobalStateTask:
         self.counters.records_processed += queue.drain(len(queue))
 
     def uncommitted_bytes(self) -> int:
-        """Return the approximate memory held by writes that wait for `commit`."""
+        """Return approximately how much memory is held by writes that wait for `commit`."""
         return sum(store.uncommitted_bytes() for store in self._stores.values())
 
     def commit(self) -> None:
-        """Put each store on disk with the offsets of its topic."""
+        """Write each store to disk with the offsets of its topic."""
         reached: dict[str, dict[TopicPartition, int]] = {name: {} for name in self._stores}
         for partition, queue in self._queues.items():
             if queue.position is not None:
@@ -185,7 +185,7 @@ class GlobalStateTask:
             store.commit(reached[name])
 
     def close(self) -> None:
-        """Close processors and stores; writes since the last `commit` are gone."""
+        """Close processors and stores; writes since the last `commit` are discarded."""
         topology, self._topology = self._topology, None
         try:
             if topology is not None:

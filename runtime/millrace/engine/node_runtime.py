@@ -1,4 +1,4 @@
-"""What one node of one task is given when it is compiled (`NodeContext`)."""
+"""The `NodeContext` of one node of one task, which it is given when it is compiled."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class CompileEnv:
     default_key_serde: Serde[Any] | None
     default_value_serde: Serde[Any] | None
     metadata: dict[str, int] = field(default_factory=dict)
-    """Processor metadata, live; committed with the offsets."""
+    """The present processor metadata, committed with the offsets."""
     sensors: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
     """(node, sensor) → (number of events, sum)."""
 
@@ -143,11 +143,11 @@ class NodeRuntime:
         self._env.sensors[(self.name, name)] = (count + 1, total + amount)
 
     def run_init(self) -> None:
-        """Run the start-up work the node's factory registered."""
+        """Run the callbacks that the node's factory registered for the start."""
         for callback in self._init:
             callback()
 
     def run_close(self) -> None:
-        """Run what the node's factory registered for the end."""
+        """Run the callbacks that the node's factory registered for the end."""
         for callback in self._close:
             callback()

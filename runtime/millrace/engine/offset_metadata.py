@@ -1,8 +1,8 @@
-"""The metadata string that is committed beside each input offset (formats §9).
+"""The metadata string that is committed with each input offset (formats §9).
 
-Layout before base64: magic ‖ partition time (8). Magic 1 ends there; magic 2 may go on with the processor metadata: count (4),
+Layout before base64: magic ‖ partition time (8). Magic 1 ends there; magic 2 may continue with the processor metadata: count (4),
 then per entry key length (4) ‖ key (UTF-8) ‖ value (8). All integers are big-endian and signed. An empty string means that
-nothing is known. A string that cannot be read is treated like that too: a partition time is a hint, not data.
+nothing is known. So does a string that cannot be read: a partition time is a hint, not data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 class PartitionMetadata(NamedTuple):
-    """What a commit remembers of an input partition besides its offset."""
+    """What a commit stores about an input partition besides its offset."""
 
     partition_time: int = UNKNOWN_TIMESTAMP
     processor_metadata: Mapping[str, int] = _NOTHING
@@ -47,7 +47,7 @@ def encode_metadata(partition_time: int, processor_metadata: Mapping[str, int] =
 
 
 def decode_metadata(text: str) -> PartitionMetadata:
-    """Read a commit's metadata string; what cannot be read counts as unknown and is logged.
+    """Decode a commit's metadata string; what cannot be read is logged and counts as unknown.
 
     >>> decode_metadata('AgAAAAAAAAXc').partition_time
     1500
@@ -83,7 +83,7 @@ def _decode_processor_metadata(data: bytes) -> Mapping[str, int]:
 
 
 def merge_processor_metadata(parts: list[PartitionMetadata]) -> dict[str, int]:
-    """Return, per key, the largest value that any input partition's commit has."""
+    """Return the largest value of each key among the commits of all input partitions."""
     merged: dict[str, int] = {}
     for part in parts:
         for key, value in part.processor_metadata.items():

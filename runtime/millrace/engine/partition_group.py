@@ -1,11 +1,11 @@
 """Chooses which input partition's record a task processes next: the smallest timestamp first.
 
-Order across partitions is best effort (KIP-695): with an empty partition among the inputs, `max.task.idle.ms` says what to
-wait for. -1: nothing. 0: records known to be on the broker but not here yet. More: that long besides, for records still to be
-produced. The host tells each partition's lag; a partition whose lag is not known is waited for.
+Order across partitions is best effort (KIP-695): when an input partition is empty, `max.task.idle.ms` says what to wait for.
+-1: nothing. 0: records known to be on the broker but not fetched yet. More: in addition, that long for records yet to be
+produced. The host reports each partition's lag; a partition whose lag is unknown is waited for.
 
-Of heads with the same timestamp that one is taken which Java would take: the partitions that have records are kept in a heap
-which moves its elements as `java.util.PriorityQueue` does. Every queue in the heap has its head read.
+Among heads with the same timestamp the one is taken that Java would take: the partitions that have records are kept in a heap
+that moves its elements as `java.util.PriorityQueue` does. The head of every queue in the heap has been read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PartitionGroup:
         queue.raw.extend(records)
 
     def buffered(self) -> int:
-        """Return the number of records that wait in all partitions."""
+        """Return the number of records that are waiting in all partitions."""
         return sum(map(len, self._list))
 
     def moved(self) -> bool:
@@ -60,11 +60,11 @@ class PartitionGroup:
             queue.committed_position = queue.position
 
     def set_lag(self, partition: TopicPartition, lag: int | None) -> None:
-        """Tell how many records of a partition are on the broker but not fetched; None = not known."""
+        """Set how many records of a partition are on the broker but not fetched; None = unknown."""
         self.queues[partition].lag = lag
 
     def ready(self, now_ms: int) -> bool:
-        """Return whether there is a record and it may be processed although other partitions are empty."""
+        """Return whether there is a record and it may be processed even if other partitions are empty."""
         if len(self._list) == 1:
             return bool(self._list[0].raw) or self._list[0].head is not None
         return any(map(len, self._list)) and self._may_process(now_ms)
@@ -151,7 +151,7 @@ class PartitionGroup:
 
 
 def _offer(heap: list[RecordQueue], queue: RecordQueue) -> None:
-    """Add a queue whose head was read: at the end, then up for as long as the parent's head is later."""
+    """Add a queue whose head has been read: at the end, then up as long as the parent's head is later."""
     timestamp = _time(queue)
     heap.append(queue)
     at = len(heap) - 1
@@ -165,7 +165,7 @@ def _offer(heap: list[RecordQueue], queue: RecordQueue) -> None:
 
 
 def _poll(heap: list[RecordQueue]) -> RecordQueue:
-    """Remove the first queue; the last one takes its place, then goes down for as long as a child's head is earlier."""
+    """Remove the first queue; the last one takes its place, then moves down as long as a child's head is earlier."""
     first, last = heap[0], heap.pop()
     size = len(heap)
     if size:

@@ -1,9 +1,9 @@
-"""Schedules that call punctuators as stream time or the wall clock passes.
+"""Schedules that call punctuators as stream time or wall-clock time advances.
 
 Java's rules: a stream-time schedule starts at 0 (so it fires with the first record), a wall-clock one after its first
-interval. A schedule that is due fires once, with the time that made it due, however many intervals that skipped; its next time
-stays on the grid of its start. Schedules due together fire in the order of a binary heap, ties included, so the heap is kept
-here: `heapq` breaks ties differently.
+interval. A schedule that is due fires once, with the time that made it due, however many intervals were skipped; its next time
+stays on the grid of its start. Schedules due together fire in the order of Java's binary heap, even for ties, so the heap is
+implemented here: `heapq` breaks ties differently.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PunctuationSchedule:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Never call the punctuator again; may be called from within it."""
+        """Never call the punctuator again; may be called by the punctuator itself."""
         self.cancelled = True
 
     def advance(self, now_ms: int) -> None:
@@ -44,14 +44,14 @@ NEVER = 2**63 - 1
 
 
 class PunctuationQueue:
-    """The schedules of one task in one of the two times."""
+    """The schedules of one task, in either stream time or wall-clock time."""
 
     __slots__ = ("_heap", "next_ms")
 
     def __init__(self) -> None:
         self._heap: list[PunctuationSchedule] = []
         self.next_ms = NEVER
-        """When the earliest schedule is due; cheap for a host to compare with its clock."""
+        """When the earliest schedule is due; a cheap comparison for the host."""
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -66,7 +66,7 @@ class PunctuationQueue:
             TopologyError: the interval is less than a millisecond.
         """
         if interval_ms < 1:
-            raise TopologyError(f"Node {node} schedules a punctuator every {interval_ms} ms; the least is 1 ms")
+            raise TopologyError(f"Node {node} schedules a punctuator every {interval_ms} ms; the minimum is 1 ms")
         entry = PunctuationSchedule(node, first_ms, interval_ms, punctuator)
         self._push(entry)
         self.next_ms = self._heap[0].next_ms

@@ -1,7 +1,7 @@
-"""Where a task's output goes: the protocol that the runtime, the test driver and a backfill each implement.
+"""The protocol of the collector that takes a task's output; implemented by the runtime, the test driver and backfills.
 
-A collector belongs to one task's thread. `send` and the functions from `change_sender` are on the path of every record, so
-they return nothing and wait for nothing; what went wrong is raised by a later call, at the latest by `flush`.
+A collector belongs to the thread of its tasks. `send` and the functions from `change_sender` are on the path of every record, so
+they return nothing and never wait; errors are raised by a later call, at the latest by `flush`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from millrace.state.api import LogChange
 
 
 class RecordCollector(Protocol):
-    """Sends the records of tasks and knows which changelog offsets were acknowledged.
-
-    A collector that has a faster `partition_for_key(key, partitions)` than this package's own may offer it as a method.
-    """
+    """Sends the records of tasks and knows which changelog offsets were acknowledged."""
 
     def send(
         self,
@@ -47,7 +44,7 @@ class RecordCollector(Protocol):
         """Return how many partitions a topic has (at least 1).
 
         Raises:
-            StreamsTimeoutError: the topic's metadata could not be had in time.
+            StreamsTimeoutError: the topic's metadata could not be read in time.
         """
 
     def change_sender(self, partition: TopicPartition) -> LogChange:

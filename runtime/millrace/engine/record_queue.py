@@ -1,25 +1,25 @@
-"""The records of one input partition that wait for their task, read from bytes only when their turn comes.
+"""The queue of one input partition's records that wait for their task; they are deserialised only when they are needed.
 
-Two ways to take records out, because choosing between partitions needs the timestamp of each queue's head while a lone
-partition does not: `peek` reads one record ahead, `drain` reads and processes in one loop with everything bound.
-Records that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed; one that makes the task
-fail stays at the head.
+There are two ways to take records out, because choosing between partitions needs the timestamp of each queue's head while a
+single partition does not: `peek` reads one record ahead, `drain` reads and processes in one loop with everything bound. Records
+that cannot be read, or have no valid timestamp, are dropped on the way and count as consumed; one that makes the task fail stays
+at the head.
 """
 
 from __future__ import annotations
 
-import importlib
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledSource
 from millrace.engine.error_handling import ErrorHandling
 from millrace.engine.task_state import TaskTimes
 from millrace.errors import ConfigError, FailedProcessingError, StreamsError
+from millrace.loading import load_instance
 from millrace.processor.api import TimestampExtractor
 from millrace.processor.timestamp_extractors import (
     EXTRACTORS_BY_NAME,
@@ -30,7 +30,7 @@ from millrace.records import UNKNOWN_TIMESTAMP, ConsumedRecord, Headers, RecordC
 
 _SHORTEST_RUN = 8
 _LONGEST_RUN = 1024
-"""Records taken at a time while another partition waits: few where turns alternate, then more while its turn does not come."""
+"""Records taken at a time while another partition waits: few while turns alternate, then more as long as they do not."""
 
 Head = tuple[int, Any, Any, ConsumedRecord]
 """timestamp ms, key, value, the raw record."""
@@ -75,11 +75,11 @@ class RecordQueue:
         self.partition = partition
         self.partition_time = UNKNOWN_TIMESTAMP
         self.position: int | None = None
-        """Offset of the next record to process; None until one was consumed."""
+        """Offset of the next record to process; None until one has been consumed."""
         self.committed_position: int | None = None
         """`position` at the last commit."""
         self.lag: int | None = None
-        """Records known to be on the broker but not fetched; None = not known."""
+        """Records known to be on the broker but not fetched; None = unknown."""
         self.idle_deadline_ms: int | None = None
         self.raw: deque[ConsumedRecord] = deque()
         self.head: Head | None = None
@@ -102,13 +102,13 @@ class RecordQueue:
         return f"<queue of {self.partition}: {len(self)} records, next offset {self.position}>"
 
     def head_offset(self) -> int | None:
-        """Return the offset of the record that is processed next, or None when the queue is empty."""
+        """Return the offset of the record to be processed next, or None if the queue is empty."""
         if self.head is not None:
             return self.head[3].offset
         return self.raw[0].offset if self.raw else None
 
     def peek(self) -> int | None:
-        """Read the head if that was not done yet; return its timestamp, or None when nothing valid is left."""
+        """Read the head if necessary; return its timestamp, or None if no valid record is left."""
         head = self.head
         while head is None:
             if not self.raw:
@@ -151,12 +151,12 @@ class RecordQueue:
         self.position = raw.offset + 1
 
     def drain(self, max_records: int, until: int | None = None) -> int:  # noqa: C901, PLR0912, PLR0915 (one loop, unrolled)
-        """Process up to that many records, head included; return how many were taken from the queue.
+        """Process up to that many records, including the head; return how many were taken from the queue.
 
         Args:
             max_records: how many at most.
-            until: the timestamp of another partition's head. The head that is there already is processed in any case; a later
-                record that is not earlier than `until` becomes the head. As by `peek`, dropped records are not counted.
+            until: the timestamp of another partition's head. A head that has already been read is processed in any case; of the
+                others, the first that is not earlier than `until` becomes the head. As with `peek`, dropped records do not count.
         """
         done = 0
         if self.head is not None and max_records > 0:
@@ -221,7 +221,7 @@ class RecordQueue:
         return done + limit - dropped
 
     def _take(self, number: int, position: int) -> None:
-        """Remove records that are done, and note the offset of the next."""
+        """Remove processed records, and note the offset of the next."""
         waiting = self.raw
         if number == len(waiting):
             waiting.clear()
@@ -287,26 +287,15 @@ def _offset_of(record: ConsumedRecord) -> int:
 
 
 def default_timestamp_extractor(config: StreamsConfig) -> TimestampExtractor:
-    """Return the extractor of `default.timestamp.extractor`: a function, one of Kafka's names, or `module:attribute`.
+    """Return the extractor of `default.timestamp.extractor`; see `millrace.loading` for what the value may be.
 
     Raises:
-        ConfigError: the value stands for no function.
+        ConfigError: the value names no function.
     """
-    value: Any = config.default_timestamp_extractor
+    key, value = "default.timestamp.extractor", config.default_timestamp_extractor
     if value is None:
         return fail_on_invalid_timestamp
-    if isinstance(value, str):
-        name = value.removeprefix("org.apache.kafka.streams.processor.")
-        if name in EXTRACTORS_BY_NAME:
-            return EXTRACTORS_BY_NAME[name]
-        module, colon, attribute = value.partition(":")
-        try:
-            if not colon:
-                raise ImportError("it is not of the form module:attribute")  # noqa: TRY301
-            value = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            known = ", ".join(EXTRACTORS_BY_NAME)
-            raise ConfigError(f"default.timestamp.extractor: {name!r} is none of {known}, and: {error}") from error
-    if not callable(value):
-        raise ConfigError(f"default.timestamp.extractor: {value!r} is not callable")
-    return value  # type: ignore[no-any-return]
+    found = load_instance(value, key, EXTRACTORS_BY_NAME)
+    if not callable(found):
+        raise ConfigError(f"{key}: {value!r} is not callable")
+    return cast("TimestampExtractor", found)

@@ -1,14 +1,14 @@
-"""Compiles sink nodes: serialise, choose topic and partition, hand to the collector.
+"""Compiles sink nodes: they serialise a record, choose its topic and partition, and hand it to the collector.
 
-Each combination of what a sink can do is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays
-for nothing else. A windowed key goes to the partition of its inner key; a custom partitioner may name one partition, several
-(multicast), none (the record is dropped), or answer None for the default (KIP-837).
+Each kind of sink is a closure of its own, so that the plain sink (fixed topic, default partitioner) pays for nothing else. A
+windowed key goes to the partition of its inner key; a custom partitioner may return one partition, several (multicast), an empty
+collection (the record is dropped), or None for the default (KIP-837).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from millrace.engine.node_runtime import CompileEnv
 from millrace.engine.partitioner import partition_for_key
@@ -21,6 +21,21 @@ from millrace.topology.model import SinkNode
 
 SendFn = Callable[[str, Any, Any, bytes | None, bytes | None, int, Headers], None]
 """topic, key, value, key bytes, value bytes, timestamp ms, headers."""
+
+
+@runtime_checkable
+class _WindowedSerde(Protocol):
+    """A serde of windowed keys, which are partitioned by the inner key."""
+
+    def serialize_base_key(self, topic: str, data: Any, headers: Headers) -> bytes:
+        """Return the inner key's bytes."""
+
+
+@runtime_checkable
+class _FixedSuffix(Protocol):
+    """A serde of windowed keys that ends with the window, in this number of bytes."""
+
+    suffix_size: int
 
 
 def required_serde(serde: Serde[Any] | None, default: Serde[Any] | None, node: str, which: str) -> Serde[Any]:
@@ -41,13 +56,13 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
         raise TopologyError(f"Sink {node.name} cannot be part of a global store's nodes: those have no producer")
     key_serde = required_serde(node.key_serde, env.default_key_serde, node.name, "key")
     value_serde = required_serde(node.value_serde, env.default_value_serde, node.name, "value")
-    windowed = callable(getattr(key_serde, "serialize_base_key", None))
-    suffix_size = getattr(key_serde, "suffix_size", None) if windowed else 0
-    if node.topic is not None and node.partitioner is None and suffix_size is not None:
-        return _plain_sink(node, node.topic, key_serde, value_serde, env, suffix_size)
+    windowed = isinstance(key_serde, _WindowedSerde)
+    fixed_suffix = key_serde.suffix_size if windowed and isinstance(key_serde, _FixedSuffix) else None
+    if node.topic is not None and node.partitioner is None and (fixed_suffix is not None or not windowed):
+        return _plain_sink(node, node.topic, key_serde, value_serde, env, fixed_suffix or 0)
     if node.partitioner is not None:
         send = _send_by_partitioner(node, env)
-    elif windowed:
+    elif isinstance(key_serde, _WindowedSerde):
         send = _send_by_inner_key(key_serde, env.collector)
     else:
         send = _send_by_key(env.collector)
@@ -57,11 +72,10 @@ def compile_sink(node: SinkNode, env: CompileEnv) -> ProcessFn:
 def _plain_sink(
     node: SinkNode, topic: str, key_serde: Serde[Any], value_serde: Serde[Any], env: CompileEnv, suffix_size: int
 ) -> ProcessFn:
-    """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, others with none."""
+    """Return the closure for a fixed topic; windowed keys end with a window of `suffix_size` bytes, which is 0 for other keys."""
     assert env.collector is not None
     name, serialize_key, serialize_value = node.name, key_serde.serialize, value_serde.serialize
     send, serialization_failed = env.collector.send, env.failures.serialization_failed
-    partition_of = getattr(env.collector, "partition_for_key", partition_for_key)
     partition_count = env.collector.partition_count
 
     def sink(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -75,7 +89,7 @@ def _plain_sink(
         if timestamp < 0:
             raise _negative_timestamp(name, topic, timestamp)
         if suffix_size and key_bytes is not None:
-            partition = partition_of(key_bytes[:-suffix_size], partition_count(topic))
+            partition = partition_for_key(key_bytes[:-suffix_size], partition_count(topic))
             send(topic, key_bytes, value_bytes, timestamp, headers, partition)
         else:
             send(topic, key_bytes, value_bytes, timestamp, headers, None)
@@ -101,7 +115,7 @@ def _general_sink(
                 context.headers = headers
                 topic = extractor(key, value, context)
             if not isinstance(topic, str):
-                raise TypeError(f"the topic extractor returned {topic!r}, which is no topic name")  # noqa: TRY301
+                raise TypeError(f"the topic extractor returned {topic!r}, which is not a topic name")  # noqa: TRY301
         except Exception as error:
             failures.processing_failed(name, error, key, value, timestamp, headers)
             return
@@ -134,14 +148,13 @@ def _send_by_key(collector: RecordCollector) -> SendFn:
     return by_key
 
 
-def _send_by_inner_key(key_serde: Any, collector: RecordCollector) -> SendFn:
+def _send_by_inner_key(key_serde: _WindowedSerde, collector: RecordCollector) -> SendFn:
     send, partition_count, base_key = collector.send, collector.partition_count, key_serde.serialize_base_key
-    partition_of = getattr(collector, "partition_for_key", partition_for_key)
 
     def by_inner_key(
         topic: str, key: Any, _value: Any, key_bytes: bytes | None, value_bytes: bytes | None, ts: int, headers: Headers
     ) -> None:
-        partition = None if key is None else partition_of(base_key(topic, key, headers), partition_count(topic))
+        partition = None if key is None else partition_for_key(base_key(topic, key, headers), partition_count(topic))
         send(topic, key_bytes, value_bytes, ts, headers, partition)
 
     return by_inner_key

@@ -1,10 +1,10 @@
 """`StreamTask`: one sub-topology over one partition of its inputs, with its state.
 
-Deterministic: records, time and the place for output are handed in, and nothing here knows a broker, a thread or a clock. A
-standby is a task that stays in RESTORING; giving it its first `initialize` makes it active without closing a store (recycling).
+It is deterministic: records, time and the collector of its output are passed in, and nothing here knows a broker, a thread or a
+clock. A standby is a task that stays in RESTORING; its first `initialize` makes it active without closing a store (recycling).
 
-A host drives it so: `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →
-`prepare_commit`, commit the offsets it returns, `post_commit` → … → `suspend` → `close_clean`; `close_dirty` from anywhere.
+A host calls `open_stores` → `restore` until caught up → `initialize` → (`add_records`, `process`, punctuate)* →
+`prepare_commit`, commits the offsets it returns, `post_commit` → … → `suspend` → `close_clean`; `close_dirty` at any point.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StreamTask:
 
     Args:
         task_id: `<subtopology>_<partition>`.
-        subtopology: what it runs.
+        subtopology: the nodes and stores it runs.
         config: the application's settings.
         collector: takes its output.
         state_dir: the task's own directory, `<state.dir>/<application.id>/<task id>`.
@@ -56,7 +56,7 @@ class StreamTask:
         clock: the wall clock (ms), for stores; nodes see the time given to `process` and `punctuate_wall_clock`.
         input_partitions: the partitions it reads.
         global_stores: name → global store, shared by all tasks of the instance.
-        trace_record: brackets the processing of each record; None costs nothing.
+        trace_record: traces the processing of each record; None costs nothing.
     """
 
     def __init__(
@@ -79,9 +79,9 @@ class StreamTask:
         self.input_partitions = input_partitions
         self.state = TaskState.CREATED
         self._worked = False
-        """Something was done since the last commit that positions do not show: `init` of processors, a punctuation, a failure."""
+        """Whether something has happened since the last commit that positions do not show: `init`, a punctuation, a failure."""
         self.commit_requested = False
-        """A processor asked for a commit."""
+        """Whether a processor has asked for a commit."""
         self.counters = TaskCounters()
         self.record = RecordContext()
         self.times = TaskTimes(system_time=clock())
@@ -174,7 +174,7 @@ class StreamTask:
         self._move_to(TaskState.RUNNING)
 
     def update_input_partitions(self, partitions: frozenset[TopicPartition]) -> None:
-        """Read other partitions from now on, when topics that match a pattern came or went; what was buffered stays."""
+        """Change the input partitions when topics that match a pattern come or go; buffered records stay."""
         self.input_partitions = partitions
         if self._group is None or self._topology is None:
             return
@@ -192,16 +192,16 @@ class StreamTask:
         self._running_group().add(partition, records)
 
     def buffered(self, partition: TopicPartition | None = None) -> int:
-        """Return how many records wait, in one partition or in all."""
+        """Return how many records are waiting, in one partition or in all."""
         group = self._running_group()
         return group.buffered() if partition is None else len(group.queues[partition])
 
     def set_lag(self, partition: TopicPartition, lag: int | None) -> None:
-        """Tell how many records of a partition are on the broker but not fetched yet (`max.task.idle.ms`)."""
+        """Set how many records of a partition are on the broker but not fetched yet (`max.task.idle.ms`)."""
         self._running_group().set_lag(partition, lag)
 
     def set_position(self, partition: TopicPartition, offset: int) -> None:
-        """Tell the consumer's position: what to commit when every record before it is processed (transaction markers)."""
+        """Set the consumer's position, to be committed when every record before it is processed (transaction markers)."""
         queue = self._running_group().queues[partition]
         if queue.position is not None and not queue:
             queue.position = max(queue.position, offset)
@@ -255,13 +255,13 @@ class StreamTask:
 
     @property
     def commit_needed(self) -> bool:
-        """Whether anything was done since the last commit: records were consumed, if only to be dropped, or nodes were called."""
+        """Whether anything has happened since the last commit: records were consumed (perhaps dropped), or nodes were called."""
         return self._worked or (self._group is not None and self._group.moved())
 
     def prepare_commit(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Write record caches and buffers through, and return the offsets to commit for what was processed.
+        """Flush record caches and buffers, and return the offsets to commit for what was processed.
 
-        The collector is not flushed: its host does that once for all tasks it commits together.
+        The collector is not flushed: the host does that once for all the tasks that it commits together.
         """
         self._require(TaskState.RUNNING, TaskState.SUSPENDED)
         if not self.commit_needed:
@@ -280,7 +280,7 @@ class StreamTask:
         return offsets
 
     def _flush_stores(self) -> None:
-        """Flush every store, also those after one that fails, so that their logs are complete; raise the first error."""
+        """Flush every store, even after one has failed, so that their changelogs are complete; raise the first error."""
         failure: Exception | None = None
         for store in self.stores.values():
             try:
@@ -291,7 +291,7 @@ class StreamTask:
             raise failure
 
     def post_commit(self, changelog_offsets: Mapping[TopicPartition, int]) -> None:
-        """Put the stores on disk with the changelog offsets they correspond to; call when the commit has succeeded.
+        """Write the stores to disk with the changelog offsets they correspond to; call it when the commit has succeeded.
 
         Args:
             changelog_offsets: offset of the last acknowledged record per changelog partition.
@@ -316,7 +316,7 @@ class StreamTask:
         self.counters.commits += 1
 
     def uncommitted_bytes(self) -> int:
-        """Return the memory held by state writes that wait for a commit."""
+        """Return how much memory is held by state writes that wait for a commit."""
         return sum(store.uncommitted_bytes() for store in self.stores.values())
 
     # The end
@@ -327,11 +327,11 @@ class StreamTask:
             self._move_to(TaskState.SUSPENDED)
 
     def resume(self) -> None:
-        """Go on after `suspend`: to RUNNING, or to RESTORING when the task was never initialised."""
+        """Continue after `suspend`: in RUNNING, or in RESTORING if the task was never initialised."""
         self._move_to(TaskState.RESTORING if self._group is None else TaskState.RUNNING)
 
     def become_standby(self) -> None:
-        """Stop the nodes but keep the stores open: SUSPENDED → RESTORING (recycling). Commit before."""
+        """Stop the nodes but keep the stores open: SUSPENDED → RESTORING (recycling). Commit first."""
         self._require(TaskState.SUSPENDED)
         self._close_topology()
         self._move_to(TaskState.RESTORING)
@@ -354,20 +354,20 @@ class StreamTask:
             self._move_to(TaskState.CLOSED)
 
     def close_dirty(self) -> None:
-        """Drop everything since the last commit and close, whatever the state; failures are logged, never raised."""
+        """Discard everything since the last commit and close, in any state; failures are logged, never raised."""
         if self.state is TaskState.CLOSED:
             return
         for step in (self._close_topology, self._close_stores):
             try:
                 step()
-            except StreamsError as error:  # says by itself what is wrong, for example that the disk is full
-                _log.warning("Task %s: closing failed; it is closed all the same: %s", self.task_id, error)
+            except StreamsError as error:  # the message says what is wrong, for example that the disk is full
+                _log.warning("Task %s: closing failed, but it counts as closed: %s", self.task_id, error)
             except Exception:
-                _log.exception("Task %s: closing failed; it is closed all the same", self.task_id)
+                _log.exception("Task %s: closing failed, but it counts as closed", self.task_id)
         self._worked = False
         self._move_to(TaskState.CLOSED)
 
-    # What hosts look at
+    # For hosts to inspect
 
     @property
     def stream_time(self) -> int:
@@ -380,11 +380,11 @@ class StreamTask:
         return self.counters.dropped_records
 
     def partition_time(self, partition: TopicPartition) -> int:
-        """Return the largest timestamp processed from a partition (ms, -1 unknown)."""
+        """Return the largest timestamp processed from a partition (ms; -1 = unknown)."""
         return self._running_group().queues[partition].partition_time
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Return the offset of the partition's next record to process, None when none was processed yet."""
+        """Return the offset of the partition's next record to process; None if none has been processed yet."""
         queue = self._running_group().queues[partition]
         head = queue.head_offset()
         return head if head is not None else queue.position

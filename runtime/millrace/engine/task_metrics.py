@@ -1,7 +1,7 @@
-"""What Kafka Streams measures of a task and its nodes, under Java's names, and what it is read from.
+"""The metrics of a task and its nodes, under the names of Kafka Streams, and what they are read from.
 
-The engine only keeps plain numbers (`TaskCounters`, sensors); whoever reports metrics reads them through this table: exporters
-on their schedule, and the test driver when it is asked.
+The engine only keeps plain numbers (`TaskCounters`, sensors); exporters (on their schedule) and the test driver (when it is
+asked) read them through this table.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class MetricKind(Enum):
     """What a number means over time."""
 
     COUNTER = "counter"
-    """Only grows, for as long as the thread or task lives."""
+    """Only grows during the life of the thread or task."""
     GAUGE = "gauge"
 
 
 class Level(Enum):
-    """From which `metrics.recording.level` on a metric is exported."""
+    """The lowest `metrics.recording.level` at which a metric is exported."""
 
     INFO = 0
     DEBUG = 1
@@ -41,10 +41,10 @@ class Metric(Generic[S]):
     kind: MetricKind
     level: Level
     unit: str
-    """In UCUM, as OpenTelemetry has it: `By`, `ms`, `{record}`."""
+    """In UCUM, as in OpenTelemetry: `By`, `ms`, `{record}`."""
     description: str
     read: Callable[[S], int | float | None]
-    """Gives the number, None when there is nothing to tell."""
+    """Returns the number, None if there is nothing to report."""
 
     @property
     def exported_name(self) -> str:
@@ -62,12 +62,12 @@ def exported_name(group: str, name: str) -> str:
 
 
 class MetricName(NamedTuple):
-    """Which number of a task it is."""
+    """Identifies a metric of a task or of one of its nodes."""
 
     group: str
     name: str
     processor_node_id: str | None = None
-    """The node, for metrics of nodes."""
+    """The node, for a node's metrics."""
 
 
 TASK_GROUP: Final = "stream-task-metrics"
@@ -145,7 +145,7 @@ NODE_METRICS: Final[Mapping[str, str]] = {
 
 
 def task_metrics(task: StreamTask) -> dict[MetricName, float]:
-    """Return all metrics of a task and of its nodes' sensors, as they are now."""
+    """Return the present values of all metrics of a task and of its nodes' sensors."""
     read = {MetricName(metric.group, metric.name): metric.read(task) for metric in TASK_METRICS}
     found: dict[MetricName, float] = {name: value for name, value in read.items() if value is not None}
     for (node, sensor), (events, _) in task.sensors.items():

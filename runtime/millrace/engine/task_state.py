@@ -30,7 +30,7 @@ ALLOWED_TRANSITIONS: Final = {
 
 
 class IllegalTaskStateError(RuntimeError):
-    """A task was asked for something its state does not allow: an error of its host, not of the application."""
+    """An operation is not allowed in the task's state: an error of its host, not of the application."""
 
 
 def check_transition(task_id: object, old: TaskState, new: TaskState) -> None:
@@ -46,7 +46,7 @@ class TaskTimes:
     stream_time: int = UNKNOWN_TIMESTAMP
     """The largest timestamp of a record that processing began for."""
     system_time: int = 0
-    """The wall clock, read once per batch or punctuation and fixed for as long as that runs."""
+    """The wall clock, read once per batch or punctuation, and constant while that runs."""
 
 
 @dataclass(slots=True)
@@ -59,4 +59,4 @@ class TaskCounters:
     commits: int = 0
     restored_records: int = 0
     enforced_processing: int = 0
-    """How often records were processed although an input was empty, because `max.task.idle.ms` had passed."""
+    """How often records were processed even though an input was empty, because `max.task.idle.ms` had passed."""

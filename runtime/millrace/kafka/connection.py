@@ -93,7 +93,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         tls = {key: value for key, value in self.config.items() if key.startswith("ssl_")}
         transport = _Tls(self._net, link, host=host, **tls)
         try:
-            await transport.handshake(timeout_at)
+            await transport.handshake_within(timeout_at)
         except BaseException:  # including cancellation, when the manager closes
             transport.abort()
             raise
@@ -101,9 +101,9 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
 
 class _Tls(KafkaSSLTransport):  # type: ignore[misc]
-    """The library's transport, with a time limit for the TLS handshake."""
+    """The library's transport, plus a TLS handshake with a time limit."""
 
-    async def handshake(self, timeout_at: float | None) -> None:
+    async def handshake_within(self, timeout_at: float | None) -> None:
         while True:
             try:
                 self._sock.do_handshake()

@@ -1,7 +1,7 @@
 """A pre-flight check of the brokers that tells why a first connection fails.
 
-Both client libraries retry for ever and report "timed out" or "disconnected" whether nothing listens, the password is wrong, or
-the listener speaks another protocol. This check makes one connection step by step and reports the step that failed.
+Both client libraries retry indefinitely and report "timed out" or "disconnected" whether nothing listens, the password is wrong,
+or the listener speaks another protocol. This check makes one connection step by step and reports the step that failed.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _check_policy(name: str, wanted: Mapping[str, str], actual: Mapping[str, str
     needs = _policies(wanted.get("cleanup.policy", "delete"))
     has = _policies(actual.get("cleanup.policy", "delete"))
     if needs != has:
-        consequence = "records that are still needed would be deleted" if has - needs else "it would grow for ever"
+        consequence = "records that are still needed would be deleted" if has - needs else "it would grow without limit"
         raise MisconfiguredInternalTopicError(
             f"Internal topic {name} has cleanup.policy={','.join(sorted(has))} but needs {','.join(sorted(needs))}: "
             f"{consequence}. Run kafka-configs --alter --topic {name} --add-config cleanup.policy=[{','.join(sorted(needs))}]"

@@ -140,8 +140,8 @@ def _aws_token(oauth: OAuth) -> Token:
         value, expires_ms = MSKAuthTokenProvider.generate_auth_token(oauth.region)
     except Exception as error:
         raise AuthenticationError(
-            f"The pod has no AWS identity to authenticate with ({type(error).__name__}: {error}): give its ServiceAccount an "
-            "IAM role"
+            f"The pod has no AWS identity to authenticate with ({type(error).__name__}: {error}): give the pod's "
+            "ServiceAccount an IAM role"
         ) from error
     return Token(value, expires_ms / 1000)
 

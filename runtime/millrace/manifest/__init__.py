@@ -1,4 +1,4 @@
-"""The resources of the operator as models: what a manifest may say, what is wrong with one, and what it means to the runtime."""
+"""The operator's resources as models: what a manifest may contain, what is wrong with one, and the settings it stands for."""
 
 from millrace.manifest.loader import KINDS, check, load, load_all
 from millrace.manifest.problems import Problem

@@ -1,7 +1,7 @@
 """Generates `crds/` from the models: `python -m millrace.manifest.crd [--check] [DIRECTORY]`.
 
-The files are what is installed in a cluster; a test holds them and the models together. Beside the schema they carry what
-`kubectl` shows (printer columns) and the `scale` and `status` subresources.
+The files are what is installed in a cluster; a test keeps them in step with the models. Besides the schema they contain the
+columns that `kubectl` shows and the `scale` and `status` subresources.
 """
 
 from __future__ import annotations
@@ -32,25 +32,31 @@ _NAME_RULE = (
 )
 
 Column = tuple[str, str, str, int, str]
-"""Name, type, path, priority (0 is always shown) and meaning."""
+"""Name, type, path, priority (0 is always shown) and description."""
 
 _APP_COLUMNS: tuple[Column, ...] = (
-    ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of those that there are to be."),
+    ("Ready", "string", ".status.ready", 0, "How many replicas run all their tasks, of the desired ones."),
     ("State", "string", ".status.lifecycleState", 0, "What the application is doing."),
     ("Lag", "integer", ".status.lag.total", 0, "How many records it is behind."),
     ("Guarantee", "string", ".spec.processing.guarantee", 1, "The processing guarantee."),
     ("Application-Id", "string", ".spec.applicationId", 1, "Kafka's application.id."),
-    ("Revision", "string", ".status.currentRevision", 1, "The revision that pods are brought to."),
+    ("Revision", "string", ".status.currentRevision", 1, "The revision that the pods are being moved to."),
     ("Image", "string", ".spec.image", 1, "The container image."),
-    ("Stalled", "string", '.status.conditions[?(@.type=="Stalled")].reason', 1, "Why the operator cannot go on."),
-    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is ready or not."),
+    (
+        "Stalled",
+        "string",
+        '.status.conditions[?(@.type=="Stalled")].reason',
+        1,
+        "Why the operator cannot make progress.",
+    ),
+    ("Reason", "string", '.status.conditions[?(@.type=="Ready")].message', 1, "Why it is or is not ready."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
 )
 _RESET_COLUMNS: tuple[Column, ...] = (
     ("App", "string", ".spec.appRef.name", 0, "The application."),
-    ("Phase", "string", ".status.phase", 0, "How far it is."),
-    ("Dry-Run", "boolean", ".spec.dryRun", 0, "Whether it only says what it would do."),
-    ("To", "string", ".spec.toOffset", 1, "Where the application begins in its input."),
+    ("Phase", "string", ".status.phase", 0, "How far it has come."),
+    ("Dry-Run", "boolean", ".spec.dryRun", 0, "Whether it only reports what it would do."),
+    ("To", "string", ".spec.toOffset", 1, "Where in its input the application starts again."),
     ("Message", "string", ".status.message", 1, "Why, and what to do."),
     ("Age", "date", ".metadata.creationTimestamp", 0, "When it was created."),
 )
@@ -114,30 +120,30 @@ def schema_of(model: type[Resource]) -> dict[str, Any]:
     """Return the structural schema of a resource.
 
     Raises:
-        ValueError: The models have none that the API server would take.
+        ValueError: The API server would not accept it.
     """
     schema = structural(model.model_json_schema(by_alias=True))
     properties = schema["properties"]
     for name in ("apiVersion", "kind"):
         properties[name] = {"type": "string", "description": properties[name]["description"]}
     properties["metadata"] = {"type": "object"}
-    # Tools that wait for a resource take one without a status for finished; this one says that nobody has seen it yet.
+    # Tools that wait for a resource consider one without a status finished; this status says that nobody has seen it yet.
     properties["status"]["default"] = {"observedGeneration": UNSEEN_GENERATION}
     schema["required"] = ["spec"]
     schema = with_rules(schema, [{"rule": _NAME_CEL, "message": _NAME_RULE}])
     problems = list(violations(schema))
     if problems:
-        raise ValueError(f"The models have no structural schema: {'; '.join(problems)}")
+        raise ValueError(f"The schema is not structural: {'; '.join(problems)}")
     return schema
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists indented below their key and never an alias."""
+    """Indents lists below their key and never writes an alias."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         super().increase_indent(flow, False)
 
-    def ignore_aliases(self, _data: Any) -> bool:
+    def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
@@ -151,9 +157,9 @@ def files() -> dict[str, str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the files, or with `--check` only say whether they are up to date; returns the exit code."""
+    """Write the files, or with `--check` only report whether they are up to date; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m millrace.manifest.crd", description="Write crds/ from the models.")
-    parser.add_argument("directory", nargs="?", type=Path, default=Path("crds"), help="where to (default: crds)")
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("crds"), help="where to write (default: crds)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a file is not up to date")
     options = parser.parse_args(arguments)
     stale = []

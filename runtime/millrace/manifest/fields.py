@@ -1,7 +1,7 @@
 """What the fields of manifests are made of: names, addresses, quantities, durations, lists, references to other objects.
 
-Each is a plain string (or number) with rules, and each rule holds in Python and in the API server, with the same message for
-people: regular expressions are those that Go's RE2 and Python read alike.
+A scalar is a plain string or number with rules. Every rule is checked both in Python and by the API server, with the same
+message, so regular expressions are limited to what Go's RE2 and Python read alike.
 """
 
 from __future__ import annotations
@@ -72,17 +72,17 @@ def quantity_value(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """A regular expression that a text has to match, as an annotation of a field."""
+    """A regular expression that a string has to match, as an annotation of a field."""
 
     pattern: str
     message: str
-    """What the author is told, worded so that it reads after the field's path: `must be …`."""
+    """What the author is told, worded to follow the field's path: `must be …`."""
     explained: bool = True
-    """Whether the API server tells the message, too. It cannot for values that may be integers."""
+    """Whether the API server shows the message too. It cannot for values that may be integers."""
 
     @property
     def rule(self) -> Rule:
-        """The same as a rule."""
+        """The same as a `Rule`."""
         compiled = re.compile(self.pattern)
         return Rule(
             lambda value: compiled.match(value) is not None and not value.endswith("\n"),
@@ -90,12 +90,12 @@ class Matches:
             self.message,
         )
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check values of the type that is annotated."""
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check values of the annotated type."""
         return self.rule.__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the expression for tools, and with a message for people, to the schema of that type."""
+        """Add the expression to the schema: as a `pattern` for tools, and as a rule with a message for people."""
         return {**self.rule.__get_pydantic_json_schema__(schema, handler), "pattern": self.pattern}
 
 
@@ -109,7 +109,7 @@ def cel_list(texts: Iterable[str]) -> str:
 
 
 def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
-    """Return the rule that a mapping sets none of certain keys; `owned` says what sets each."""
+    """Return the rule that a mapping must not set certain keys; `owned` says what sets each of them."""
     return Rule(
         lambda settings: not settings.keys() & owned.keys(),
         f"{cel_list(owned)}.all(key, !(key in self))",
@@ -119,12 +119,12 @@ def sets_none_of(owned: Mapping[str, str], message: str) -> Rule:
     )
 
 
-def text(pattern: str, message: str, *, most: int, least: int | None = None) -> tuple[Any, ...]:
-    """Return what makes a string one of a certain form, to be unpacked into `Annotated`."""
+def text(pattern: str, message: str, *, most: int, least: int | None = None) -> tuple[object, ...]:
+    """Return the annotations of a string that has to match a pattern, to be unpacked into `Annotated`."""
     return Field(min_length=least, max_length=most), Matches(pattern, message)
 
 
-def _quantity(value: Any) -> Any:
+def _quantity(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise rule_error("must be a quantity, for example 10Gi")
     return str(value)
@@ -146,9 +146,9 @@ ApplicationId = Annotated[
     Rule(
         lambda value: value not in {".", ".."},
         "!(self in ['.', '..'])",
-        "must not be `.` or `..`, which Kafka does not take in topic names",
+        "must not be `.` or `..`, which Kafka does not allow in topic names",
     ),
-    TransitionRule("self == oldSelf", "is immutable: the application's offsets, topics and state carry it"),
+    TransitionRule("self == oldSelf", "is immutable: offsets, topics and state are stored under it"),
 ]
 """Kafka's `application.id`: at most 200 characters, so that internal topics keep within Kafka's 249."""
 
@@ -156,7 +156,7 @@ TopicName = Annotated[
     str,
     *text(APPLICATION_ID_PATTERN, "must be the name of a topic: letters, digits, `.`, `_` and `-`", least=1, most=249),
 ]
-"""A topic of Kafka."""
+"""The name of a Kafka topic."""
 
 ResourceName = Annotated[
     str,
@@ -167,18 +167,18 @@ ResourceName = Annotated[
         most=RESOURCE_NAME_LENGTH,
     ),
 ]
-"""The name of a resource of Millrace's, which pods are named after."""
+"""The name of a Millrace resource; pods are named after it."""
 
 ObjectName = Annotated[
     str,
     *text(
         OBJECT_NAME_PATTERN,
-        "must be a name in Kubernetes: lower-case letters, digits, `-` and `.`",
+        "must be a Kubernetes object name: lower-case letters, digits, `-` and `.`",
         least=1,
         most=253,
     ),
 ]
-"""The name of an object of Kubernetes'."""
+"""The name of a Kubernetes object."""
 
 LabelValue = Annotated[
     str, *text(LABEL_VALUE_PATTERN, "must be a label's value: letters, digits, `-`, `_` and `.`", most=63)
@@ -189,7 +189,7 @@ LABEL_KEYS = Rule(
     f"self.all(key, size(key) <= 317 && key.matches(r'{LABEL_KEY_PATTERN}'))",
     "must have keys such as `team` or `example.com/team`",
 )
-"""The keys of a mapping are those of labels or annotations."""
+"""The keys of a mapping have the form of label or annotation keys."""
 Labels = Annotated[dict[str, LabelValue], Field(max_length=64), LABEL_KEYS]
 Annotations = Annotated[dict[str, str], Field(max_length=64), LABEL_KEYS]
 
@@ -200,7 +200,7 @@ BootstrapServer = Annotated[
     Matches(SERVER_WITH_PORT_PATTERN, "must have a port between 1 and 65535"),
 ]
 
-Image = Annotated[str, *text(IMAGE_PATTERN, "must be the name of a container image, without blanks", least=1, most=512)]
+Image = Annotated[str, *text(IMAGE_PATTERN, "must be the name of a container image, without spaces", least=1, most=512)]
 
 Url = Annotated[
     str,
@@ -208,7 +208,7 @@ Url = Annotated[
     Rule(
         lambda value: "@" not in value,
         "!self.contains('@')",
-        "must have no user or password in it: they belong into a Secret",
+        "must not contain a user name or password, which belong in a Secret",
     ),
 ]
 
@@ -226,14 +226,14 @@ Quantity = Annotated[
     _INT_OR_STRING,
     Matches(QUANTITY_PATTERN, "must be a quantity, for example 500m, 2 or 10Gi", explained=False),
 ]
-"""How much of a resource, such as a CPU or memory, in Kubernetes' notation."""
+"""An amount of a resource such as CPU or memory, in Kubernetes' notation."""
 
 PositiveQuantity = Annotated[
     Quantity,
     Rule(
         lambda value: quantity_value(value) > 0,
         "quantity(string(self)).isGreaterThan(quantity('0'))",
-        "must be more than nothing, for example 10Gi",
+        "must be more than zero, for example 10Gi",
     ),
 ]
 """A number of bytes; `quantity_value` reads it."""
@@ -246,32 +246,35 @@ PositiveDuration = Annotated[
     Rule(
         lambda value: duration_ms(value) > 0,
         "duration(self) > duration('0s')",
-        "must be more than no time, for example `30s`",
+        "must be longer than zero, for example `30s`",
     ),
 ]
-"""A length of time that is not zero."""
+"""A length of time that is longer than zero."""
 
 Int32 = Annotated[int, Field(ge=0, le=2**31 - 1, json_schema_extra={"format": "int32"})]
 Int64 = Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})]
 
 
-def atomic_list(most: int, *, least: int | None = None) -> tuple[Any, ...]:
-    """Return what makes a list one whole, which only one writer can own."""
+def atomic_list(most: int, *, least: int | None = None) -> tuple[object, ...]:
+    """Return the annotations of a list that has a single owner: server-side apply replaces it as a whole.
+
+    The API server wants to know for every list whether its order matters and what identifies its entries.
+    """
     return (
         Field(strict=False, min_length=least, max_length=most, json_schema_extra={"x-kubernetes-list-type": "atomic"}),
     )
 
 
-def set_list(most: int) -> tuple[Any, ...]:
-    """Return what makes a list a set of scalars."""
+def set_list(most: int) -> tuple[object, ...]:
+    """Return the annotations of a list that is a set of scalars, whose entries may have different owners."""
     return (
         Field(strict=False, max_length=most, json_schema_extra={"x-kubernetes-list-type": "set"}),
         Rule(lambda items: len(set(items)) == len(items), None, "must not have the same entry twice"),
     )
 
 
-def map_list(most: int, key: str = "name") -> tuple[Any, ...]:
-    """Return what makes a list a mapping by one of its entries' fields; `key` is its name in the manifest."""
+def map_list(most: int, key: str = "name") -> tuple[object, ...]:
+    """Return the annotations of a list whose entries are identified by a field; `key` is its name in the manifest."""
 
     def holds(items: Any) -> bool:
         alias = {field.alias: name for item in items for name, field in type(item).model_fields.items()}
@@ -288,7 +291,7 @@ def map_list(most: int, key: str = "name") -> tuple[Any, ...]:
     )
 
 
-SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 (no secret, but what the name of one looks like)
+SECRET_KEY_PATTERN = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 (not a secret, but the form of its name)
 
 SecretKey = Annotated[
     str,
@@ -297,22 +300,22 @@ SecretKey = Annotated[
 
 
 class LocalReference(ManifestModel):
-    """An object of the same namespace."""
+    """An object in the same namespace."""
 
     name: ObjectName
     """Its name."""
 
 
 class SecretReference(ManifestModel):
-    """A Secret of the same namespace."""
+    """A Secret in the same namespace. Pods get it as a directory of files, so a change of it reaches them without a restart."""
 
     name: ObjectName
     """The Secret's name."""
     keys: Annotated[dict[str, SecretKey], Field(max_length=16)] = Field(default_factory=dict)
-    """Where the Secret names its keys otherwise: the name that is expected, and the Secret's own."""
+    """Keys that have another name in this Secret: from the expected name to the Secret's own."""
 
     def key(self, expected: str) -> str:
-        """Return the Secret's own name of a key.
+        """Return the name that the Secret itself has for a key.
 
         >>> SecretReference(name="user", keys={"tls.crt": "user.crt"}).key("tls.crt")
         'user.crt'
@@ -321,7 +324,7 @@ class SecretReference(ManifestModel):
 
 
 def of_keys(*expected: str) -> Rule:
-    """Return what makes a `SecretReference` one to a Secret with certain keys."""
+    """Return the rule for a `SecretReference` that only certain keys are expected of the Secret."""
     names = ", ".join(f"'{key}'" for key in expected)
     listed = ", ".join(f"`{key}`" for key in expected)
     return Rule(

@@ -1,7 +1,7 @@
 """`spec.kafka` and `spec.internalTopics`: the brokers, how to reach them, settings under Kafka's names, internal topics.
 
-Credentials are only ever named (`SecretReference`), or referred to as files, and a setting that would carry one is refused:
-manifests are kept in repositories and read by many.
+Credentials are only ever named (`SecretReference`) or referred to as files, and a setting that would contain one is refused,
+because manifests are kept in repositories and read by many.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ _SECURITY = re.compile(SECURITY_PATTERN)
 _STAYS_FREE = ("ssl.cipher.suites", "ssl.endpoint.identification.algorithm", "ssl.key.password")
 
 
-def _setting_value(value: Any) -> Any:
+def _setting_value(value: object) -> object:
     if isinstance(value, bool):
         raise rule_error(f'must be a string or an integer: put it in quotes, as "{str(value).lower()}"')
     if not isinstance(value, int | str):
@@ -102,7 +102,7 @@ def _setting_value(value: Any) -> Any:
     return value
 
 
-def _open_secrets(config: Mapping[str, Any]) -> list[str]:
+def _open_secrets(config: Mapping[str, object]) -> list[str]:
     return [key for key, value in config.items() if key.endswith(SECRET_SETTINGS) and not str(value).startswith("${")]
 
 
@@ -126,23 +126,23 @@ KafkaConfig = Annotated[
         # Kubernetes 1.30 would estimate `string(self[key])` at more than it allows.
         f"self.all(key, !{cel_list(SECRET_SETTINGS)}.exists(name, key.endsWith(name)) || "
         "(type(self[key]) == string && self[key].startsWith('${')))",
-        "must not carry secrets, but name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef, or be "
-        "references to files of a mounted Secret as ${directory:FOLDER:FILE}",
+        "must not contain secrets: name them in kafka.auth.secretRef, kafka.tls or kafka.schemaRegistry.secretRef, or use "
+        "references to files of a mounted Secret, ${directory:FOLDER:FILE}",
         lambda config: ", ".join(_open_secrets(config)),
         ", ".join(SECRET_SETTINGS),
     ),
 ]
-"""Kafka's dotted keys, for Kafka Streams or its clients; values are strings or integers, as the API server accepts them."""
+"""Kafka's dotted keys, for Kafka Streams or its clients. Values are strings or integers, which the API server accepts."""
 
 
 class Tls(ManifestModel):
-    """Encrypted connections to the brokers. Written as `{}`, the certificate authorities of the image are trusted."""
+    """Encrypted connections to the brokers. With `{}`, the certificate authorities of the image are trusted."""
 
     ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
-    """The Secret with the certificate authority of the brokers, in PEM: key `ca.crt`."""
+    """The Secret with the brokers' certificate authority, in PEM: key `ca.crt`."""
     client_cert_secret_ref: Annotated[SecretReference, of_keys("tls.crt", "tls.key")] | None = None
-    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`, or `user.crt` and `user.key` as
-    Strimzi writes them for a `KafkaUser`."""
+    """The Secret with the client's certificate and key, in PEM: keys `tls.crt` and `tls.key`, or `user.crt` and `user.key`, as
+    Strimzi names them for a `KafkaUser`."""
 
 
 _WITHOUT_SECRET = ("mtls", *CLOUD_IDENTITIES)
@@ -150,14 +150,14 @@ _WITHOUT_SECRET = ("mtls", *CLOUD_IDENTITIES)
 Scope = Annotated[
     str,
     *text(
-        r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$", "must be one or more scopes, separated by single blanks", least=1, most=1024
+        r"^[!#-\[\]-~]+( [!#-\[\]-~]+)*$", "must be one or more scopes, separated by single spaces", least=1, most=1024
     ),
 ]
 Region = Annotated[
     str, *text(r"^[a-z]+(-[a-z]+)+-[0-9]+$", "must be a region of AWS, for example `eu-central-1`", most=64)
 ]
 ExtensionValue = Annotated[
-    str, *text(r"^[!-+.-~-]+$", "must consist of printable characters, without blanks and commas", least=1, most=1024)
+    str, *text(r"^[!-+.-~-]+$", "must consist of printable characters, without spaces and commas", least=1, most=1024)
 ]
 Extensions = Annotated[
     dict[str, ExtensionValue],
@@ -171,26 +171,26 @@ Extensions = Annotated[
 
 
 class Auth(ManifestModel):
-    """How the application proves to the brokers who it is."""
+    """How the application authenticates to the brokers."""
 
     type: Literal["scram-sha-512", "scram-sha-256", "plain", "oauthbearer", "mtls", "aws-msk-iam", "entra-id"]
-    """The mechanism. `mtls` is the client certificate of `tls.clientCertSecretRef`; `aws-msk-iam` and `entra-id` are the identity
-    that the pods' service account has in AWS or Azure, shown to the brokers as an OAuth token."""
+    """The mechanism. `mtls` uses the client certificate of `tls.clientCertSecretRef`; `aws-msk-iam` and `entra-id` use the
+    identity that the pods' service account has in AWS or Azure, as an OAuth token."""
     secret_ref: (
         Annotated[SecretReference, of_keys("username", "password", "clientId", "clientSecret", "tokenEndpoint")] | None
     ) = None
     """The Secret with the credentials: keys `username` and `password`; for `oauthbearer` `clientId`, `clientSecret` and
-    `tokenEndpoint`. Not for `mtls`, `aws-msk-iam` and `entra-id`. With SCRAM, a Secret without `username` may be that of a
-    Strimzi `KafkaUser`: the user is then who its `sasl.jaas.config` says, else of the Secret's own name."""
+    `tokenEndpoint`. Not for `mtls`, `aws-msk-iam` and `entra-id`. With SCRAM the Secret may be that of a Strimzi `KafkaUser`,
+    without `username`: the user is then the one in its `sasl.jaas.config`, or else the name of the Secret."""
     scope: Scope | None = None
-    """The scope of the tokens, for `oauthbearer` and `entra-id`; several are separated by blanks. With `entra-id` that of the
-    Event Hubs namespace if not given: `https://<host of the first bootstrap server>/.default`."""
+    """The scope of the tokens, for `oauthbearer` and `entra-id`; separate several with spaces. The default for
+    `entra-id` is the Event Hubs namespace: `https://<host of the first bootstrap server>/.default`."""
     extensions: Extensions = Field(default_factory=dict)
-    """What brokers are told along with the token (RFC 7628), for `oauthbearer`: for Confluent Cloud `logicalCluster` and
+    """Extensions sent to the brokers with the token (RFC 7628), for `oauthbearer`: for Confluent Cloud `logicalCluster` and
     `identityPoolId`."""
     token_endpoint_ca_secret_ref: Annotated[SecretReference, of_keys("ca.crt")] | None = None
-    """The Secret with the certificate authority of the token endpoint, in PEM, for `oauthbearer`: key `ca.crt`. Those of the
-    image are trusted if not given."""
+    """The Secret with the certificate authority of the token endpoint, in PEM, for `oauthbearer`: key `ca.crt`. By
+    default the authorities of the image are trusted."""
     region: Region | None = None
     """The AWS region of the cluster, for `aws-msk-iam`."""
 
@@ -198,7 +198,7 @@ class Auth(ManifestModel):
         Rule(
             lambda auth: (auth.type in _WITHOUT_SECRET) != (auth.secret_ref is not None),
             f"(self.type in {cel_list(_WITHOUT_SECRET)}) != has(self.secretRef)",
-            "secretRef must name the Secret with the credentials, unless type is mtls, aws-msk-iam or entra-id, which have none",
+            "secretRef must name the Secret with the credentials, unless type is mtls, aws-msk-iam or entra-id, which need none",
         ),
         Rule(
             lambda auth: auth.scope is None or auth.type in {"oauthbearer", "entra-id"},
@@ -220,7 +220,7 @@ class Auth(ManifestModel):
 
 
 class SchemaRegistry(ManifestModel):
-    """The registry that serdes for Avro, Protobuf and JSON Schema ask if they are made without one of their own."""
+    """The schema registry for serdes of Avro, Protobuf and JSON Schema that are not given one in the program."""
 
     url: Url
     """Its URL."""
@@ -229,7 +229,7 @@ class SchemaRegistry(ManifestModel):
 
 
 def is_security_setting(key: str) -> bool:
-    """Return whether a setting, with or without a client's prefix, is about reaching the brokers securely.
+    """Return whether a setting, with or without a client's prefix, is about secure connections to the brokers.
 
     >>> is_security_setting("main.consumer.sasl.mechanism"), is_security_setting("linger.ms")
     (True, False)
@@ -249,16 +249,16 @@ class Kafka(ManifestModel):
         tuple[BootstrapServer, ...],
         *atomic_list(64, least=1),
     ] = ()
-    """Addresses (host:port) of some of the brokers. `millrace dev up` does not use them but a Kafka of its own."""
+    """Addresses (host:port) of some of the brokers. `millrace dev up` ignores them and uses a Kafka of its own."""
     binding_secret_ref: LocalReference | None = None
-    """A Secret of the Service Binding Specification, in place of `bootstrapServers`, `tls` and `auth`: it says where the
-    brokers are and how they are reached. Pods follow a changed password; for anything else in it they must be restarted."""
+    """A Secret of the Service Binding Specification, instead of `bootstrapServers`, `tls` and `auth`: it says where the
+    brokers are and how to reach them. Pods pick up a changed password; anything else in it takes effect when they restart."""
     group_protocol: Annotated[GroupProtocol, Field(strict=False)] = GroupProtocol.CLASSIC
     """Who assigns tasks: the members (`classic`) or the broker (`streams`, KIP-1071)."""
     tls: Tls | None = None
-    """Encrypted connections; plain ones if not given."""
+    """Encrypted connections; unencrypted if not given."""
     auth: Auth | None = None
-    """How the application authenticates; not at all if not given."""
+    """How the application authenticates; without authentication if not given."""
     config: KafkaConfig = Field(default_factory=dict)
     """Settings under Kafka's dotted names, for Kafka Streams or (with the prefixes `consumer.`, `producer.`, …) its clients.
     Values are strings or integers."""
@@ -269,12 +269,12 @@ class Kafka(ManifestModel):
         Rule(
             lambda kafka: bool(kafka.bootstrap_servers) != (kafka.binding_secret_ref is not None),
             "has(self.bootstrapServers) != has(self.bindingSecretRef)",
-            "bootstrapServers must be given: addresses (host:port) of some of the brokers; or bindingSecretRef in place of them",
+            "bootstrapServers must be given: addresses (host:port) of some of the brokers; or else bindingSecretRef",
         ),
         Rule(
             lambda kafka: kafka.binding_secret_ref is None or (kafka.tls is None and kafka.auth is None),
             "!has(self.bindingSecretRef) || (!has(self.tls) && !has(self.auth))",
-            "tls and auth must not be given beside bindingSecretRef, whose Secret says how the brokers are reached",
+            "tls and auth must not be given with bindingSecretRef, whose Secret says how to reach the brokers",
         ),
         Rule(
             lambda kafka: (
@@ -286,14 +286,14 @@ class Kafka(ManifestModel):
         Rule(
             lambda kafka: kafka.auth is None or kafka.auth.type not in CLOUD_IDENTITIES or kafka.tls is not None,
             f"!has(self.auth) || !(self.auth.type in {cel_list(CLOUD_IDENTITIES)}) || has(self.tls)",
-            "tls must be given when auth.type is aws-msk-iam or entra-id, as others must not see the tokens; `tls: {}` does",
+            "tls must be given when auth.type is aws-msk-iam or entra-id, to keep the tokens secret; `tls: {}` is enough",
         ),
         Rule(
             _leaves_security_to_the_fields,
             "(!has(self.tls) && !has(self.auth) && !has(self.bindingSecretRef)) || !has(self.config) || self.config.all(key, "
             f"!key.matches('{SECURITY_PATTERN}') || "
             f"{cel_list(_STAYS_FREE)}.exists(free, key.endsWith(free)))",
-            "config must not set security.protocol, sasl.*, ssl.* or https.* beside the fields tls, auth and bindingSecretRef "
+            "config must not set security.protocol, sasl.*, ssl.* or https.* if tls, auth or bindingSecretRef is given "
             f"(but {', '.join(_STAYS_FREE)})",
         ),
     )
@@ -316,16 +316,16 @@ TopicConfig = Annotated[
 
 
 class InternalTopics(ManifestModel):
-    """The topics that hold the application's state and what it repartitions."""
+    """The changelog and repartition topics, which hold the application's state and the records it repartitions."""
 
     management: Literal["Admin", "VerifyOnly"] = "Admin"
-    """`Admin`: the operator creates them. `VerifyOnly`: somebody else does, and the operator says what is missing."""
+    """`Admin`: the operator creates them. `VerifyOnly`: somebody else does, and the operator reports what is missing."""
     replication_factor: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
     """How many brokers hold each partition; the brokers' default if not given."""
     min_insync_replicas: Annotated[int, Field(ge=1, le=32_767, json_schema_extra={"format": "int32"})] | None = None
     """How many of them must have a record before it counts as written; the brokers' default if not given."""
     config: TopicConfig = Field(default_factory=dict)
-    """Further settings of these topics, under Kafka's names. What a store sets for its own topic goes first."""
+    """Further settings of these topics, under Kafka's names. The settings of a store for its own topic take precedence."""
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """Whether they are deleted with the StreamsApp. `spec.deletionPolicy: Purge` deletes them in any case."""
 
@@ -338,6 +338,6 @@ class InternalTopics(ManifestModel):
             ),
             "!has(self.replicationFactor) || !has(self.minInsyncReplicas) || "
             "self.minInsyncReplicas <= self.replicationFactor",
-            "minInsyncReplicas must not be more than replicationFactor: nothing could be written",
+            "minInsyncReplicas must not be more than replicationFactor, or nothing could be written",
         ),
     )

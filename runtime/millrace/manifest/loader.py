@@ -1,7 +1,7 @@
-"""Reads manifests, and tells their authors everything that is wrong with them at once.
+"""Reads manifests, and reports everything that is wrong with them at once.
 
-Every problem names the field's path, the line, the rule and the value that breaks it; an unknown field comes with the
-nearest known one. `check` returns the problems as values, for callers that are not a terminal.
+Every problem names the field's path, the line, the rule and the value that breaks it; for an unknown field also the nearest
+known one. `check` returns the problems as values, for callers other than the command line.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar, overload
+from typing import Final, TypeVar, overload
 
 from pydantic import ValidationError
 
@@ -28,13 +28,13 @@ _R = TypeVar("_R", bound=Resource)
 
 
 def load(source: Path | str) -> StreamsApp:
-    """Read the one `StreamsApp` of a file or a text; documents of other kinds beside it are left alone.
+    """Read the one `StreamsApp` of a file or a text; documents of other kinds are ignored.
 
     Args:
-        source: A path, or the text of a manifest (a string with a line break in it is a text).
+        source: A path, or the text of a manifest (a string that contains a line break is a text).
 
     Raises:
-        ManifestError: The file cannot be read, has no or several StreamsApps, or breaks the schema; names every problem.
+        ManifestError: The file cannot be read, has no StreamsApp or several, or breaks the schema; names every problem.
     """
     name, resources, others = _load(source)
     apps = [resource for resource in resources if isinstance(resource, StreamsApp)]
@@ -49,10 +49,10 @@ def load(source: Path | str) -> StreamsApp:
 
 
 def load_all(source: Path | str) -> list[Resource]:
-    """Read every resource of Millrace's in a file or a text, at least one, of whatever kind.
+    """Read all Millrace resources, at least one, of a file or a text.
 
     Raises:
-        ManifestError: The file cannot be read, has none, or one breaks its schema; names every problem.
+        ManifestError: The file cannot be read, contains no resource, or one breaks its schema; names every problem.
     """
     name, resources, others = _load(source)
     if not resources:
@@ -66,10 +66,10 @@ def check(value: object) -> tuple[StreamsApp | None, list[Problem]]: ...
 @overload
 def check(value: object, kind: type[_R]) -> tuple[_R | None, list[Problem]]: ...
 def check(value: object, kind: type[Resource] = StreamsApp) -> tuple[Resource | None, list[Problem]]:
-    """Validate the data of a manifest and return the model, or none and the problems.
+    """Validate the data of a manifest and return the model, or None and the problems.
 
     Args:
-        value: What a JSON or YAML parser made of the manifest.
+        value: The manifest, as parsed from JSON or YAML.
         kind: Which resource it has to be.
     """
     if not isinstance(value, Mapping):
@@ -113,7 +113,7 @@ def _read(source: Path | str) -> tuple[str, str]:
     try:
         return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ManifestError(f"{path} is not a text in UTF-8: {error}") from None
+        raise ManifestError(f"{path} is not UTF-8 text: {error}") from None
     except OSError as error:
         raise ManifestError(f"Cannot read the manifest {path}: {error.strerror}") from None
 
@@ -132,7 +132,7 @@ def _is_something_else(value: object) -> bool:
     return group != GROUP and not near
 
 
-def _wrong_kind(value: Mapping[str, Any], kind: str) -> list[Problem]:
+def _wrong_kind(value: Mapping[str, object], kind: str) -> list[Problem]:
     problems = []
     for name, wanted in (("apiVersion", API_VERSION), ("kind", kind)):
         if name not in value:

@@ -1,8 +1,8 @@
-"""What every model of a resource has in common: strict types, no unknown fields, camelCase names, descriptions, rules.
+"""The base of all models of resources: strict types, no unknown fields, camelCase names, descriptions, rules.
 
-The models are the one source of the CRDs (`millrace.manifest.crd`) and of local validation (`millrace.manifest.loader`), so
-that a manifest is judged alike by `millrace dev up`, the operator and the API server. A `Rule` says the same in Python and in
-CEL, which the API server checks; it stands in a field's `Annotated`, or in its model's `rules` when it is about several fields.
+The models are the single source of the CRDs (`millrace.manifest.crd`) and of local validation (`millrace.manifest.loader`), so
+that `millrace dev up`, the operator and the API server accept the same manifests. A `Rule` is written both in Python and in CEL,
+which the API server checks. It belongs in a field's `Annotated`, or in its model's `rules` when it is about several fields.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ Validation = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule over a value, in both languages: an annotation of a field, or one of a model's `rules`."""
+    """A rule about a value, in Python and CEL: an annotation of a field, or one of a model's `rules`."""
 
     holds: Callable[[Any], bool]
-    """Whether a value keeps it."""
+    """Whether a value satisfies it."""
     cel: str | None
-    """The same over `self`, for the API server; None where the schema says it already."""
+    """The same about `self`, for the API server; None if the schema says it already."""
     message: str
-    """What the author is told, worded so that it reads after the field's path: `must be …`."""
+    """What the author is told, worded to follow the field's path: `must be …`."""
     offenders: Callable[[Any], str] | None = None
-    """What of a value breaks the rule; told after the message and a colon."""
+    """Names the parts of a value that break the rule; shown after the message and a colon."""
     candidates: str = ""
-    """What the API server, which cannot tell that, says there instead."""
+    """What the API server, which cannot name them, shows there instead."""
 
     def check(self, value: Any) -> Any:
         """Return the value.
 
         Raises:
-            PydanticCustomError: It breaks the rule.
+            PydanticCustomError: The value breaks the rule.
         """
         if not self.holds(value):
             raise rule_error(f"{self.message}: {self.offenders(value)}" if self.offenders else self.message)
         return value
 
     def validations(self) -> list[Validation]:
-        """Return the rule as the API server takes it."""
+        """Return the rule in the API server's form."""
         if self.cel is None:
             return []
         return [{"rule": self.cel, "message": ": ".join(filter(None, (self.message, self.candidates)))}]
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Check values of the type that is annotated."""
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Check values of the annotated type."""
         return core_schema.no_info_after_validator_function(self.check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rule to the schema of that type."""
+        """Add the rule to the schema of the annotated type."""
         return with_rules(handler(schema), self.validations())
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionRule:
-    """A rule about changes of a value, which only the API server can check; stands where a `Rule` can."""
+    """A rule about changes of a value, which only the API server can check; used like a `Rule`."""
 
     cel: str
-    """CEL over `self` and `oldSelf`."""
+    """CEL about `self` and `oldSelf`."""
     message: str
     """What the author is told."""
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Add the rule to the schema of the type that is annotated."""
+        """Add the rule to the schema of the annotated type."""
         return with_rules(handler(schema), self.validations())
 
     def validations(self) -> list[Validation]:
-        """Return the rule as the API server takes it."""
+        """Return the rule in the API server's form."""
         return [{"rule": self.cel, "message": self.message}]
 
 
 class ManifestModel(BaseModel):
-    """A part of a manifest that its user writes; immutable. An attribute's docstring is its description in the CRD."""
+    """A part of a manifest that users write; immutable. An attribute's docstring is its description in the CRD."""
 
     model_config = ConfigDict(
         strict=True,
@@ -93,21 +93,21 @@ class ManifestModel(BaseModel):
     )
 
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """What its fields demand of each other."""
+    """Rules about several fields together."""
     transition_rules: ClassVar[tuple[TransitionRule, ...]] = ()
-    """What must hold when they change."""
+    """Rules about changes of the fields."""
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, value: Any) -> Any:
-        """Leave out fields that are null, such as `config:` with nothing after it, as the API server does."""
+    def _without_nulls(cls, value: object) -> object:
+        """Drop fields that are null, such as `config:` with nothing after it, as the API server does."""
         if not isinstance(value, Mapping):
             return value
         names = {name for field, info in cls.model_fields.items() for name in (field, info.alias)}
         return {key: item for key, item in value.items() if item is not None or key not in names}
 
     @model_validator(mode="after")
-    def _keeps_its_rules(self) -> Self:
+    def _check_rules(self) -> Self:
         for rule in self.rules:
             rule.check(self)
         return self
@@ -127,22 +127,22 @@ class ManifestModel(BaseModel):
 
 
 class StatusModel(ManifestModel):
-    """A part of a status, which the operator writes; fields of a newer operator are ignored."""
+    """A part of a status, which the operator writes; fields that a newer operator added are ignored."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class KubernetesModel(ManifestModel):
-    """A value of a type of Kubernetes' own: what Millrace needs of it is checked, and all of it is handed on."""
+    """A value of one of Kubernetes' own types: only the fields that Millrace needs are checked, and all are passed through."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"x-kubernetes-preserve-unknown-fields": True})
 
 
 def with_rules(schema: JsonSchemaValue, rules: Sequence[Validation]) -> JsonSchemaValue:
-    """Return a schema with rules for the API server to check, beside those it has; the one handed in is not changed."""
+    """Return a copy of a schema with additional rules for the API server to check."""
     return {**schema, VALIDATIONS: [*schema.get(VALIDATIONS, ()), *rules]} if rules else schema
 
 
 def rule_error(rule: str) -> PydanticCustomError:
-    """Return the error of a value that breaks a rule, worded `must be …` so that it reads after the field's path."""
+    """Return the error for a value that breaks a rule, worded to follow the field's path: `must be …`."""
     return PydanticCustomError("manifest_rule", "{rule}", {"rule": rule})

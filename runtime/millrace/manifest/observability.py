@@ -25,13 +25,13 @@ class Sampler(ManifestModel):
     ] = "parentbased_always_on"
     """The sampler, as `OTEL_TRACES_SAMPLER` names it."""
     ratio: Annotated[float, Field(ge=0, le=1)] | None = None
-    """The part of the traces that is kept, for the samplers by ratio."""
+    """The fraction of traces that is kept, for the samplers by ratio."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda sampler: (sampler.ratio is not None) == (sampler.type in _RATIO_SAMPLERS),
             "has(self.ratio) == (self.type in ['traceidratio', 'parentbased_traceidratio'])",
-            "ratio must be given with the types traceidratio and parentbased_traceidratio, and with no other",
+            "ratio must be given with the types traceidratio and parentbased_traceidratio, and only with these",
         ),
     )
 
@@ -42,18 +42,18 @@ class Otlp(ManifestModel):
     endpoint: Url
     """Its URL, for OTLP over HTTP."""
     headers_secret_ref: Annotated[SecretReference, of_keys("headers")] | None = None
-    """The Secret with the headers for it, as `OTEL_EXPORTER_OTLP_HEADERS` writes them: key `headers`."""
+    """The Secret with headers for its requests, in the format of `OTEL_EXPORTER_OTLP_HEADERS`: key `headers`."""
     sampler: Sampler = Sampler()
     """Which traces are kept."""
 
 
 class PodMonitor(ManifestModel):
-    """A PodMonitor, by which Prometheus' operator finds the pods."""
+    """A PodMonitor, with which the Prometheus operator finds the pods."""
 
     enabled: bool = False
-    """Whether there is one; the pods serve `/metrics` then, and only then."""
+    """Whether there is one. Only then do the pods serve `/metrics`."""
     interval: PositiveDuration = "30s"
-    """How often the pods are asked."""
+    """How often the pods are scraped."""
     labels: Labels = Field(default_factory=dict)
     """Labels by which Prometheus selects it."""
 
@@ -64,16 +64,16 @@ class Metrics(ManifestModel):
     level: Literal["INFO", "DEBUG", "TRACE"] = "INFO"
     """Kafka Streams' `metrics.recording.level`."""
     pod_monitor: PodMonitor = PodMonitor()
-    """A PodMonitor, by which Prometheus' operator finds the pods."""
+    """A PodMonitor, with which the Prometheus operator finds the pods."""
 
 
 class Logs(ManifestModel):
     """What the pods write to their logs."""
 
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least level."""
+    """The lowest level that is logged."""
     format: Literal["text", "json"] = "text"
-    """Lines for people, or JSON for collectors of logs."""
+    """Lines for people, or JSON for log collectors."""
 
 
 class Observability(ManifestModel):

@@ -1,7 +1,7 @@
 """`spec.podTemplate`: what a user may add to the pods that the operator builds.
 
 It is a restricted set: the operator owns the program's container, its command, ports, probes and the parts of its security
-context that the Restricted standard demands. Values of Kubernetes' own types are checked only as far as Millrace needs.
+context that the Restricted standard requires. Values of Kubernetes' own types are checked only as far as Millrace needs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ APP_CONTAINER = "millrace"
 OWN_VOLUMES = frozenset(
     {"app", "state", "tmp", "secrets", "auth", "tls-ca", "tls-client", "schema-registry", "otlp", "millrace-drain"}
 )
-"""Volumes the operator makes: a user's must have other names."""
+"""Volumes of the operator's; users' volumes must have other names."""
 OWN_PATHS = ("/etc/millrace", "/var/lib/millrace")
-"""Where the operator mounts them: a user's must be elsewhere."""
+"""Where the operator mounts them; users' volumes must be mounted elsewhere."""
 
 ENV_NAME_PATTERN = "^[A-Za-z_][A-Za-z0-9_.-]*$"
 _OWN_ENV_PREFIXES = ("POD_", "MILLRACE_")
@@ -68,59 +68,59 @@ class PodMetadata(ManifestModel):
     """Labels and annotations of the pods."""
 
     labels: PodLabels = Field(default_factory=dict)
-    """Labels beside the operator's."""
+    """Labels in addition to the operator's."""
     annotations: PodAnnotations = Field(default_factory=dict)
     """Annotations."""
 
 
 class Resources(ManifestModel):
-    """What the program's container may use. Restoring and large caches need memory beyond Python's own."""
+    """Resources of the program's container. Restoring and large caches need memory beyond Python's own."""
 
     requests: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """What is set aside for it, for example `{cpu: 500m, memory: 1Gi}`."""
+    """What is reserved for it, for example `{cpu: 500m, memory: 1Gi}`."""
     limits: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """The most it may use."""
 
 
 class ConfigMapKey(ManifestModel):
-    """One key of a ConfigMap of the same namespace."""
+    """A key of a ConfigMap in the same namespace."""
 
     name: ObjectName
     """The ConfigMap's name."""
     key: Annotated[str, Field(min_length=1, max_length=253)]
     """The key."""
     optional: bool = False
-    """Whether a pod starts without it."""
+    """Whether a pod starts if it does not exist."""
 
 
 class FieldOfPod(ManifestModel):
     """A field of the pod."""
 
     field_path: Annotated[str, Field(min_length=1, max_length=253)]
-    """Which, for example `status.podIP`."""
+    """The path of the field, for example `status.podIP`."""
     api_version: Literal["v1"] = "v1"
-    """The version of Kubernetes' API that the path is of."""
+    """The version of Kubernetes' API that the path refers to."""
 
 
 class SecretKeyOf(ManifestModel):
-    """One key of a Secret of the same namespace."""
+    """A key of a Secret in the same namespace."""
 
     name: ObjectName
     """The Secret's name."""
     key: SecretKey
     """The key."""
     optional: bool = False
-    """Whether a pod starts without it."""
+    """Whether a pod starts if it does not exist."""
 
 
 class EnvSource(ManifestModel):
-    """Where the value of a variable comes from; exactly one source."""
+    """The source of a variable's value; exactly one."""
 
     config_map_key_ref: ConfigMapKey | None = None
     """A key of a ConfigMap."""
     secret_key_ref: SecretKeyOf | None = None
-    """A key of a Secret. Files follow a Secret that changes, and variables do not: mount it where the program can read files. The
-    plan Job does not have the variable."""
+    """A key of a Secret. Variables do not change when the Secret does, but mounted files do: prefer a mount if the program
+    can read files. The plan Job does not get the variable."""
     field_ref: FieldOfPod | None = None
     """A field of the pod."""
 
@@ -150,26 +150,26 @@ class EnvVariable(ManifestModel):
     name: EnvName
     """Its name."""
     value: Annotated[str, Field(max_length=32_768)] | None = None
-    """Its value, which everybody who may read pods can see: not for secrets, which are `valueFrom.secretKeyRef`."""
+    """Its value, visible to everybody who may read pods. For secrets use `valueFrom.secretKeyRef`."""
     value_from: EnvSource | None = None
-    """Where its value comes from instead."""
+    """The source of its value, instead of `value`."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda variable: variable.value is None or variable.value_from is None,
             "!has(self.value) || !has(self.valueFrom)",
-            "value and valueFrom exclude each other",
+            "value and valueFrom must not both be given",
         ),
     )
 
 
 class WholeObject(ManifestModel):
-    """All keys of a ConfigMap or Secret of the same namespace."""
+    """All keys of a ConfigMap or Secret in the same namespace."""
 
     name: ObjectName
     """Its name."""
     optional: bool = False
-    """Whether a pod starts without it."""
+    """Whether a pod starts if it does not exist."""
 
 
 EnvPrefix = Annotated[
@@ -187,11 +187,11 @@ class EnvFrom(ManifestModel):
     """Variables for all keys of a ConfigMap or Secret; exactly one source."""
 
     prefix: EnvPrefix | None = None
-    """What their names begin with, before the key; nothing if not given."""
+    """A prefix for their names, before the key; none if not given."""
     config_map_ref: WholeObject | None = None
     """The ConfigMap."""
     secret_ref: WholeObject | None = None
-    """The Secret. Variables do not follow it when it changes, and the plan Job does not have them."""
+    """The Secret. Variables do not change when it does, and the plan Job does not get them."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -230,22 +230,22 @@ class DnsOption(ManifestModel):
     name: Annotated[str, Field(min_length=1, max_length=63)]
     """Its name."""
     value: Annotated[str, Field(max_length=63)] | None = None
-    """Its value; none for options that have none."""
+    """Its value, for options that have one."""
 
 
 class DnsConfig(ManifestModel):
-    """How names are looked up, beside what `dnsPolicy` gives."""
+    """How names are looked up, in addition to `dnsPolicy`."""
 
     nameservers: Annotated[tuple[Ip, ...], *atomic_list(3)] = ()
     """Addresses of name servers."""
     searches: Annotated[tuple[DnsName, ...], *atomic_list(32)] = ()
-    """Domains in which short names are looked for."""
+    """Domains in which short names are looked up."""
     options: Annotated[tuple[DnsOption, ...], *atomic_list(16)] = ()
     """Options of the resolver, for example `{name: ndots, value: "2"}`."""
 
 
 class Toleration(ManifestModel):
-    """A taint of nodes that the pods bear."""
+    """A taint of nodes that the pods tolerate."""
 
     key: Annotated[str, Field(max_length=317)] | None = None
     """The taint's key; every key if not given."""
@@ -256,23 +256,23 @@ class Toleration(ManifestModel):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """The taint's effect; every effect if not given."""
     toleration_seconds: Annotated[int, Field(json_schema_extra={"format": "int64"})] | None = None
-    """How long a taint with `NoExecute` is borne; for ever if not given."""
+    """How long a taint with `NoExecute` is tolerated; for ever if not given."""
 
 
 class TopologySpreadConstraint(KubernetesModel):
-    """How pods are spread over nodes or zones; a Kubernetes TopologySpreadConstraint. Its label selector may be left out: it is
-    then that of the application's pods."""  # noqa: D205, D209 (the text is one in the CRD)
+    """How pods are spread over nodes or zones; a Kubernetes TopologySpreadConstraint. Without a label selector
+    it applies to the application's pods."""  # noqa: D205, D209 (the text is one in the CRD)
 
     max_skew: Annotated[int, Field(ge=1, json_schema_extra={"format": "int32"})]
     """By how many pods two domains may differ."""
     topology_key: Annotated[str, Field(min_length=1, max_length=317)]
-    """The label of nodes that makes up domains, for example `topology.kubernetes.io/zone`."""
+    """The node label that defines the domains, for example `topology.kubernetes.io/zone`."""
     when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
-    """What is done with a pod that would break it."""
+    """What happens to a pod that would violate the constraint."""
 
 
 class Affinity(KubernetesModel):
-    """A Kubernetes Affinity. It takes the place of the operator's own, which spreads replicas over nodes where it can."""
+    """A Kubernetes Affinity. It replaces the operator's own, which spreads replicas over nodes where possible."""
 
 
 VolumeName = Annotated[
@@ -329,7 +329,7 @@ ContainerName = Annotated[
 
 
 class Container(KubernetesModel):
-    """A Kubernetes Container beside the program's. What it does not say of its security context is set as Restricted demands."""
+    """A Kubernetes Container besides the program's. What its security context leaves open is set as Restricted requires."""
 
     name: ContainerName
     """Its name."""
@@ -338,7 +338,7 @@ class Container(KubernetesModel):
 
 
 class PodSecurity(ManifestModel):
-    """Users and groups of the pods. That nobody is root, and all else that Restricted demands, is the operator's to set."""
+    """Users and groups of the pods. The operator sets everything else that Restricted requires, such as running as non-root."""
 
     run_as_user: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
     """The user that containers run as; 65532, as in Millrace's own images, if not given."""
@@ -347,7 +347,7 @@ class PodSecurity(ManifestModel):
     fs_group: Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})] | None = None
     """The group that owns the volumes; 65532 if not given."""
     fs_group_change_policy: Literal["OnRootMismatch", "Always"] | None = None
-    """When the ownership of a volume is set anew."""
+    """When the ownership of a volume is set again."""
     supplemental_groups: Annotated[
         tuple[Annotated[int, Field(ge=1, json_schema_extra={"format": "int64"})], ...],
         *atomic_list(32),
@@ -356,22 +356,23 @@ class PodSecurity(ManifestModel):
 
 
 class PodTemplate(ManifestModel):
-    """What the pods have beyond what the operator gives them."""
+    """What the pods have in addition to what the operator gives them."""
 
     metadata: PodMetadata = PodMetadata()
     """Labels and annotations of the pods."""
     resources: Resources = Resources()
-    """What the program's container may use."""
+    """Resources of the program's container."""
     env: Annotated[tuple[EnvVariable, ...], *map_list(256)] = ()
     """Environment variables of the program."""
     env_from: Annotated[tuple[EnvFrom, ...], *atomic_list(64)] = ()
-    """Environment variables for all keys of ConfigMaps and Secrets. A variable that `env` or the operator sets goes before."""
+    """Environment variables for all keys of ConfigMaps and Secrets. Variables set by `env` or the operator
+    take precedence."""
     node_selector: Labels = Field(default_factory=dict)
     """Labels of the nodes that pods may run on."""
     tolerations: Annotated[tuple[Toleration, ...], *atomic_list(64)] = ()
-    """Taints of nodes that the pods bear."""
+    """Taints of nodes that the pods tolerate."""
     affinity: Affinity | None = None
-    """Rules about the nodes and neighbours of pods, as a Kubernetes Affinity; replicas are spread over nodes if not given."""
+    """Where pods may and may not run, as a Kubernetes Affinity; replicas are spread over nodes if not given."""
     topology_spread_constraints: Annotated[tuple[TopologySpreadConstraint, ...], *atomic_list(16)] = ()
     """How pods are spread; over zones where possible if not given."""
     priority_class_name: ObjectName | None = None
@@ -379,22 +380,22 @@ class PodTemplate(ManifestModel):
     runtime_class_name: ObjectName | None = None
     """The runtime class of the pods, such as a sandbox; the node's own if not given."""
     scheduler_name: ObjectName | None = None
-    """Who chooses nodes for the pods; Kubernetes' own scheduler if not given."""
+    """The scheduler of the pods; Kubernetes' own if not given."""
     host_aliases: Annotated[tuple[HostAlias, ...], *map_list(64, "ip")] = ()
     """Names for addresses, in the pods' `/etc/hosts`."""
     dns_policy: Literal["ClusterFirst", "Default", "None"] | None = None
     """Where names are looked up: in the cluster first (`ClusterFirst`, if not given), as the node does (`Default`), or only as
     `dnsConfig` says (`None`)."""
     dns_config: DnsConfig | None = None
-    """How names are looked up, beside what `dnsPolicy` gives."""
+    """How names are looked up, in addition to `dnsPolicy`."""
     volumes: Annotated[tuple[Volume, ...], *map_list(64)] = ()
     """Further volumes of the pods."""
     volume_mounts: Annotated[tuple[VolumeMount, ...], *map_list(64, "mountPath")] = ()
-    """Where the program finds them."""
+    """Where they are mounted in the program's container."""
     init_containers: Annotated[tuple[Container, ...], *map_list(16)] = ()
     """Containers that run before the program."""
     sidecars: Annotated[tuple[Container, ...], *map_list(16)] = ()
-    """Containers that run beside the program."""
+    """Containers that run alongside the program."""
     security_context: PodSecurity = PodSecurity()
     """Users and groups of the pods."""
 
@@ -413,7 +414,7 @@ class PodTemplate(ManifestModel):
             ),
             "!has(self.initContainers) || !has(self.sidecars) || "
             "!self.initContainers.exists(first, self.sidecars.exists(other, other.name == first.name))",
-            "sidecars must not be named like initContainers",
+            "sidecars must not have the same names as initContainers",
         ),
         Rule(
             lambda template: (

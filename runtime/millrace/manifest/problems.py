@@ -1,7 +1,7 @@
 """What is wrong with a manifest, worded for the person who wrote it.
 
-Pydantic says which rule of which field is broken; here that becomes a sentence that also says what to write instead: the
-nearest known field or value, or what a missing field means.
+Pydantic says which rule of which field is broken. Here that becomes a sentence that also says what to write instead: the
+nearest known field or value, or what a missing field is for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -46,11 +45,11 @@ class Problem:
     path: Path
     """The steps to the field, for example `("spec", "kafka", "bootstrapServers", 0)`; empty for the whole manifest."""
     rule: str
-    """What is demanded of it, or what is wrong."""
+    """What it must be, or what is wrong with it."""
     value: str | None = None
-    """What stands there, shortened; none where nothing does."""
+    """The value there, shortened; None if there is none."""
     line: int | None = None
-    """The line in the text, from 1; none where there is no text."""
+    """The line in the text, from 1; None if there is no text."""
 
     @property
     def field(self) -> str:
@@ -65,7 +64,7 @@ class Problem:
 
 
 def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
-    """Return the problem that one of pydantic's errors about a model stands for."""
+    """Return one of pydantic's errors about a model as a problem."""
     path = _field_path(item["loc"])
     text = _rule(item, path, root)
     if item["type"] in {"missing", "extra_forbidden"} or _may_hold_secrets(item):
@@ -74,7 +73,7 @@ def problem(item: ErrorDetails, root: type[BaseModel]) -> Problem:
 
 
 def _may_hold_secrets(item: ErrorDetails) -> bool:
-    """Return whether the value is to be kept out of messages, which end up in logs and conditions."""
+    """Return whether to keep the value out of messages, which end up in logs and conditions."""
     value = item["input"]
     return isinstance(value, Mapping | BaseModel) or (isinstance(value, str) and "@" in value)
 
@@ -108,12 +107,13 @@ def _unknown_field(path: Path, root: type[BaseModel]) -> str:
 def _meaning(path: Path, root: type[BaseModel]) -> str:
     model = _model_at(path[:-1], root)
     fields = {} if model is None else {field.alias: field for field in model.model_fields.values()}
-    description = getattr(fields.get(str(path[-1])), "description", None)
+    field = fields.get(str(path[-1]))
+    description = None if field is None else field.description
     first = "" if not description else " ".join(description.split()).partition(". ")[0].rstrip(".")
     return f": {first[0].lower()}{first[1:]}" if first else ""
 
 
-def _nearest(value: Any, expected: str) -> str:
+def _nearest(value: object, expected: str) -> str:
     options = [option.strip("'") for option in expected.replace(" or ", ", ").split(", ")]
     near = difflib.get_close_matches(
         str(value).lower().replace("-", "_"), [option.lower() for option in options], 1, 0.6
@@ -133,7 +133,7 @@ def _model_at(path: Path, root: type[BaseModel]) -> type[BaseModel] | None:
     return model
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
+def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, typing.get_args(annotation))), None)
@@ -155,7 +155,7 @@ def _dotted(path: Path) -> str:
     return text
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a message shows it: quoted, and shortened if it is long."""
     if value is None:
         return "nothing"

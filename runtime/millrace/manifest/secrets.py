@@ -1,8 +1,8 @@
-"""Secrets that a manifest names: which keys are looked for in each, and which settings of clients they become.
+"""Secrets that a manifest names: which keys are expected in each, and which client settings they become.
 
-Pods find the keys as files, one folder for each Secret; the operator reads the Secrets themselves. Both go by what is said here,
-so that a Secret serves both or none. Secrets that other operators write serve as they are: those of cert-manager and of Strimzi's
-`KafkaUser` and cluster authority.
+Pods find the keys as files, with one folder for each Secret; the operator reads the Secrets themselves. Both follow this module,
+so that a Secret works for both or for neither. Secrets written by other operators work unchanged: those of cert-manager, and of
+Strimzi's `KafkaUser` and cluster certificate authority.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class NamedSecret:
     """A Secret that a manifest names."""
 
     field: str
-    """Where in the manifest."""
+    """The field of the manifest."""
     folder: str
-    """The folder in which a pod finds its keys, under the names that are expected."""
+    """The folder in which a pod finds its keys, under the expected names."""
     reference: SecretReference
-    """How it is named."""
+    """The field's value."""
     forms: tuple[tuple[str, ...], ...]
-    """Keys that are expected; those of one form must all be there."""
+    """Alternative sets of expected keys; one of them must be complete."""
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """The setting that each key becomes."""
     optional: tuple[str, ...] = ()
-    """Keys that are used if they are there."""
+    """Keys that are used if they exist."""
 
     @property
     def required(self) -> tuple[str, ...]:
-        """The keys that are part of every form."""
+        """The keys that every form contains."""
         first, *others = self.forms
         return tuple(key for key in first if all(key in form for form in others))
 
@@ -55,7 +55,7 @@ class NamedSecret:
         return tuple(dict.fromkeys([*(key for form in self.forms for key in form), *self.optional]))
 
     def problem(self, there: Collection[str]) -> str | None:
-        """Return what is missing, in words for the user; None if a form is complete.
+        """Return a message that says what is missing; None if a form is complete.
 
         Args:
             there: The expected keys that the Secret has.
@@ -71,14 +71,14 @@ class NamedSecret:
         else:
             plural = True
             found = f"has neither the keys {' nor '.join(' and '.join(lack) for lack in missing)}"
-        advice = "add them, or say by `keys` which they are" if plural else "add it, or say by `keys` which it is"
+        advice = "add them, or map them with `keys`" if plural else "add it, or map it with `keys`"
         return f"Secret {self.reference.name} of {self.field} {found}: {advice}"
 
     def used(self, there: Collection[str] | None) -> tuple[str, ...]:
-        """Return the keys to use: the first form that is complete, and of the others what it does not make superfluous.
+        """Return the keys to use: those of the first complete form, and the optional ones that are still needed with it.
 
         Args:
-            there: The expected keys that the Secret has; None if that is not known.
+            there: The expected keys that the Secret has; None if unknown.
         """
         if there is None:
             return self.forms[0] if _JAAS not in self.optional else ("username", "password")
@@ -87,12 +87,12 @@ class NamedSecret:
         return (*form, *(others[:1] if _JAAS in self.optional else others))
 
     def named_user(self, used: Collection[str]) -> str | None:
-        """Return the user's name where no key tells it: Strimzi gives the Secret of a `KafkaUser` the user's name."""
+        """Return the user's name if no key contains it: Strimzi names the Secret of a `KafkaUser` after the user."""
         return self.reference.name if _JAAS in self.optional and not {"username", _JAAS} & set(used) else None
 
 
 def secrets_of_brokers(kafka: Kafka) -> Iterator[NamedSecret]:
-    """Yield the Secrets that are needed to reach the brokers."""
+    """Yield the Secrets needed to connect to the brokers."""
     if kafka.binding_secret_ref is not None:
         reference = SecretReference(name=kafka.binding_secret_ref.name)
         forms = tuple((key,) for key in SERVERS)

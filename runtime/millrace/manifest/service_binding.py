@@ -1,6 +1,6 @@
-"""Secrets of the Service Binding Specification: one Secret that says where the brokers are and how they are reached.
+"""Secrets of the Service Binding Specification: one Secret that says where the brokers are and how to reach them.
 
-The specification leaves the names of keys to the kind of service, so there are several for each thing, all of them known here.
+The specification leaves the names of keys to the kind of service, so each setting has several, and all are accepted here.
 Addresses, protocol and mechanism are read when a pod starts; user name and password stay references to files.
 """
 
@@ -33,69 +33,69 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class BindingError(Exception):
-    """The Secret does not say enough, or what is not understood; says what, to be read after its name."""
+    """The Secret lacks something or has a value that is not understood; the message is to be read after its name."""
 
 
-def settings_of_binding(there: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return settings of clients, and the key of the Secret for each setting whose value is not to be shown.
+def settings_of_binding(data: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return client settings, and for each setting with a confidential value the Secret's key that holds it.
 
     Args:
-        there: What the Secret has under `KEYS`.
+        data: What the Secret has under `KEYS`.
 
     Raises:
-        BindingError: It does not say enough.
+        BindingError: Something is missing or not understood.
     """
-    kind = there.get("type", "kafka")
+    kind = data.get("type", "kafka")
     if kind.lower() != "kafka":
         raise BindingError(f"is a binding of type {kind}, not kafka")
-    servers = _first(SERVERS, there)
+    servers = _first(SERVERS, data)
     if servers is None:
         raise BindingError(f"has no key {' or '.join(SERVERS)}")
-    for server in there[servers].split(","):
+    for server in data[servers].split(","):
         if not re.fullmatch(SERVER_WITH_PORT_PATTERN, server.strip()):
             raise BindingError(f"has {server.strip()!r} under the key {servers}, which is not host:port")
-    keys = dict(_of_tls(there))
-    user = _first(_USER, there) or _first(_JAAS, there)
-    protocol = _value(_PROTOCOL, there, _PROTOCOLS)
-    if protocol is None:  # a password is not sent in the open unless that is said
+    keys = dict(_of_tls(data))
+    user = _first(_USER, data) or _first(_JAAS, data)
+    protocol = _value(_PROTOCOL, data, _PROTOCOLS)
+    if protocol is None:  # a password is never sent unencrypted by default
         protocol = f"{'SASL_' if user else ''}{'SSL' if user or keys else 'PLAINTEXT'}"
-    settings = {"bootstrap.servers": there[servers].replace(" ", ""), "security.protocol": protocol}
+    settings = {"bootstrap.servers": data[servers].replace(" ", ""), "security.protocol": protocol}
     if not protocol.endswith("SSL"):
         keys = {}
     if protocol.startswith("SASL_"):
-        settings["sasl.mechanism"] = _value(_MECHANISM, there, PASSWORD_MECHANISMS) or _missing(_MECHANISM)
-        keys |= _login(there, user)
+        settings["sasl.mechanism"] = _value(_MECHANISM, data, PASSWORD_MECHANISMS) or _missing(_MECHANISM)
+        keys |= _login(data, user)
     return settings, keys
 
 
-def _login(there: Mapping[str, str], user: str | None) -> dict[str, str]:
+def _login(data: Mapping[str, str], user: str | None) -> dict[str, str]:
     if user is None:
         return _missing(_USER)
     if user in _JAAS:
         return {"sasl.jaas.config": user}
-    return {"sasl.username": user, "sasl.password": _first(_PASSWORD, there) or _missing(_PASSWORD)}
+    return {"sasl.username": user, "sasl.password": _first(_PASSWORD, data) or _missing(_PASSWORD)}
 
 
-def _of_tls(there: Mapping[str, str]) -> Mapping[str, str]:
-    authority = _first(_CA, there)
+def _of_tls(data: Mapping[str, str]) -> Mapping[str, str]:
+    authority = _first(_CA, data)
     keys = {} if authority is None else {"ssl.ca": authority}
     for certificate, key in _PAIRS:
-        if certificate in there and key in there:
+        if certificate in data and key in data:
             return {**keys, "ssl.certificate": certificate, "ssl.key": key}
     return keys
 
 
-def _first(names: tuple[str, ...], there: Mapping[str, str]) -> str | None:
-    return next((name for name in names if name in there), None)
+def _first(names: tuple[str, ...], data: Mapping[str, str]) -> str | None:
+    return next((name for name in names if name in data), None)
 
 
-def _value(names: tuple[str, ...], there: Mapping[str, str], known: tuple[str, ...]) -> str | None:
-    name = _first(names, there)
+def _value(names: tuple[str, ...], data: Mapping[str, str], known: tuple[str, ...]) -> str | None:
+    name = _first(names, data)
     if name is None:
         return None
-    value = there[name].upper()
+    value = data[name].upper()
     if value not in known:
-        raise BindingError(f"has {there[name]!r} under the key {name}, which must be one of {', '.join(known)}")
+        raise BindingError(f"has {data[name]!r} under the key {name}, which must be one of {', '.join(known)}")
     return value
 
 

@@ -1,16 +1,14 @@
-"""What a manifest means to the runtime: its fields as settings under Kafka's own names.
+"""The Kafka Streams settings that a manifest stands for, under Kafka's own names.
 
-The local host and the operator both start replicas through this mapping, so that an application runs alike in both. Addresses
-that only the host knows are handed in, and secrets are not read but referred to, in the syntax of Kafka's
-DirectoryConfigProvider: `${directory:<directory>:<file>}`. It looks at one thing outside: which files of secrets are there, where
-some may be or not.
+The local host and the operator both use this mapping to start replicas, so that an application runs the same way in both.
+Addresses that only the host knows are arguments. Secrets are not read but referred to, in the syntax of Kafka's
+DirectoryConfigProvider, `${directory:<directory>:<file>}`. Only which files of optional secrets exist is looked up on disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from millrace.errors import ConfigError
 from millrace.kafka.security import CLOUD_IDENTITIES
@@ -28,17 +26,11 @@ from millrace.manifest.service_binding import BindingError, settings_of_binding
 from millrace.manifest.streamsapp import ErrorPolicy, Standby, StreamsApp, StreamsAppSpec
 
 SECRETS_DIR = Path("/etc/millrace/secrets")
-"""Where a pod finds its secrets: a directory for each, with a file for each key."""
-
-_HANDLERS = {
-    "deserialization": ("deserialization.exception.handler", "LogAndContinueExceptionHandler"),
-    "processing": ("processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
-    "production": ("production.exception.handler", ""),
-}
+"""Where a pod finds its secrets: a directory for each Secret, with a file for each key."""
 
 
 def replica_name(app: StreamsApp, replica: int) -> str:
-    """Return the name of a replica, which is that of its pod: `<name>-<replica>`."""
+    """Return the name of a replica, which is also its pod's name: `<name>-<replica>`."""
     return f"{app.metadata.name}-{replica}"
 
 
@@ -49,31 +41,31 @@ def to_streams_config(
     state_dir: Path | None = None,
     bootstrap_servers: Sequence[str] | None = None,
     secrets_dir: Path | None = None,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the settings of one replica of an application, for `StreamsConfig.of`.
 
     Args:
         app: The manifest.
-        replica: Which replica, from 0; it becomes a member of the group, static unless the manifest says otherwise. None gives
-            what all replicas share.
+        replica: Which replica, from 0; its member of the group is static unless the manifest says otherwise. None gives the
+            settings that all replicas share.
         state_dir: Where the replica keeps its state.
-        bootstrap_servers: Brokers to use in place of the manifest's. What it says of its own cluster's replication and of
-            security, secrets included, is left out then.
-        secrets_dir: Where the secrets are that the manifest names, one directory for each; `SECRETS_DIR` if not given.
+        bootstrap_servers: Brokers to use instead of the manifest's. The manifest's settings for replication and security,
+            secrets included, are then left out.
+        secrets_dir: Where the secrets that the manifest names are, one directory for each; `SECRETS_DIR` if not given.
 
     Raises:
-        ConfigError: The secrets are there, and one lacks what is needed of it.
+        ConfigError: The secrets are there, and one lacks a key.
     """
     spec = app.spec
     config = dict(spec.kafka.config)
     if bootstrap_servers is not None:
         config = {key: value for key, value in config.items() if not is_security_setting(key)}
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         **config,
         "application.id": spec.application_id,
         "num.stream.threads": spec.threads,
         "processing.guarantee": spec.processing.guarantee.value,
-        **dict(_where_not_usual(spec)),
+        **dict(_non_default_settings(spec)),
     }
     servers = spec.kafka.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
     if servers:
@@ -93,8 +85,8 @@ def to_streams_config(
     return settings
 
 
-def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
-    """Yield the settings that differ from Kafka Streams' defaults, so that what a pod is given says what is special about it."""
+def _non_default_settings(spec: StreamsAppSpec) -> Iterator[tuple[str, object]]:
+    """Yield the settings that differ from Kafka Streams' defaults, so that a pod's settings show what is special about it."""
     processing = spec.processing
     if spec.kafka.group_protocol != Kafka.model_fields["group_protocol"].default:
         yield "group.protocol", spec.kafka.group_protocol.value
@@ -118,8 +110,11 @@ def _where_not_usual(spec: StreamsAppSpec) -> Iterator[tuple[str, Any]]:
 
 
 def _handlers(policy: ErrorPolicy) -> Iterator[tuple[str, str]]:
-    for name, (key, continues) in _HANDLERS.items():
-        decision = getattr(policy, name)
+    for decision, key, continues in (
+        (policy.deserialization, "deserialization.exception.handler", "LogAndContinueExceptionHandler"),
+        (policy.processing, "processing.exception.handler", "LogAndContinueProcessingExceptionHandler"),
+        (policy.production, "production.exception.handler", ""),  # there is none that continues
+    ):
         if decision != "Fail":
             yield key, continues if decision == "Continue" else decision
 
@@ -149,7 +144,7 @@ def _security(kafka: Kafka, secrets: Path) -> Iterator[tuple[str, str]]:
 
 
 def mechanism(kafka: Kafka) -> Iterator[tuple[str, str]]:
-    """Yield the settings that say how the brokers are reached, without those that come from Secrets."""
+    """Yield the settings for security protocol and SASL mechanism, without those that come from Secrets."""
     tls, auth = kafka.tls, kafka.auth
     sasl = auth is not None and auth.type != "mtls"
     if tls is not None or sasl:

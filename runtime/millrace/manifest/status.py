@@ -1,6 +1,6 @@
 """The status of a `StreamsApp`: what the operator has seen and done.
 
-Fields of one observation stand together, so that one can be missing (Kafka does not answer) while the others are told.
+The fields of one observation are grouped, so that a group can be missing (Kafka does not answer) while the others are reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNSEEN_GENERATION: Final = -1
 """The `observedGeneration` of a resource that the operator has not seen yet."""
 
 ObservedGeneration = Annotated[int, Field(ge=UNSEEN_GENERATION, json_schema_extra={"format": "int64"})]
-"""The generation of a manifest, or that none was seen yet."""
+"""The generation of a manifest, or -1 if none has been seen yet."""
 
 LifecycleState = Literal[
     "Pending",
@@ -58,16 +58,16 @@ ConditionType = Literal[
 
 
 class Condition(StatusModel):
-    """One aspect of an application's health, in the form Kubernetes' tools know."""
+    """One aspect of an application's health, in the form that Kubernetes' tools understand."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
     """What the condition is about, for example `Ready`."""
     status: Literal["True", "False", "Unknown"]
     """Whether it holds."""
     reason: Annotated[str, Field(min_length=1, max_length=1024)]
-    """One word in CamelCase that says why, for programs."""
+    """The reason, as one word in CamelCase, for programs."""
     message: Annotated[str, Field(max_length=32768)]
-    """A sentence that says why and what to do, for people."""
+    """The reason and what to do, as a sentence, for people."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
     """When `status` last changed."""
     observed_generation: Int64 | None = None
@@ -88,9 +88,9 @@ class TopologyStatus(StatusModel):
     subtopologies: Int32 | None = None
     """How many sub-topologies it has."""
     tasks: Int32 | None = None
-    """How many tasks: no more threads than these have work."""
+    """How many tasks it has, which limits how many threads have work."""
     compatibility: Literal["Compatible", "NeedsReset", "Incompatible", "Unknown"] | None = None
-    """Whether the wanted topology can go on from the state of the running one."""
+    """Whether the desired topology can continue from the state of the running one."""
 
 
 class GroupStatus(StatusModel):
@@ -99,20 +99,20 @@ class GroupStatus(StatusModel):
     protocol: str | None = None
     """Its protocol."""
     state: str | None = None
-    """Its state, in Kafka's words."""
+    """Its state, as Kafka names it."""
     members: Int32 | None = None
     """How many members it has."""
 
 
 class TasksStatus(StatusModel):
-    """Tasks, as the pods tell of them."""
+    """Tasks, as reported by the pods."""
 
     active: Int32 | None = None
-    """How many are worked on."""
+    """How many are active."""
     standby: Int32 | None = None
-    """How many copies are kept up to date."""
+    """How many standby copies are kept up to date."""
     warmup: Int32 | None = None
-    """How many are prepared on another replica."""
+    """How many are being warmed up on another replica."""
     restoring: Int32 | None = None
     """How many of the active ones are restoring state."""
 
@@ -121,18 +121,18 @@ class RestorationStatus(StatusModel):
     """State that is being restored."""
 
     remaining_records: Int64 | None = None
-    """How many records of changelogs are left to read."""
+    """How many changelog records are left to read."""
     eta_seconds: Int64 | None = None
-    """How long that will take, at the present rate."""
+    """How long that will take at the current rate."""
 
 
 class LagStatus(StatusModel):
-    """How far the application is behind: what waits in input and repartition topics."""
+    """How far the application is behind in its input and repartition topics."""
 
     total: Int64 | None = None
     """How many records."""
     trend: Literal["Growing", "Steady", "Shrinking"] | None = None
-    """Where that is going."""
+    """How that is changing."""
 
 
 class InternalTopicStatus(StatusModel):
@@ -141,13 +141,13 @@ class InternalTopicStatus(StatusModel):
     name: Annotated[str, Field(min_length=1, max_length=249)]
     """Its name."""
     topic_id: str | None = None
-    """Kafka's id of it: another one means that the topic was deleted and made anew."""
+    """Kafka's id of the topic; it changes when the topic is deleted and created again."""
     partitions: Int32 | None = None
     """How many partitions it has."""
     replication_factor: Int32 | None = None
     """How many brokers hold each of them."""
     ok: bool
-    """Whether it is as the topology needs it."""
+    """Whether it is as the topology requires."""
     message: Annotated[str, Field(max_length=1024)] | None = None
     """What is wrong with it."""
 
@@ -160,20 +160,20 @@ class StorageStatus(StatusModel):
 
 
 class AutoscalingStatus(StatusModel):
-    """What autoscaling thinks."""
+    """What autoscaling recommends."""
 
     recommended: Int32 | None = None
-    """How many replicas it would have."""
+    """How many replicas it recommends."""
     reason: Annotated[str, Field(max_length=1024)] | None = None
-    """Why."""
+    """The reason."""
     blocked_by: Annotated[str, Field(max_length=1024)] | None = None
-    """What keeps it from having them."""
+    """What prevents it from scaling."""
     fewer_since: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
     """Since when fewer replicas have been enough."""
 
 
 class StreamsAppStatus(StatusModel):
-    """What the operator has seen and done; written by the operator only."""
+    """What the operator has seen and done; written only by the operator."""
 
     observed_generation: ObservedGeneration | None = None
     """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
@@ -184,21 +184,21 @@ class StreamsAppStatus(StatusModel):
     ready_replicas: Int32 | None = None
     """How many pods run all the tasks assigned to them."""
     desired_replicas: Int32 | None = None
-    """How many pods there are to be: as the spec or autoscaling says, and none while the application is suspended."""
+    """How many pods there should be, by the spec or autoscaling; 0 while the application is suspended."""
     ready: Annotated[str, Field(max_length=32)] | None = None
-    """Ready pods of those that there are to be, as in `2/3`, for kubectl."""
+    """Ready and desired pods, as in `2/3`, for kubectl."""
     selector: str | None = None
     """The label selector of the pods, for autoscalers."""
     current_revision: str | None = None
-    """The revision of the manifest that pods are brought to."""
+    """The revision of the manifest that the pods are being moved to."""
     stable_revision: str | None = None
-    """The last revision that ran well: what an upgrade that fails goes back to."""
+    """The last revision that ran well, to which a failed upgrade returns."""
     topology: TopologyStatus | None = None
     """What the program's topology needs."""
     group: GroupStatus | None = None
     """The consumer group."""
     tasks: TasksStatus | None = None
-    """Tasks, as the pods tell of them."""
+    """Tasks, as reported by the pods."""
     restoration: RestorationStatus | None = None
     """State that is being restored."""
     lag: LagStatus | None = None
@@ -211,6 +211,6 @@ class StreamsAppStatus(StatusModel):
     storage: StorageStatus | None = None
     """The volumes."""
     autoscaling: AutoscalingStatus | None = None
-    """What autoscaling thinks."""
+    """What autoscaling recommends."""
     conditions: Conditions = ()
-    """The aspects of the application's health, one entry each."""
+    """The aspects of the application's health, with one entry each."""

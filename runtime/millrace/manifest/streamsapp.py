@@ -44,7 +44,7 @@ MemoryFraction = Annotated[
 
 
 class Retention(ManifestModel):
-    """What becomes of volumes that no pod uses."""
+    """What happens to volumes that no pod uses."""
 
     when_deleted: Literal["Retain", "Delete"] = "Retain"
     """When the StreamsApp is deleted. `spec.deletionPolicy: Purge` deletes them in any case."""
@@ -58,12 +58,12 @@ class Storage(ManifestModel):
     size: PositiveQuantity = "1Gi"
     """The size of each replica's volume. It can grow, if the storage class allows that, but not shrink."""
     storage_class_name: ObjectName | None = None
-    """The class of the volumes; the cluster's default if not given. Immutable."""
+    """The storage class of the volumes; the cluster's default if not given. Immutable."""
     retention: Retention = Retention()
-    """What becomes of volumes that no pod uses."""
+    """What happens to volumes that no pod uses."""
     memory_fraction: MemoryFraction | None = None
-    """The part of the container's memory limit that RocksDB may use for its caches and write buffers. A number of bytes as
-    `rocksdb.memory.max.bytes` in `kafka.config` goes before it; without either, or without a limit, it is 256 MiB."""
+    """The part of the container's memory limit that RocksDB may use for its caches and write buffers. `rocksdb.memory.max.bytes`
+    in `kafka.config` takes precedence. Without either, or without a memory limit, it is 256 MiB."""
 
     transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
         TransitionRule(
@@ -82,7 +82,7 @@ INT_OR_PERCENT_PATTERN = "^(100|[1-9][0-9]?)%$|^[1-9][0-9]{0,4}$"
 _INT_OR_PERCENT_RULE = "must be a number of pods, at least 1, or a percentage such as 25%"
 
 
-def _int_or_percent(value: Any) -> Any:
+def _int_or_percent(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise rule_error(_INT_OR_PERCENT_RULE)
     return str(value)
@@ -105,12 +105,12 @@ IntOrPercent = Annotated[
 
 
 class PodDisruptionBudget(ManifestModel):
-    """How many pods may be away when nodes are drained."""
+    """How many pods may be down when nodes are drained."""
 
     enabled: bool = True
     """Whether there is a PodDisruptionBudget."""
     max_unavailable: IntOrPercent = "1"
-    """How many pods, or what percentage of them, may be away at a time."""
+    """How many pods, or what percentage of them, may be down at a time."""
 
 
 class NetworkPeer(KubernetesModel):
@@ -118,19 +118,19 @@ class NetworkPeer(KubernetesModel):
 
 
 class IngressRule(KubernetesModel):
-    """A Kubernetes NetworkPolicyIngressRule: from where, and to which ports."""
+    """A Kubernetes NetworkPolicyIngressRule: who may connect, and to which ports."""
 
 
 class EgressRule(KubernetesModel):
-    """A Kubernetes NetworkPolicyEgressRule: where to, and to which ports."""
+    """A Kubernetes NetworkPolicyEgressRule: where the pods may connect, and to which ports."""
 
 
 class NetworkPolicy(ManifestModel):
-    """Who may talk to the pods, and to whom they may talk."""
+    """Who may connect to the pods, and where they may connect."""
 
     enabled: bool = True
-    """Whether there is a NetworkPolicy. The operator, in its own namespace, and the application's own pods may always reach
-    the pods."""
+    """Whether there is a NetworkPolicy. The operator, in its own namespace, and the application's own pods can always
+    connect to the pods."""
     ingress_from: (
         Annotated[
             tuple[NetworkPeer, ...],
@@ -138,13 +138,13 @@ class NetworkPolicy(ManifestModel):
         ]
         | None
     ) = None
-    """Who else may read from their port of health, status and metrics, for example Prometheus' namespace:
-    each a Kubernetes NetworkPolicyPeer. Everybody if not given while there is a PodMonitor, otherwise nobody."""
+    """Who else may connect to the port for health, status and metrics, for example Prometheus' namespace. Each is a Kubernetes
+    NetworkPolicyPeer. If not given: everybody if there is a PodMonitor, otherwise nobody."""
     ingress: Annotated[
         tuple[IngressRule, ...],
         *atomic_list(32),
     ] = ()
-    """Who may reach other ports, for example one on which the program answers queries of stores. Each is a Kubernetes
+    """Who may connect to other ports, for example one where the program serves queries of its stores. Each is a Kubernetes
     NetworkPolicyIngressRule."""
     egress: (
         Annotated[
@@ -153,51 +153,51 @@ class NetworkPolicy(ManifestModel):
         ]
         | None
     ) = None
-    """Where the pods may connect to, beside DNS and each other: the brokers, at least. Each is a Kubernetes
+    """Where the pods may connect, besides DNS and each other: at least to the brokers. Each is a Kubernetes
     NetworkPolicyEgressRule. Everywhere if not given."""
 
 
 _HANDLER = ENTRYPOINT_PATTERN.removeprefix("^").removesuffix("$")
-_OF_YOUR_OWN = "or a handler of your own as `package.module:name`"
+_OF_YOUR_OWN = "or your own handler as `package.module:name`"
 Decision = Annotated[str, *text(f"^(Fail|Continue|{_HANDLER})$", f"must be Fail, Continue {_OF_YOUR_OWN}", most=253)]
-"""What becomes of a record that failed."""
+"""What happens to a record that failed."""
 ProductionDecision = Annotated[str, *text(f"^(Fail|{_HANDLER})$", f"must be Fail {_OF_YOUR_OWN}", most=253)]
 
 
 class ErrorPolicy(ManifestModel):
-    """What becomes of records that fail: `Fail` stops the replica, `Continue` logs and skips the record. A handler of your own
-    is named as `package.module:name`."""  # noqa: D205, D209 (the text is one in the CRD)
+    """What happens to records that fail: `Fail` stops the replica, `Continue` logs and skips the record. Your own handler is
+    named as `package.module:name`."""  # noqa: D205, D209 (the text is one in the CRD)
 
     deserialization: Decision = "Fail"
     """Records that cannot be read."""
     processing: Decision = "Fail"
-    """Records on which a processor raised."""
+    """Records for which a processor raised an exception."""
     production: ProductionDecision = "Fail"
-    """Records that cannot be written; Kafka Streams has no handler that skips them."""
+    """Records that cannot be written; Kafka Streams has no handler that skips these."""
 
 
 class Processing(ManifestModel):
     """How records are processed."""
 
     guarantee: Annotated[ProcessingGuarantee, Field(strict=False)] = ProcessingGuarantee.AT_LEAST_ONCE
-    """How often the effects of a record may show."""
+    """How often a record may take effect."""
     commit_interval: Duration | None = None
     """How often progress is committed; 30s by default, 100ms with `exactly_once_v2`."""
     dead_letter_topic: TopicName | None = None
-    """The topic that gets the records that fail, with the reason in their headers; none if not given."""
+    """The topic for records that fail, with the reason in their headers; none if not given."""
     error_policy: ErrorPolicy = ErrorPolicy()
-    """What becomes of records that fail."""
+    """What happens to records that fail."""
 
 
 class Standby(ManifestModel):
-    """Copies of the state on other replicas, which take over without restoring."""
+    """Copies of the state on other replicas, which can take over without restoring."""
 
     replicas: Annotated[Int32, Field(le=16)] = 0
-    """How many copies each task's state has besides the one that is worked on."""
+    """How many copies each task's state has besides the active one."""
     max_warmups: Annotated[Int32, Field(ge=1, le=10_000)] = 2
-    """How many tasks may be moved at a time by warming up their state on the new replica first."""
+    """How many tasks may be warmed up at a time: their state is built on the new replica before they move."""
     acceptable_recovery_lag: Int64 = 10_000
-    """How many records a copy may lack and still take over at once."""
+    """How many records a copy may be behind and still take over at once."""
 
 
 SessionTimeout = Annotated[
@@ -205,37 +205,37 @@ SessionTimeout = Annotated[
     Rule(
         lambda value: 6_000 <= duration_ms(value) <= 1_800_000,
         "duration(self) >= duration('6s') && duration(self) <= duration('30m')",
-        "must be between 6s and 30m, as brokers demand",
+        "must be between 6s and 30m, as brokers require",
     ),
 ]
 
 
 class Membership(ManifestModel):
-    """How replicas belong to the consumer group."""
+    """How replicas take part in the consumer group."""
 
     static: bool = True
     """Whether a replica keeps its place in the group, and so its tasks, while its pod restarts."""
     session_timeout: SessionTimeout | None = None
-    """How long a replica may be silent before its tasks go to others; 45s by default. With static membership this is also how
-    long a pod may take to restart and keep them."""
+    """How long a replica may send no heartbeat before its tasks go to others; 45s by default. With static membership this is
+    also how long a pod may take to restart and keep its tasks."""
 
 
 class App(ManifestModel):
     """The user's program."""
 
     entrypoint: Entrypoint
-    """The function that returns the topology, as `package.module:callable`. It may take a `StreamsBuilder`, and after it
+    """The function that returns the topology, as `package.module:callable`. It may take a `StreamsBuilder`, followed by
     the mapping `config`."""
     args: Annotated[
         tuple[str, ...],
         *atomic_list(256),
     ] = ()
-    """What the program finds in `sys.argv`, after its name."""
+    """Arguments of the program, in `sys.argv` after its name."""
     config: Annotated[
         dict[str, Any],
         WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
     ] = Field(default_factory=dict)
-    """Any settings of the program's own, handed to the entrypoint as they are."""
+    """The program's own settings, passed to the entrypoint unchanged."""
 
 
 _TRANSACTION_TIMEOUT = "10s"
@@ -253,12 +253,12 @@ def _commits_within_transaction(spec: StreamsAppSpec) -> bool:
 
 
 class StreamsAppSpec(ManifestModel):
-    """What is to run, how often, and against which Kafka."""
+    """What to run, in how many replicas, and with which Kafka."""
 
     application_id: ApplicationId
     """Kafka's `application.id`: the name of the consumer group and the prefix of the internal topics. Immutable."""
     image: Image
-    """The container image with the program and Millrace in it. `millrace dev up` runs the program from the machine instead."""
+    """The container image, which contains the program and Millrace. `millrace dev up` runs the local program instead."""
     image_pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """When the image is pulled; Kubernetes' default if not given."""
     image_pull_secrets: Annotated[
@@ -269,11 +269,11 @@ class StreamsAppSpec(ManifestModel):
     app: App
     """The program."""
     state: Literal["running", "suspended"] = "running"
-    """Whether it runs. `suspended` stops all pods and keeps volumes, topics and offsets."""
+    """Whether the application runs. `suspended` stops all pods and keeps volumes, topics and offsets."""
     restart_nonce: Annotated[int, Field(ge=0, json_schema_extra={"format": "int64"})] = 0
-    """Any other number than before restarts the pods, one after another."""
+    """Changing this number restarts the pods, one after another."""
     replicas: Annotated[int, Field(ge=0, le=10_000, json_schema_extra={"format": "int32"})] = 1
-    """How many instances run. More than there are tasks are idle."""
+    """How many instances run. Instances beyond the number of tasks are idle."""
     threads: Annotated[int, Field(ge=1, le=256, json_schema_extra={"format": "int32"})] = 1
     """How many stream threads each instance runs."""
     kafka: Kafka
@@ -283,7 +283,7 @@ class StreamsAppSpec(ManifestModel):
     standby: Standby = Standby()
     """Copies of the state on other replicas."""
     membership: Membership = Membership()
-    """How replicas belong to the consumer group."""
+    """How replicas take part in the consumer group."""
     internal_topics: InternalTopics = InternalTopics()
     """The changelog and repartition topics."""
     storage: Storage = Storage()
@@ -291,28 +291,29 @@ class StreamsAppSpec(ManifestModel):
     upgrade: Upgrade = Upgrade()
     """How a changed manifest reaches the pods."""
     handover: Handover | None = None
-    """Whose place the application takes, if another one has its application id until now."""
+    """Which application it takes over from, if its application id has been in use."""
     autoscaling: Autoscaling = Autoscaling()
     """How the number of replicas follows the load."""
     drain: Drain = Drain()
     """How a replica stops."""
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
-    """How many pods may be away when nodes are drained."""
+    """How many pods may be down when nodes are drained."""
     network_policy: NetworkPolicy = NetworkPolicy()
-    """Who may talk to the pods, and to whom they may talk."""
+    """Who may connect to the pods, and where they may connect."""
     service_account_name: ObjectName | None = None
-    """The pods' service account, of which they get no token; one of the operator's making if not given."""
+    """The pods' service account, whose token is not mounted; the operator creates one if not given."""
     pod_template: PodTemplate = PodTemplate()
     """What the pods have beyond what the operator gives them."""
     observability: Observability = Observability()
     """Where metrics, traces and logs go."""
     deletion_policy: Literal["Retain", "Purge", "Orphan"] = "Retain"
-    """What is deleted with the StreamsApp. `Retain`: the pods; volumes and topics as `storage.retention` and
-    `internalTopics.deletionPolicy` say. `Purge`: volumes, internal topics and offsets too. `Orphan`: nothing, pods run on."""
+    """What is deleted with the StreamsApp. `Retain`: the pods; volumes and topics depend on `storage.retention` and
+    `internalTopics.deletionPolicy`. `Purge`: volumes, internal topics and offsets too. `Orphan`: nothing, and the pods
+    keep running."""
 
     @property
     def handover_is_rolling(self) -> bool:
-        """Whether it may join a group in which others are."""
+        """Whether the application may join a group that still has other members."""
         return self.handover is not None and self.handover.allow_foreign_members
 
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -322,7 +323,7 @@ class StreamsAppSpec(ManifestModel):
             f"duration(self.processing.commitInterval) < duration('{_TRANSACTION_TIMEOUT}') || "
             f"(has(self.kafka.config) && {list(_TRANSACTION_SETTINGS)!r}.exists(key, key in self.kafka.config))",
             f"processing.commitInterval must be less than {_TRANSACTION_TIMEOUT} with processing.guarantee exactly_once_v2: the "
-            f"brokers abort transactions that are open longer (kafka.config {_TRANSACTION_SETTINGS[0]} lets them live longer)",
+            f"brokers abort transactions that are open longer (kafka.config {_TRANSACTION_SETTINGS[0]} raises the limit)",
         ),
         Rule(
             lambda spec: spec.autoscaling.mode != "Auto" or spec.replicas <= (spec.autoscaling.max or 0),

@@ -1,7 +1,7 @@
 """`StreamsReset`: one reset of one application, described once and done once.
 
-A reset throws state away, so it is a resource of its own and not a field of the application: it has a beginning, an end and a
-result that stay readable, and re-applying it does nothing.
+A reset throws state away, so it is a resource of its own and not a field of the application: its start, end and result can be
+read later, and applying it again does nothing.
 """
 
 from __future__ import annotations
@@ -51,39 +51,39 @@ Target = Annotated[
 
 
 class AppReference(ManifestModel):
-    """A StreamsApp of the same namespace."""
+    """A StreamsApp in the same namespace."""
 
     name: ResourceName
     """Its name."""
 
 
 class StreamsResetSpec(ManifestModel):
-    """What is to be thrown away, and where the application is to begin again. Immutable."""
+    """What to throw away, and where the application starts again. Immutable."""
 
     app_ref: AppReference
-    """The application. It has to be stopped: `state: suspended`."""
+    """The application. It must be stopped: `state: suspended`."""
     to_offset: Target = "earliest"
-    """Where it begins in its input topics: `earliest`, `latest`, `offset:NUMBER`, `shift:NUMBER` (records from where it was,
-    back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
+    """Where it starts in its input topics: `earliest`, `latest`, `offset:NUMBER`, `shift:NUMBER` (records from its last
+    position, back if negative) or `timestamp:TIME`, for example `timestamp:2026-01-31T12:00:00Z`."""
     input_topics: Annotated[
         tuple[TopicName, ...],
         *set_list(256),
     ] = ()
-    """Input topics beside those of the topology whose offsets are set."""
+    """Further input topics whose offsets are set, in addition to those of the topology."""
     delete_internal_topics: bool = True
     """Whether changelog and repartition topics are deleted. They are created again when the application starts."""
     delete_volumes: bool = True
-    """Whether the replicas' volumes are deleted. Kept ones hold state that no longer fits topics that were deleted."""
+    """Whether the replicas' volumes are deleted. If kept, their state does not match deleted topics."""
     dry_run: bool = False
-    """Whether it is only said in the status what would be done."""
+    """Whether the reset is only described in the status and not done."""
     force: bool = False
-    """Whether members that were killed are removed from the group, not waiting for their session to time out."""
+    """Whether members that were killed are removed from the group instead of waiting for their session to time out."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             lambda reset: reset.delete_volumes or not reset.delete_internal_topics,
             "self.deleteVolumes || !self.deleteInternalTopics",
-            "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not fit the new topics",
+            "deleteVolumes must be true when deleteInternalTopics is: state on the volumes would not match the new topics",
         ),
     )
     transition_rules: ClassVar[tuple[TransitionRule, ...]] = (
@@ -93,7 +93,7 @@ class StreamsResetSpec(ManifestModel):
     )
 
     def target(self) -> OffsetTarget:
-        """Return `toOffset` as the reset takes it.
+        """Return `toOffset` as an offset target.
 
         >>> StreamsResetSpec(app_ref=AppReference(name="a"), to_offset="shift:-10").target()
         OffsetTarget(start=<Start.SHIFT: 'shift'>, value=-10)
@@ -119,7 +119,7 @@ class PartitionOffset(StatusModel):
 
 
 class ResetResult(StatusModel):
-    """What a reset does, or would do."""
+    """What a reset does or would do."""
 
     offsets: Annotated[tuple[PartitionOffset, ...], *atomic_list(1000)] = ()
     """The offsets that are set; the first thousand."""
@@ -128,38 +128,38 @@ class ResetResult(StatusModel):
     deleted_volumes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
     """The claims of the volumes that are deleted."""
     notes: Annotated[tuple[str, ...], *atomic_list(1000)] = ()
-    """What is left alone and may surprise."""
+    """What is left unchanged and may be surprising."""
 
 
 class StreamsResetStatus(StatusModel):
-    """How far the reset is; written by the operator only."""
+    """How far the reset has come; written only by the operator."""
 
     observed_generation: ObservedGeneration | None = None
     """The generation of the manifest that this status is about; -1 until the operator has seen the resource."""
     phase: Literal["Pending", "Waiting", "Running", "Succeeded", "Failed", "Refused"] | None = None
-    """How far it is. `Refused`: the application runs, or there is none."""
+    """How far it has come. `Refused`: the application is running or does not exist."""
     message: Annotated[str, Field(max_length=32_768)] | None = None
-    """A sentence that says why, and what to do."""
+    """The reason and what to do, as a sentence."""
     start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it began."""
+    """When it started."""
     completion_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
-    """When it was done or given up."""
+    """When it finished or was given up."""
     plan: ResetResult | None = None
-    """What it is to do, worked out before anything is done."""
+    """What it will do, determined before anything is changed."""
     result: ResetResult | None = None
     """What it has done."""
     conditions: Conditions = ()
-    """The aspects of its progress, one entry each."""
+    """The aspects of its progress, with one entry each."""
 
 
 class StreamsReset(Resource):
-    """A reset of an application: its offsets, internal topics and volumes together, so that it begins anew."""
+    """A reset of an application: its offsets, internal topics and volumes together, so that it starts from scratch."""
 
     plural: ClassVar[str] = "streamsresets"
 
     kind: Literal["StreamsReset"] = "StreamsReset"
     """The kind of resource."""
     spec: StreamsResetSpec
-    """What is to be thrown away."""
+    """What to throw away."""
     status: StreamsResetStatus | None = None
-    """How far the reset is."""
+    """How far the reset has come."""

@@ -88,7 +88,7 @@ def _entry(key: str, value: Any, node: Schema, rewrite: Callable[[Schema], Schem
     return key, value
 
 
-def _without_empty(value: Any) -> Any:
+def _without_empty(value: object) -> object:
     """Leave out what says nothing, so that the API server does not write it into every resource."""
     if isinstance(value, dict):
         parts = {key: _without_empty(item) for key, item in value.items()}

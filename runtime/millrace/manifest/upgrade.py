@@ -1,8 +1,8 @@
-"""`spec.upgrade`, `spec.handover`, `spec.autoscaling` and `spec.drain`: how what runs, and on how many replicas, may change."""
+"""`spec.upgrade`, `spec.handover`, `spec.autoscaling` and `spec.drain`: how a running application changes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -11,37 +11,37 @@ from millrace.manifest.model import ManifestModel, Rule, rule_error
 
 
 class Gate(ManifestModel):
-    """What must hold before the next pod is replaced."""
+    """What must be true before the next pod is replaced."""
 
     ready_timeout: PositiveDuration = "10m"
-    """How long a new pod may take until all its tasks run. After it the upgrade has failed."""
+    """How long a new pod may take until all its tasks run. If it takes longer the upgrade has failed."""
     max_lag: Int64 | None = None
-    """How many records the application may be behind; its lag does not matter if not given."""
+    """How many records the application may be behind; any number if not given."""
     min_stable: Duration = "10s"
     """How long the group must have been stable."""
 
 
 class Rollback(ManifestModel):
-    """What is done about a failed upgrade."""
+    """What happens after a failed upgrade."""
 
     enabled: bool = True
-    """Whether the revision that ran before is brought back."""
+    """Whether the previous revision is restored."""
 
 
 class Upgrade(ManifestModel):
-    """How a changed manifest reaches the pods."""
+    """How a changed manifest is rolled out to the pods."""
 
     strategy: Literal["Rolling", "Recreate"] = "Rolling"
-    """`Rolling`: one pod after another. `Recreate`: all at once, for changes that two versions cannot share."""
+    """`Rolling`: one pod after another. `Recreate`: all at once, for changes with which two versions cannot run together."""
     topology_policy: Literal["Enforce", "Warn"] = "Enforce"
-    """Whether a topology that cannot go on from the existing state is held back (`Enforce`) or only reported (`Warn`)."""
+    """Whether a topology that cannot continue from the existing state is blocked (`Enforce`) or only reported (`Warn`)."""
     gate: Gate = Gate()
-    """What must hold before the next pod is replaced."""
+    """What must be true before the next pod is replaced."""
     rollback: Rollback = Rollback()
-    """What is done about a failed upgrade."""
+    """What happens after a failed upgrade."""
 
 
-def _off(value: Any) -> Any:
+def _off(value: object) -> object:
     if value is False:
         raise rule_error('must be "Off" in quotes: YAML reads the bare word as a boolean')
     return value
@@ -53,20 +53,20 @@ class Cooldown(ManifestModel):
     rebalance: Duration = "3m"
     """After tasks have moved."""
     scale_down: Duration = "10m"
-    """Until fewer replicas have been enough for that long."""
+    """For how long fewer replicas must have been enough."""
 
 
 class Autoscaling(ManifestModel):
     """How the number of replicas follows the load."""
 
     mode: Annotated[Literal["Off", "Recommend", "Auto"], BeforeValidator(_off)] = "Off"
-    """`Recommend` only says in the status what `Auto` would do. Put "Off" in quotes: YAML takes the bare word for a boolean."""
+    """`Recommend` only reports in the status what `Auto` would do. Put "Off" in quotes: YAML reads the bare word as a boolean."""
     min: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] = 1
-    """The least replicas."""
+    """The minimum number of replicas."""
     max: Annotated[int, Field(ge=1, le=10_000, json_schema_extra={"format": "int32"})] | None = None
-    """The most replicas. More than there are tasks are never used."""
+    """The maximum number of replicas. There are never more than tasks."""
     target_catch_up: PositiveDuration = "5m"
-    """In what time the application is to catch up with its input."""
+    """The time in which the application should catch up with its input."""
     cooldown: Cooldown = Cooldown()
     """How long autoscaling waits."""
 
@@ -92,12 +92,12 @@ class Drain(ManifestModel):
 
 
 class Predecessor(ManifestModel):
-    """What has used the application id until now: one of these."""
+    """What has used the application id so far: one of these."""
 
     name: ResourceName | None = None
-    """A StreamsApp of the same namespace. Suspend it, or delete it with the policy `Retain`."""
+    """A StreamsApp in the same namespace. Suspend it, or delete it with the policy `Retain`."""
     group: bool = False
-    """Whether it is an application that no StreamsApp of this cluster describes, for example one in Java. Stop it."""
+    """Whether it is an application without a StreamsApp in this cluster, for example one in Java. Stop it."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -109,10 +109,10 @@ class Predecessor(ManifestModel):
 
 
 class Handover(ManifestModel):
-    """How the application takes over the consumer group, and with it the offsets and internal topics, of another one."""
+    """How the application takes over the consumer group of another one, with its offsets and internal topics."""
 
     from_: Predecessor = Field(alias="from")
-    """What has used the application id until now. The application begins when nobody else is left in the group."""
+    """What has used the application id so far. The application starts when nobody else is left in the group."""
     allow_foreign_members: bool = False
-    """Whether it joins at once, beside the members of the other one, which has to have the same topology: tasks move as the other
-    one is scaled in."""
+    """Whether it joins the group immediately, alongside the members of the other application, which must have the same topology.
+    Tasks move as the other one is scaled down."""

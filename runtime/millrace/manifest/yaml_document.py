@@ -1,8 +1,8 @@
-"""YAML documents whose values know the line they stand on, read by rules that suit Kubernetes manifests.
+"""YAML documents whose values know their line numbers, read by rules that suit Kubernetes manifests.
 
-YAML 1.1 has traps that would surface far from their cause: a key `on:` is a boolean, `2026-01-01` a date, a repeated key
-silently wins, an alias may contain itself. Here keys are strings or refused, dates stay text (as they do in Kubernetes), and
-repetitions and cycles are errors, each with its line.
+YAML 1.1 has traps that show up far from their cause: a key `on:` is a boolean, `2026-01-01` a date, a repeated key silently
+wins, an alias may contain itself. Here a key must be a string, dates stay text (as they do in Kubernetes), and repetitions and
+cycles are errors with a line number.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Loader.yaml_implicit_resolvers = {
 
 
 class DocumentError(Exception):
-    """The text is not YAML, or not YAML that a manifest may use; `line` is where, counted from 1."""
+    """The text is not YAML, or uses YAML that is not allowed in a manifest; `line` is counted from 1."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -42,17 +42,19 @@ class DocumentError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One YAML document: its value, in the types of JSON, and its nodes for `line`."""
+    """One YAML document: its value, in JSON's types, and its nodes for `line`."""
 
     value: Any
     node: yaml.Node
 
     def line(self, path: Path) -> int:
-        """Return the line (from 1) of the value at a path, or of the nearest value around it that exists."""
+        """Return the line (from 1) of the value at a path, or of the nearest enclosing value that exists."""
         node, line = self.node, self.node.start_mark.line
         for step in path:
             if isinstance(node, yaml.MappingNode):
-                pairs = [(key, item) for key, item in node.value if getattr(key, "value", None) == step]
+                pairs = [
+                    (key, item) for key, item in node.value if isinstance(key, yaml.ScalarNode) and key.value == step
+                ]
                 if not pairs:
                     break
                 line, node = pairs[-1][0].start_mark.line, pairs[-1][1]
@@ -65,10 +67,10 @@ class Document:
 
 
 def documents(text: str) -> Iterator[Document]:
-    """Read the documents of a YAML text, leaving out empty ones.
+    """Read the documents of a YAML text, skipping empty ones.
 
     Raises:
-        DocumentError: The text is not YAML, or has a key that is not a string, a repeated key, or a tag of its own.
+        DocumentError: The text is not YAML, or has a key that is not a string, a repeated key, or a custom tag.
     """
     try:
         loader = _Loader(text)
@@ -106,7 +108,7 @@ def _value(node: yaml.Node, loader: _Loader, parents: tuple[int, ...]) -> Any:
     value = loader.construct_object(node)
     if isinstance(value, float) and not math.isfinite(value):
         raise DocumentError(
-            f"{node.value} is no number that Kubernetes can keep: put it in quotes if it is a text", line
+            f"{node.value} is not a number that Kubernetes can store: put it in quotes if it is text", line
         )
     return value
 

@@ -1,9 +1,9 @@
 """What changed between two topology plans, and whether the state of the running application survives it.
 
-State is found again by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read
-by kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset; so does a change to what
-may decide partition counts that state was laid out by. A plan has no counts of its own, so a change that *may* alter them counts
-as one that does. Pure: nothing is asked of brokers or disks.
+State is found by names (changelog and repartition topics) and by task ids (sub-topology number and partition), and is read by
+kind and format. A change to any of these leaves state behind or misreads it, so it needs a reset; so does a change that alters
+the number of partitions by which state is distributed. A plan has no partition counts of its own, so any change that *may*
+alter them counts. Pure: nothing is asked of brokers or disks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING_DEPENDS_ON_OUTPUTS = "no state depends on output topics"
 
 
 class PlanVerdict(StrEnum):
-    """Whether an application may go on with the state it has."""
+    """Whether an application can continue with the state it has."""
 
     COMPATIBLE = "Compatible"
     NEEDS_RESET = "NeedsReset"
@@ -38,26 +38,26 @@ class PlanVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """One change: of what, what it is, and what follows from it."""
+    """One change: what has changed, how, and what follows from it."""
 
     resource: str
     """Kind of the resource: `application`, `sub-topology`, `store`, `global store`, `repartition topic`, …"""
     name: str
-    """The resource's name, the old one when it was renamed."""
+    """The resource's name; the old one if it was renamed."""
     change: str
     why: str
     needs_reset: bool
     leaves_behind: bool = False
-    """Whether something is only left behind: nothing to lose where that was given up before."""
+    """Whether something is merely left behind, so that nothing is lost if it had been given up before."""
 
     def __str__(self) -> str:
-        """Return it as a line for people."""
+        """Return the change as one line."""
         return f"{self.resource} {self.name} {self.change}: {self.why}"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """The difference between two plans; those reasons that need a reset come first."""
+    """The difference between two plans; changes that need a reset come first."""
 
     application_id: str
     old_hash: str
@@ -66,7 +66,7 @@ class PlanDiff:
 
     @property
     def verdict(self) -> PlanVerdict:
-        """`NEEDS_RESET` if any reason does."""
+        """`NEEDS_RESET` if any change needs one."""
         return PlanVerdict.NEEDS_RESET if any(item.needs_reset for item in self.reasons) else PlanVerdict.COMPATIBLE
 
     def to_json(self, *, indent: int | None = None) -> str:
@@ -92,17 +92,14 @@ class PlanDiff:
 
 
 def diff_plans(old: TopologyPlan, new: TopologyPlan) -> PlanDiff:
-    """Compare the plan that runs with the one that is to replace it.
+    """Compare the plan that is running with the one that is to replace it.
 
     Args:
-        old: What state, topics and offsets on the cluster were made by.
-        new: What is to run.
+        old: The plan that made the state, topics and offsets on the cluster.
+        new: The plan that is to run.
     """
     if old.application_id != new.application_id:
-        why = (
-            f"state, internal topics and offsets belong to {old.application_id}; {new.application_id} would begin "
-            "with none of them"
-        )
+        why = f"state, internal topics and offsets belong to {old.application_id}; {new.application_id} would start without them"
         reasons = [PlanChange("application", old.application_id, f"is now {new.application_id}", why, needs_reset=True)]
     else:
         reasons = [
@@ -141,7 +138,7 @@ def _moved_subtopologies(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanC
         shown = ", ".join(f"{kind} {name}" for kind, name in things)
         why = (
             f"with {shown}. Tasks {start}_* become {end}_*, but state directories and the running group know the old ids. "
-            "New operators are numbered in the order in which they are added: add them last, or keep the order"
+            "Operators are numbered in the order in which they are added: add new ones last, or keep the order"
         )
         yield PlanChange("sub-topology", str(start), f"is now {end}", why, needs_reset=True)
 
@@ -156,19 +153,17 @@ def _store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanChange]
     for name in sorted(before.keys() - after.keys()):
         if name in renamed:
             why = (
-                f"its state stays in the old changelog, and {renamed[name]} begins empty. Give the store a fixed name "
+                f"its state stays in the old changelog, and {renamed[name]} starts empty. Give the store a fixed name "
                 f"(Materialized.as_({name!r}))"
             )
             yield PlanChange(
                 "store", name, f"was renamed to {renamed[name]}", why, needs_reset=True, leaves_behind=True
             )
         else:
-            why = (
-                "its changelog topic and its files are left behind, and come back, out of date, when it is added again"
-            )
+            why = "its changelog topic and its files are left behind, and would be used again, out of date, if it is added again"
             yield PlanChange("store", name, "was removed", why, needs_reset=True, leaves_behind=True)
     for name in sorted(after.keys() - before.keys() - set(renamed.values())):
-        why = "it begins with what its changelog holds, which is nothing if the topic is new"
+        why = "it starts with the contents of its changelog, and empty if that topic is new"
         yield PlanChange("store", name, "was added", why, needs_reset=False)
     for name in sorted(before.keys() & after.keys()):
         yield from _changes_of_store(before[name], after[name])
@@ -179,7 +174,7 @@ def _stores_of(plan: TopologyPlan) -> dict[str, PlannedStore]:
 
 
 def _renamed(old: TopologyPlan, new: TopologyPlan, gone: Iterable[str], come: Iterable[str]) -> dict[str, str]:
-    """Return old name → new name where one sub-topology lost and gained just one store of a kind and format."""
+    """Return old name → new name where a sub-topology lost and gained exactly one store of a kind and format."""
 
     def single(plan: TopologyPlan, names: Iterable[str]) -> dict[tuple[int, str, str], str]:
         wanted = set(names)
@@ -206,12 +201,12 @@ def _changes_of_store(old: PlannedStore, new: PlannedStore) -> Iterator[PlanChan
         change = f"had the value format {old.value_format} and has {new.value_format}"
         yield PlanChange("store", name, change, why, needs_reset=True)
     if (old.changelog_topic, old.changelog_is_source) != (new.changelog_topic, new.changelog_is_source):
-        why = "its state would be restored from a topic that was not written by it, or could not be restored at all"
-        change = f"was backed by {_backing(old)} and is by {_backing(new)}"
+        why = "its state would be restored from a topic that it has not written, or could not be restored at all"
+        change = f"was backed by {_backing(old)} and is now backed by {_backing(new)}"
         yield PlanChange("store", name, change, why, needs_reset=True)
     if old.persistent != new.persistent:
         where = "on disk" if new.persistent else "in memory"
-        why = "it is restored from its changelog" if new.changelog_topic else "it begins empty, as it is not logged"
+        why = "it is restored from its changelog" if new.changelog_topic else "it starts empty, as it is not logged"
         yield PlanChange("store", name, f"is now kept {where}", why, needs_reset=new.changelog_topic is None)
 
 
@@ -238,7 +233,7 @@ def _repartition_topic_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator
     for name in sorted(before.keys() & after.keys()):
         was, now = before[name], after[name]
         if (was.partitions, was.enforced) != (now.partitions, now.enforced):
-            why = "keys would go to other partitions, so to other tasks than those that have their state"
+            why = "keys would go to other partitions, and so to tasks that do not have their state"
             change = f"had {_count(was)} and has {_count(now)}"
             yield PlanChange("repartition topic", name, change, why, needs_reset=True)
         yield from _config_change("repartition topic", name, was.config, now.config)
@@ -260,7 +255,7 @@ def _config_change(resource: str, name: str, old: Mapping[str, str], new: Mappin
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     if keys:
         why = "a topic that exists keeps its settings until they are altered (kafka-configs --alter)"
-        change = "is configured otherwise (" + ", ".join(f"{k}: {old.get(k)} → {new.get(k)}" for k in keys) + ")"
+        change = "is configured differently (" + ", ".join(f"{k}: {old.get(k)} → {new.get(k)}" for k in keys) + ")"
         yield PlanChange(resource, name, change, why, needs_reset=False)
 
 
@@ -268,7 +263,9 @@ def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Plan
     before: dict[str, PlannedGlobalStore] = {store.name: store for store in old.global_stores}
     after: dict[str, PlannedGlobalStore] = {store.name: store for store in new.global_stores}
     for name in sorted(before.keys() - after.keys()):
-        yield PlanChange("global store", name, "was removed", "its topic is the user's, and stays", needs_reset=False)
+        yield PlanChange(
+            "global store", name, "was removed", "its topic belongs to the user, and stays", needs_reset=False
+        )
     for name in sorted(after.keys() - before.keys()):
         yield PlanChange("global store", name, "was added", "every instance fills it from its topic", needs_reset=False)
     for name in sorted(before.keys() & after.keys()):
@@ -279,7 +276,9 @@ def _global_store_changes(old: TopologyPlan, new: TopologyPlan) -> Iterator[Plan
             ("value format", was.value_format, now.value_format),
         ):
             if a != b:
-                why = "the instances' files hold the old one's records, and would be taken for its own"
+                why = (
+                    "the instances' files have the records of the old one, and would be taken for those of the new one"
+                )
                 yield PlanChange("global store", name, f"had the {what} {a} and has {b}", why, needs_reset=True)
         if was.persistent != now.persistent:
             where = "on disk" if now.persistent else "in memory"
@@ -300,7 +299,7 @@ def _inputs_and_outputs(old: TopologyPlan, new: TopologyPlan) -> Iterator[PlanCh
         yield from _inputs(item, gone, "is no longer read", "state keeps what came from it", kept, internal)
     for item in new.subtopologies:
         come = [thing for thing in after[item.id] if not _contains(before, thing)]
-        consequence = "a larger one would not fit the topics that exist"
+        consequence = "a larger one would not fit the existing topics"
         yield from _inputs(item, come, "is newly read", consequence, kept, internal)
     pairs_before, pairs_after = _by_id(old), _by_id(new)
     for number in sorted(pairs_before.keys() | pairs_after.keys()):
@@ -326,7 +325,7 @@ def _contains(things: Mapping[int, list[tuple[str, str]]], wanted: tuple[str, st
 
 
 def _layout(plan: TopologyPlan, internal: frozenset[str]) -> set[str]:
-    """Return the stores and repartition topics, whose partitions follow from the inputs."""
+    """Return the stores and repartition topics whose number of partitions depends on the inputs."""
     return {name for item in plan.subtopologies for name in _laid_out(item, internal)}
 
 
@@ -342,10 +341,10 @@ def _inputs(
     kept: set[str],
     internal: frozenset[str],
 ) -> Iterator[PlanChange]:
-    """Yield reasons for inputs that came or went; those that another sub-topology has taken over are told as a move."""
+    """Yield changes for inputs that came or went; those that another sub-topology has taken over are reported as moved."""
     stateful = not kept.isdisjoint(_laid_out(item, internal))
-    follows = "tasks, changelog and repartition topics are as many as the partitions of the largest input; "
-    why = follows + consequence if stateful else "nothing that is kept depends on how many partitions it has"
+    follows = "the largest input decides the number of tasks, and of partitions of changelog and repartition topics; "
+    why = follows + consequence if stateful else "no stored state depends on its number of partitions"
     for kind, name in things:
         yield PlanChange(f"source {kind}", name, f"{change} by sub-topology {item.id}", why, needs_reset=stateful)
 
@@ -356,9 +355,9 @@ def _copartitioning(old: PlannedSubtopology, new: PlannedSubtopology) -> Iterato
     shared = {topic.name for topic in old.repartition_topics} & {topic.name for topic in new.repartition_topics}
     agreed = sorted(name for name in shared if _partners(old, name) != _partners(new, name))
     why = (
-        f"{', '.join(agreed)} may have to get another number of partitions, to agree with its partners"
+        f"{', '.join(agreed)} may need a different number of partitions, to match its partners"
         if agreed
-        else "no topic that exists is affected; equal partition counts are checked when the application starts"
+        else "no existing topic is affected; partition counts are compared when the application starts"
     )
     change = "has other topics that must be co-partitioned"
     yield PlanChange("sub-topology", str(new.id), change, why, needs_reset=bool(agreed))

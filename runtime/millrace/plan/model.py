@@ -1,8 +1,8 @@
-"""The topology plan: all that a cluster, the operator or a reviewer must know of a topology, as JSON.
+"""The topology plan: everything that a cluster, the operator or a reviewer needs to know about a topology, as JSON.
 
-Provisioning, `millrace plan`, `millrace dev` and the operator work from this alone; none of them imports user code. The
-hash covers what decides whether running state still fits: ids, topics, stores and their formats; neither topic configuration
-nor where dead letters go.
+Provisioning, `millrace plan`, `millrace dev` and the operator work from the plan alone; none of them imports user code. The hash
+covers what decides whether existing state still fits: ids, topics, stores and their formats, but neither topic configuration nor
+the dead-letter topic.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class PlannedStore(_PlanModel):
     persistent: bool
     changelog_topic: str | None = None
     changelog_is_source: bool = False
-    """The store is restored from an input topic, which is the user's and is never created, changed or deleted."""
+    """Whether the store is restored from an input topic, which belongs to the user and is never created, changed or deleted."""
 
 
 class PlannedRepartitionTopic(_PlanModel):
-    """A repartition topic; without a count it gets the largest of the topics its writers read."""
+    """A repartition topic; without a count it gets as many partitions as the largest topic that its writers read."""
 
     name: str
     partitions: int | None = None
@@ -49,7 +49,7 @@ class PlannedChangelogTopic(_PlanModel):
 
 
 class PlannedSubtopology(_PlanModel):
-    """What the tasks of one sub-topology read, write and keep."""
+    """What the tasks of one sub-topology read, write and store."""
 
     id: int
     source_topics: tuple[str, ...] = ()
@@ -62,7 +62,7 @@ class PlannedSubtopology(_PlanModel):
 
 
 class PlannedGlobalStore(_PlanModel):
-    """A store that every instance fills with the whole of one topic."""
+    """A store that every instance fills from the whole of one topic."""
 
     name: str
     topic: str
@@ -77,15 +77,15 @@ class TopologyPlan(_PlanModel):
     version: int = 1
     application_id: str
     hash: str
-    """SHA-256, hexadecimal, over the canonical JSON of what compatibility of state depends on."""
+    """SHA-256, in hexadecimal, of the canonical JSON of everything that the compatibility of state depends on."""
     subtopologies: tuple[PlannedSubtopology, ...] = ()
     global_stores: tuple[PlannedGlobalStore, ...] = ()
     dead_letter_topic: str | None = None
-    """An output topic of the user's that every sub-topology may write (`errors.dead.letter.queue.topic.name`)."""
+    """The user's topic for dead letters, which every sub-topology may write to (`errors.dead.letter.queue.topic.name`)."""
 
     @model_serializer(mode="wrap")
     def _serialized(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave the dead-letter topic out if there is none: plans without it read as they did before it was known."""
+        """Leave out the dead-letter topic if there is none, so that plans without one read as in earlier versions."""
         absent = {"deadLetterTopic", "dead_letter_topic"} if self.dead_letter_topic is None else set()
         return {name: value for name, value in serialize(self).items() if name not in absent}
 
@@ -105,12 +105,12 @@ def repartition_topics(plan: TopologyPlan) -> dict[str, PlannedRepartitionTopic]
 
 
 def changelog_topics(plan: TopologyPlan) -> dict[str, PlannedChangelogTopic]:
-    """Return the plan's changelog topics by name, without input topics that serve as one."""
+    """Return the plan's changelog topics by name, excluding input topics that serve as changelogs."""
     return {topic.name: topic for item in plan.subtopologies for topic in item.changelog_topics}
 
 
 def external_source_topics(plan: TopologyPlan) -> frozenset[str]:
-    """Return the named topics that the plan reads and the user owns, with those of global stores."""
+    """Return the topics that the plan reads by name and the user owns, including those of global stores."""
     named = {topic for item in plan.subtopologies for topic in item.source_topics}
     return frozenset((named | {store.topic for store in plan.global_stores}) - repartition_topics(plan).keys())
 

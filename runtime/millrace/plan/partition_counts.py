@@ -1,8 +1,8 @@
-"""How many partitions each topic and sub-topology of a plan has, worked out from the topics that exist.
+"""How many partitions each topic and sub-topology of a plan has, derived from the existing topics.
 
-A repartition topic without a count gets the largest count of the topics that its writers read, through other repartition
-topics where need be; then the topics of a co-partition group are brought to one count; then sub-topologies get as many tasks,
-and changelogs as many partitions, as their largest source topic has. The order is Kafka Streams' own, and decides the result.
+A repartition topic without a count gets the largest count of the topics that its writers read, through other repartition topics
+if necessary; then the topics of each co-partition group get the same count; then each sub-topology gets as many tasks, and its
+changelogs as many partitions, as its largest source topic has. The order is that of Kafka Streams, and it affects the result.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class PartitionCounts:
     tasks: Mapping[int, int]
     """Number of tasks of each sub-topology; 0 where a pattern matches nothing."""
     sources: Mapping[int, tuple[str, ...]]
-    """The topics each sub-topology reads, those that match its patterns included, sorted."""
+    """The topics that each sub-topology reads, sorted, including those that match its patterns."""
     changelogs: Mapping[str, int]
-    """Partitions of each changelog topic that is to exist."""
+    """Partitions that each changelog topic should have."""
 
 
 def resolve_partition_counts(plan: TopologyPlan, existing: Mapping[str, int]) -> PartitionCounts:
-    """Work out every count.
+    """Derive every count.
 
     Args:
         plan: What the application needs.
-        existing: Partitions of the user's topics; of all visible topics where the plan has patterns.
+        existing: Partitions of the user's topics; of all visible topics if the plan has patterns.
 
     Raises:
         TopologyError: Topics that must be co-partitioned have different counts, or a count cannot be derived.
@@ -88,10 +88,10 @@ def _derive_from_writers(
                 derived[name] = max(known)
         if not derived and not patient:
             raise TopologyError(
-                f"The number of partitions of {', '.join(sorted(left))} cannot be derived, as nothing with a known number is "
-                "written to it: give one with Repartitioned.with_number_of_partitions"
+                f"The number of partitions of {', '.join(sorted(left))} cannot be derived, because none of the inputs of its "
+                "writers has a known number: set one with Repartitioned.with_number_of_partitions"
             )
-        patient = bool(derived)  # topics that feed one another in a circle take what is known
+        patient = bool(derived)  # topics that feed each other in a cycle use what is known
         counts |= derived
         left = [name for name in left if name not in counts]
 
@@ -104,7 +104,7 @@ def _copartition(
     if len({*external.values(), *enforced.values()}) > 1:
         shown = ", ".join(f"{topic} ({count})" for topic, count in sorted((external | enforced).items()))
         raise TopologyError(
-            f"Topics that are joined or merged by key do not have the same number of partitions: {shown}. "
+            f"Topics that are joined or merged by key must have the same number of partitions, but have: {shown}. "
             "Create them with the same number, or repartition one of the inputs"
         )
     inside = [topic for topic in group if topic in internal and topic in counts]

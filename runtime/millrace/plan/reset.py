@@ -1,7 +1,8 @@
-"""What has to be done to run an application from scratch, worked out from what is observed; nothing is asked or done here.
+"""Planning a reset: what has to be done to run an application from scratch, given what was observed on the cluster.
 
-Offsets are set before anything is deleted, because that is what the brokers themselves refuse while the group has members: an
-application that starts between the look and the deed loses nothing. A reset that failed half-way is completed by another.
+Nothing is asked or done here. Offsets are set before anything is deleted, because the brokers refuse that while the group has
+members: an application that starts between observation and execution loses nothing. Repeating a reset that failed half-way
+completes it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _INTERNAL_NAME = re.compile(
 
 
 class Start(Enum):
-    """What the offsets of input topics are set to."""
+    """Where the offsets of input topics are set to."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -46,7 +47,7 @@ class Start(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetTarget:
-    """Where an application is to begin; `value` is an offset, milliseconds since the epoch, or a number of records."""
+    """Where an application is to start; `value` is an offset, milliseconds since the epoch, or a number of records."""
 
     start: Start = Start.EARLIEST
     value: int = 0
@@ -62,27 +63,27 @@ class ActiveMember:
     host: str
 
     def __str__(self) -> str:
-        """Return its client id with its host, and its instance id if it is static."""
+        """Return its client id and host, with its instance id if it is static."""
         static = f", static {self.instance_id}" if self.instance_id else ""
         return f"{self.client_id} ({self.host.removeprefix('/')}{static})"
 
 
 @dataclass(frozen=True, slots=True)
 class ObservedApplication:
-    """What a cluster has of an application."""
+    """What was observed of an application on a cluster."""
 
     topics: Mapping[str, int]
-    """Partitions of every topic that can be seen."""
+    """Partitions of every visible topic."""
     groups: frozenset[str] = frozenset()
-    """Names of the groups of the cluster."""
+    """The names of the cluster's groups."""
     members: tuple[ActiveMember, ...] = ()
     committed: Mapping[TopicPartition, int] | None = None
-    """Offsets the application's group has committed."""
+    """The offsets that the application's group has committed."""
     earliest: Mapping[TopicPartition, int] | None = None
     latest: Mapping[TopicPartition, int] | None = None
     """First and next offsets of the input topics' partitions."""
     at_time: Mapping[TopicPartition, int] | None = None
-    """Offsets of the first records not older than the target's time."""
+    """Offsets of the first records that are not older than the target's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class ResetActions:
     delete_topics: tuple[str, ...]
     set_offsets: Mapping[TopicPartition, int]
     notes: tuple[str, ...] = ()
-    """What is left alone and may surprise."""
+    """What is left alone, where that may surprise the user."""
 
 
 def looks_internal(topic: str, application_id: str) -> bool:
@@ -107,9 +108,9 @@ def looks_internal(topic: str, application_id: str) -> bool:
 
 
 def internal_topics(application_id: str, observed: ObservedApplication, plan: TopologyPlan | None) -> tuple[str, ...]:
-    """Return the internal topics that exist: those of the plan, or without a plan those that are named so.
+    """Return the internal topics that exist: those of the plan or, without a plan, those that are named like internal topics.
 
-    An application `shop` would by its name also own `shop-eu-counts-changelog`; it is left out when there is a group `shop-eu`.
+    By name, `shop-eu-counts-changelog` could also belong to an application `shop`; it is left out if there is a group `shop-eu`.
     """
     if plan is not None:
         return tuple(sorted(_internal(plan) & observed.topics.keys()))
@@ -120,10 +121,10 @@ def internal_topics(application_id: str, observed: ObservedApplication, plan: To
 def input_topics(
     application_id: str, observed: ObservedApplication, plan: TopologyPlan | None, named: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return the topics that exist and whose offsets are reset.
+    """Return the existing topics whose offsets are reset.
 
-    Those named and those the plan reads; without a plan, those the group has committed offsets of. Topics of global stores
-    have no offsets in the group.
+    These are the topics given by name and those that the plan reads or, without a plan, those for which the group has committed
+    offsets. Topics of global stores have no offsets in the group.
     """
     wanted = set(named)
     if plan is not None:
@@ -149,23 +150,23 @@ def plan_reset(
     inputs: Collection[str] = (),
     force: bool = False,
 ) -> ResetActions:
-    """Work out what a reset does.
+    """Plan a reset.
 
     Args:
-        application_id: Whose state is thrown away.
-        observed: What the cluster has; with the offsets of all `input_topics`.
-        plan: What the application needs, if that is known.
-        target: Where it is to begin; at the earliest records if not given.
-        inputs: Input topics besides those of the plan.
-        force: Whether members that are still in the group are removed from it.
+        application_id: The application whose state is discarded.
+        observed: What was observed, with the offsets of all `input_topics`.
+        plan: What the application needs, if known.
+        target: Where it is to start; at the earliest records if not given.
+        inputs: Input topics in addition to those of the plan.
+        force: Whether to remove members that are still in the group.
 
     Raises:
         ActiveGroupError: The group has members, and `force` is False.
     """
     if observed.members and not force:
         raise ActiveGroupError(
-            f"Application {application_id} still runs: {_listed(observed.members)}. Stop it first; members that were killed "
-            "leave when their session.timeout.ms has passed, or at once with --force (force: true in a StreamsReset)"
+            f"Application {application_id} is still running: {_listed(observed.members)}. Stop it first; members that were "
+            "killed leave after their session.timeout.ms, or at once with --force (force: true in a StreamsReset)"
         )
     topics = input_topics(application_id, observed, plan, inputs)
     offsets = _offsets(topics, observed, target or OffsetTarget())
@@ -199,7 +200,7 @@ def _named_like_internal(application_id: str, observed: ObservedApplication) -> 
 
 
 def _other_owner(topic: str, application_id: str, groups: Iterable[str]) -> str | None:
-    """Return the group whose name is a longer beginning of the topic's."""
+    """Return the group whose name is the longest prefix of the topic's name that is longer than the application's id."""
     longer = [group for group in groups if len(group) > len(application_id) and topic.startswith(f"{group}-")]
     return max(longer, key=len, default=None)
 
@@ -218,9 +219,9 @@ def _notes(
             continue
         owner = _other_owner(topic, application_id, observed.groups)
         if owner is not None:
-            yield f"Not deleted: {topic}, as it is application {owner}'s"
+            yield f"Not deleted: {topic}, as it belongs to application {owner}"
         elif plan is not None:
-            yield f"Not deleted: {topic}, which this topology does not have, but an older one may have had"
+            yield f"Not deleted: {topic}, which is not in this topology but may be from an older one"
 
 
 def _listed(members: Collection[ActiveMember]) -> str:

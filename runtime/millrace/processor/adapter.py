@@ -3,9 +3,9 @@
 A processor sees a `Record` per call and forwards `Record`s; the closures of the engine take four plain arguments. The live
 `RecordContext` is set to the processor's record on entry and again after each forward, because its stores log changes with it.
 
-The other direction is for wrappers around processors (KIP-1112): a node of the DSL is compiled when the processor that stands for
-it is initialised, onto a `NodeContext` that forwards through the processor's context, so that the wrapper sees every record that
-goes in and comes out. Nodes without a wrapper are never turned into processors.
+The other direction is for wrappers around processors (KIP-1112): a node of the DSL is compiled when the processor that
+represents it is initialised, with a `NodeContext` that forwards through the processor's context. So the wrapper sees every
+record that goes in and comes out. Nodes without a wrapper are never turned into processors.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PASS_THROUGH = (
     TaskMigratedError,
     TransactionAbortedError,
 )
-"""Errors already judged further down, and those of the task itself: no processing handler is asked about them."""
+"""Errors already handled further down, and errors of the task itself: they are not passed to the processing handler."""
 
 
 class RecordPosition(NamedTuple):
@@ -76,7 +76,7 @@ class NodeProcessorContext:
 
     @property
     def node(self) -> NodeContext:
-        """The node itself; operators of the DSL that are presented as processors run on it."""
+        """The node itself; operators of the DSL that run as processors use it."""
         return self._node
 
     @property
@@ -272,7 +272,7 @@ def fixed_key_processor_node(supplier: Callable[[], FixedKeyProcessor[Any, Any, 
 
 
 def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
-    """Return the stores a supplier brings along."""
+    """Return the stores of a supplier."""
     return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
 
 
@@ -280,7 +280,7 @@ def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
     processor = supplier()
     if not callable(getattr(processor, "process", None)):
         raise TopologyError(
-            f"The supplier of node {node.name} returned {processor!r}, which is no processor: "
+            f"The supplier of node {node.name} returned {processor!r}, which is not a processor: "
             "give the processor's class, or a function that returns a new processor"
         )
     return processor
@@ -288,7 +288,7 @@ def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class NodeProcessorSupplier:
-    """Supplies a node of the DSL as a processor."""
+    """Supplies processors that run a node of the DSL."""
 
     name: str
     factory: NodeFactory
@@ -298,12 +298,12 @@ class NodeProcessorSupplier:
         return NodeProcessor(self.name, self.factory)
 
     def stores(self) -> tuple[StoreBuilder, ...]:
-        """Return nothing: the stores of operators are connected already."""
+        """Return nothing: the stores of operators are already connected."""
         return ()
 
 
 class NodeProcessor(Processor[Any, Any, Any, Any]):
-    """An operator of the DSL. Values of its records are `Change`s where it reads a table, and where it is one."""
+    """An operator of the DSL as a processor. Where it reads or yields a table, the values of records are `Change`s."""
 
     def __init__(self, name: str, factory: NodeFactory) -> None:
         self._name = name
@@ -314,7 +314,7 @@ class NodeProcessor(Processor[Any, Any, Any, Any]):
         """Compile the operator, and run its start-up work.
 
         Raises:
-            TopologyError: the context is neither the one that the task gives nor passes on that one's attributes.
+            TopologyError: the context is not the one from the task, and does not delegate to it.
         """
         super().init(context)
         node = getattr(context, "node", None)
@@ -340,7 +340,7 @@ class NodeProcessor(Processor[Any, Any, Any, Any]):
 
 
 class _NodeBehindContext:
-    """A node that forwards through a processor's context, and whose start and end are the processor's."""
+    """A node that forwards through a processor's context, and starts and closes with the processor."""
 
     def __init__(self, node: NodeContext, context: ProcessorContext[Any, Any]) -> None:
         self._node = node

@@ -26,7 +26,7 @@ class PunctuationType(Enum):
 
 
 class Cancellable(Protocol):
-    """The handle of a schedule."""
+    """The handle of a scheduled punctuator."""
 
     def cancel(self) -> None:
         """Never call the punctuator again."""
@@ -54,7 +54,7 @@ class RecordMetadata(Protocol):
 
 
 class ProcessingContext(Protocol):
-    """What every processor may ask of its task.
+    """What every processor can get from its task.
 
     Java's `metrics()` is not here: metrics of your own are OpenTelemetry's, and are exported with Millrace's. In a processor's
     `init`: ``meter = opentelemetry.metrics.get_meter("orders")`` and ``self.rejected = meter.create_counter("orders.rejected")``;
@@ -119,19 +119,19 @@ class ProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
 
 
 class FixedKeyProcessorContext(ProcessingContext, Protocol[KOut, VOut]):
-    """A fixed-key processor's context: the key of a forwarded record must be that of the record it got."""
+    """A fixed-key processor's context: a forwarded record must have the key of the record received."""
 
     def forward(self, record: Record[KOut, VOut], child: str | None = None) -> None:
         """Process a record in every child node, or in the one named; its key must be the one received."""
 
 
 class Processor(Generic[KIn, VIn, KOut, VOut]):
-    """A node of user code: override `process`; `init` and `close` bracket its life."""
+    """A node of user code: override `process`, and `init` and `close` if needed."""
 
     context: ProcessorContext[KOut, VOut]
 
     def init(self, context: ProcessorContext[KOut, VOut]) -> None:
-        """Keep the context, fetch stores, schedule punctuators. Call super().init when overriding, to keep `context`."""
+        """Keep the context, fetch stores, schedule punctuators. When overriding, call super().init to keep `context`."""
         self.context = context
 
     def process(self, record: Record[KIn, VIn]) -> None:
@@ -141,17 +141,18 @@ class Processor(Generic[KIn, VIn, KOut, VOut]):
     def close(self) -> None:
         """Release what `init` acquired. Stores are closed by the task.
 
-        What is forwarded or stored here comes after the task's last commit, so exactly-once throws it away: use a punctuator.
+        Anything forwarded or stored here comes after the task's last commit, and is lost under exactly-once: use a punctuator
+        instead.
         """
 
 
 class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
-    """As `Processor`, for `process_values`: it may change the value but not the key."""
+    """Like `Processor`, for `process_values`: it can change the value but not the key."""
 
     context: FixedKeyProcessorContext[KIn, VOut]
 
     def init(self, context: FixedKeyProcessorContext[KIn, VOut]) -> None:
-        """Keep the context, fetch stores, schedule punctuators. Call super().init when overriding."""
+        """Keep the context, fetch stores, schedule punctuators. When overriding, call super().init."""
         self.context = context
 
     def process(self, record: Record[KIn, VIn]) -> None:
@@ -161,18 +162,19 @@ class FixedKeyProcessor(Generic[KIn, VIn, VOut]):
     def close(self) -> None:
         """Release what `init` acquired. Stores are closed by the task.
 
-        What is forwarded or stored here comes after the task's last commit, so exactly-once throws it away: use a punctuator.
+        Anything forwarded or stored here comes after the task's last commit, and is lost under exactly-once: use a punctuator
+        instead.
         """
 
 
 ProcessorSupplier = Callable[[], Processor[KIn, VIn, KOut, VOut]]
-"""Makes a new processor per task. It may also have `stores() -> Iterable[StoreBuilder]` (a ConnectedStoreProvider)."""
+"""Returns a new processor per task. It may also have `stores() -> Iterable[StoreBuilder]` (a ConnectedStoreProvider)."""
 FixedKeyProcessorSupplier = Callable[[], FixedKeyProcessor[KIn, VIn, VOut]]
 
 
 @runtime_checkable
 class ConnectedStoreProvider(Protocol):
-    """A supplier that brings the stores its processor uses."""
+    """A supplier that provides the stores of its processor."""
 
     def stores(self) -> Iterable[StoreBuilder]:
         """Return the builders of the stores; they are added to the topology and connected."""
@@ -189,7 +191,7 @@ StreamPartitioner = Callable[[str, Any, Any, int], "int | Sequence[int] | None"]
 
 
 class SinkRecordContext(Protocol):
-    """The record context that a topic name extractor is given."""
+    """The record context that a topic name extractor gets."""
 
     topic: str | None
     partition: int

@@ -1,7 +1,7 @@
 """What to do with a record that cannot be read, processed or written (KIP-1033, KIP-1034).
 
-A handler answers FAIL, RESUME (skip the record) or RETRY, and may add records for dead-letter topics. The handlers here put
-one there when `errors.dead.letter.queue.topic.name` is set: the original bytes and headers, with headers that say what happened.
+A handler answers FAIL, RESUME (skip the record) or RETRY, and may add records for dead-letter topics. The handlers here add one
+if `errors.dead.letter.queue.topic.name` is set: the original bytes and headers, plus headers that describe the error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ HEADER_OFFSET = "__streams.errors.offset"
 
 
 class HandlerAction(Enum):
-    """What becomes of a record that failed."""
+    """What to do with a record that failed."""
 
     FAIL = "fail"
     RESUME = "resume"
@@ -37,7 +37,7 @@ class HandlerAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterRecord:
-    """A record for a dead-letter topic, in bytes; partition None lets the key decide."""
+    """A record for a dead-letter topic, in bytes; partition None means that the key decides."""
 
     topic: str
     key: bytes | None
@@ -61,12 +61,12 @@ class HandlerResponse:
 
     @classmethod
     def resume(cls, dead_letters: Sequence[DeadLetterRecord] = ()) -> HandlerResponse:
-        """Skip the record and go on."""
+        """Skip the record and continue."""
         return cls(HandlerAction.RESUME, tuple(dead_letters))
 
     @classmethod
     def retry(cls) -> HandlerResponse:
-        """Send the record again; only production handlers may answer this, for errors that can pass."""
+        """Send the record again; only for production handlers, and errors that may be temporary."""
         return cls(HandlerAction.RETRY)
 
 
@@ -82,31 +82,31 @@ class ErrorContext:
     node: str | None
     task_id: TaskId
     raw_key: bytes | None = None
-    """Key bytes of the input record, where still known."""
+    """Key bytes of the input record, if still known."""
     raw_value: bytes | None = None
 
 
 class DeserializationExceptionHandler(Protocol):
-    """Decides about input records whose bytes cannot be read."""
+    """Decides about input records that cannot be deserialised."""
 
     def handle_error(self, context: ErrorContext, record: ConsumedRecord, exception: Exception) -> HandlerResponse:
-        """Decide about a record, given as it was consumed, in bytes."""
+        """Decide about a record, given as consumed, in bytes."""
 
 
 class ProcessingExceptionHandler(Protocol):
-    """Decides about records on which a node raised; `record` is None in a punctuator."""
+    """Decides about records for which a node raised an exception; `record` is None in a punctuator."""
 
     def handle_error(
         self, context: ErrorContext, record: Record[Any, Any] | None, exception: Exception
     ) -> HandlerResponse:
-        """Decide about the record a node was given."""
+        """Decide about the record that the node received."""
 
 
 class ProductionExceptionHandler(Protocol):
     """Decides about records that cannot be serialised or that the broker refused."""
 
     def handle_error(self, context: ErrorContext, record: DeadLetterRecord, exception: Exception) -> HandlerResponse:
-        """Decide about a record the broker refused; `record` is what was to be sent."""
+        """Decide about a record the broker refused; `record` is the record that should have been sent."""
 
     def handle_serialization_error(
         self, context: ErrorContext, topic: str, record: Record[Any, Any], exception: Exception
@@ -121,7 +121,7 @@ def dead_letter(
     context: ErrorContext,
     exception: Exception,
 ) -> DeadLetterRecord:
-    """Return the dead-letter record of KIP-1034: the input's bytes, timestamp and headers, and what went wrong."""
+    """Return the dead-letter record of KIP-1034: the input's bytes, timestamp and headers, plus headers about the error."""
     kind = type(exception)
     headers = (
         *context.headers,
@@ -136,12 +136,12 @@ def dead_letter(
 
 
 class _Configured:
-    """Keeps the dead-letter topic; the engine calls `configure` on every handler that has it."""
+    """Keeps the name of the dead-letter topic; the engine calls `configure` on every handler that has such a method."""
 
     dlq_topic: str | None = None
 
     def configure(self, config: StreamsConfig) -> None:
-        """Take the dead-letter topic from the configuration."""
+        """Get the dead-letter topic from the configuration."""
         self.dlq_topic = config.errors_dead_letter_queue_topic_name
 
     def _dead_letters(self, context: ErrorContext, exception: Exception) -> tuple[DeadLetterRecord, ...]:
@@ -183,7 +183,7 @@ class LogAndContinueExceptionHandler(_Configured):
 
 
 class LogAndFailProcessingExceptionHandler(_Configured):
-    """Log a record on which a node raised, and stop the task. The default."""
+    """Log a record for which a node raised an exception, and stop the task. The default."""
 
     def handle_error(
         self,
@@ -205,7 +205,7 @@ class LogAndFailProcessingExceptionHandler(_Configured):
 
 
 class LogAndContinueProcessingExceptionHandler(_Configured):
-    """Log a record on which a node raised, and skip it. What stores took before the failure stays."""
+    """Log a record for which a node raised an exception, and skip it. Changes already made to stores are kept."""
 
     def handle_error(
         self,
@@ -227,7 +227,7 @@ class LogAndContinueProcessingExceptionHandler(_Configured):
 
 
 class DefaultProductionExceptionHandler(_Configured):
-    """Stop on every record that cannot be written, and retry what may pass (KIP-1065)."""
+    """Stop on every record that cannot be written, but retry temporary errors (KIP-1065)."""
 
     def handle_error(
         self,
@@ -235,7 +235,7 @@ class DefaultProductionExceptionHandler(_Configured):
         record: DeadLetterRecord,  # noqa: ARG002
         exception: Exception,
     ) -> HandlerResponse:
-        """Answer RETRY for a time-out, else FAIL."""
+        """Answer RETRY for a timeout, otherwise FAIL."""
         if isinstance(exception, TimeoutError):
             return HandlerResponse.retry()
         return HandlerResponse.fail(self._dead_letters(context, exception))

@@ -1,13 +1,13 @@
-"""How a node becomes code: a factory is given its `NodeContext` and returns one function.
+"""How a node becomes code: a factory gets its `NodeContext` and returns one function.
 
 A task compiles its graph once, children first. Each node is a closure `(key, value, timestamp, headers) -> None` that calls
-its children's closures directly, so the path of a record has no look-ups, and nothing is allocated but what the operators
-themselves make. Rules for whoever writes a factory:
+its children's closures directly, so the path of a record has no look-ups, and only operators themselves allocate
+anything. Rules for writing a factory:
 
 * Bind everything in the factory (`forward = node.forward`), nothing per record.
 * Wrap only your own work in `try`, never the call of a child:
   ``try: new = mapper(value)`` / ``except Exception as e: fail(e, key, value, timestamp, headers); return`` with
-  ``fail = node.processing_failed``. It asks the processing exception handler, and returns when the record is to be skipped.
+  ``fail = node.processing_failed``. It asks the processing exception handler, and returns if the record is to be skipped.
 * A node that reads or writes a store sets `node.record.timestamp` and `.headers` to its record's on entry, because stores
   log changes with them.
 * Register start-up work with `node.on_init` (runs in topological order, stores are open) and `node.on_close`.
@@ -53,7 +53,7 @@ class NodeContext(Protocol):
     """The task's processor metadata, committed with its offsets (formats §9); nodes read it in on_init and set it."""
 
     def state_store(self, name: str) -> Any:
-        """Return a store; TopologyError when it is not connected to this node (global stores always are)."""
+        """Return a store; TopologyError if it is not connected to this node (global stores always are)."""
 
     def schedule(
         self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
@@ -67,14 +67,14 @@ class NodeContext(Protocol):
         """Run `callback` when the task closes; stores are still open."""
 
     def sensor(self, name: str, amount: float = 1.0) -> None:
-        """Record into one of the node's metrics (inventory I), for events, never per record."""
+        """Record a value of one of the node's metrics: for events, never per record."""
 
 
 NodeFactory = Callable[[NodeContext], ProcessFn]
 
 
 class UserCodeError(Exception):
-    """Carries what a user's function raised up to the node, which hands it to the processing exception handler."""
+    """Carries an exception of a user's function up to the node, which passes it to the processing exception handler."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -94,11 +94,11 @@ def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: Any, value: Any) -> None:
-    """Call `forward` with the original's timestamp and headers, the task's current context being the original one.
+    """Forward a buffered record under the context it came with, not that of the record that released it.
 
     Args:
-        current: the task's context, changed for as long as the call lasts.
-        original: the context that was buffered with the record.
+        current: the task's context, which is changed for the duration of the call.
+        original: the context that was buffered with the record; its timestamp and headers are forwarded.
         forward: gets the record.
         key: of the record.
         value: of the record.

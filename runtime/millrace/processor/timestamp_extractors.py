@@ -1,8 +1,8 @@
-"""The timestamp extractors that Kafka Streams brings: what to do with a record whose timestamp is negative.
+"""The timestamp extractors of Kafka Streams, which differ in what they do with negative timestamps.
 
-An extractor is a function of the deserialised record and the partition time. One that returns a negative timestamp has the
-record dropped. The functions here are also recognised by identity: the engine reads the record's own timestamp without calling
-them and only asks them about negative ones.
+An extractor is a function of the deserialised record and the partition time. If it returns a negative timestamp, the
+record is dropped. The functions here are also recognised by identity: the engine uses the record's own timestamp without calling
+them, and calls them only for negative ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fail_on_invalid_timestamp(record: ConsumedRecord, partition_time: int) -> in
 
 
 def log_and_skip_on_invalid_timestamp(record: ConsumedRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Return the record's timestamp; a negative one is logged and the record dropped."""
+    """Return the record's timestamp; if it is negative, log that and drop the record."""
     if record.timestamp < 0:
         _log.warning(
             "Record at offset %d of %s-%d is dropped: its timestamp is %d",
@@ -46,7 +46,7 @@ def log_and_skip_on_invalid_timestamp(record: ConsumedRecord, partition_time: in
 
 
 def use_partition_time_on_invalid_timestamp(record: ConsumedRecord, partition_time: int) -> int:
-    """Return the record's timestamp, or the partition time where that is negative.
+    """Return the record's timestamp, or the partition time if that is negative.
 
     Raises:
         InvalidTimestampError: the timestamp is negative and no record of the partition was seen before.
@@ -63,7 +63,7 @@ def use_partition_time_on_invalid_timestamp(record: ConsumedRecord, partition_ti
 
 
 def wallclock_timestamp(record: ConsumedRecord, partition_time: int) -> int:  # noqa: ARG001
-    """Return the present time: processing time instead of event time. Not deterministic under replay."""
+    """Return the current time: processing time instead of event time. Not deterministic when records are replayed."""
     return time.time_ns() // 1_000_000
 
 

@@ -475,7 +475,7 @@ class KafkaStreams:
             if end is not State.ERROR:  # after a failure probes are answered until `close`
                 self._stop_health()
         finally:
-            self._lifecycle.set(end)  # `wait` must not wait for ever
+            self._lifecycle.set(end)  # `wait` must not wait forever
 
     def _start_health(self, settings: ClientSettings) -> None:
         if self.config.health_listener is not None:

@@ -1,4 +1,4 @@
-"""Serialisers and deserialisers, and `Serdes`, the place to get them from."""
+"""Serialisers and deserialisers, and `Serdes`, where to get them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _BY_TYPE: Final[Mapping[type, Serde[Any]]] = {
 
 
 class Serdes:
-    """The serdes that come with Millrace, byte for byte those of Java's `Serdes` where the name is the same.
+    """The serdes that come with Millrace. Those with the same name as in Java's `Serdes` write the same bytes.
 
     >>> Serdes.long().serialize("t", 1).hex()
     '0000000000000001'
@@ -65,12 +65,12 @@ class Serdes:
 
     @staticmethod
     def byte_array() -> ByteArraySerde:
-        """Bytes as they are."""
+        """Bytes, unchanged."""
         return _resolve.BYTE_ARRAY
 
     @staticmethod
     def bytes() -> BytesSerde:
-        """Bytes as they are."""
+        """Bytes, unchanged."""
         return _resolve.BYTES
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What a serde is: two functions between objects and bytes, given the topic and headers of the record they belong to."""
+"""The interface of a serde: functions between objects and bytes, which are given the topic and headers of the record."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ T = TypeVar("T")
 class Serde(Generic[T]):
     """Turns objects of one type into bytes and back. None is never passed in: it stands for a null key or a tombstone.
 
-    `shareable` tells that values of this type cannot be changed in place, so that caches may hand out the very object
-    they keep; leave it False for anything mutable (dict, list, models).
+    `shareable` says that values of this type cannot be changed in place, so that caches may return the very object they
+    keep; leave it False for anything mutable (dict, list, models).
     """
 
     shareable: bool = False
 
     def configure(self, config: StreamsConfig) -> None:
-        """Take what this serde needs to know of the application, such as where its schema registry is.
+        """Take what this serde needs to know about the application, such as the address of its schema registry.
 
-        Called before the first use, perhaps several times; reads no secrets, as these are not there when a topology is only
-        planned. A serde around another one hands it on.
+        It is called before the first use, possibly several times, and must not read secrets, which do not exist when a topology
+        is only planned. A serde that wraps another one passes the call on.
         """
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
         """Return the bytes of `data`.
 
         Raises:
-            SerializationError: `data` is not of this serde's type or cannot be encoded.
+            SerializationError: `data` does not have this serde's type, or cannot be encoded.
         """
         raise NotImplementedError
 
@@ -38,7 +38,7 @@ class Serde(Generic[T]):
         """Return the object that `data` encodes.
 
         Raises:
-            SerializationError: the bytes are not of this serde's format.
+            SerializationError: the bytes do not have this serde's format.
         """
         raise NotImplementedError
 

@@ -1,11 +1,11 @@
-"""Updates of a table on its repartition topic: new value, old value, or both in one record (formats §8, KIP-904).
+"""Updates of a table on its repartition topic: the new value, the old value, or both in one record (formats §8, KIP-904).
 
 | flag | layout | written |
 |---|---|---|
 | 0 | old ‖ `00` | yes |
 | 1 | new ‖ `01` | yes |
-| 2 | varint(newLength) ‖ new ‖ old ‖ `02` | yes, unless an upgrade from 3.4 or older is under way |
-| 3, 4, 5 | as 0, 1, 2 with one more byte, isLatest, before the flag | no; versions to come may |
+| 2 | varint(newLength) ‖ new ‖ old ‖ `02` | yes, except during an upgrade from 3.4 or older |
+| 3, 4, 5 | as 0, 1, 2 with one more byte, isLatest, before the flag | no; later versions may |
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChangeSerde(Serde[Change[T]], Generic[T]):
     Args:
         inner: the serde of the table's values.
         allow_both: False while an application is upgraded from 3.4 or older (`upgrade.from`): a change with both values is
-            then an error, and the operator must send two records.
+            then an error, and two records must be sent.
     """
 
     def __init__(self, inner: Serde[T], *, allow_both: bool = True) -> None:
@@ -44,10 +44,10 @@ class ChangeSerde(Serde[Change[T]], Generic[T]):
         self.inner.configure(config)
 
     def serialize(self, topic: str, data: Change[T], headers: Headers = NO_HEADERS) -> bytes:
-        """Return the values that are there, and the flag that tells which.
+        """Return the values that are not None, and the flag that says which they are.
 
         Raises:
-            SerializationError: neither value is there, or both are and `allow_both` is False.
+            SerializationError: both values are None, or neither is and `allow_both` is False.
         """
         try:
             new, old, _ = data

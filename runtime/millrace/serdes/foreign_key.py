@@ -1,13 +1,13 @@
-"""What foreign-key joins write: subscriptions, responses, the keys of the subscription store and the hash (formats §6).
+"""The formats of foreign-key joins: subscriptions, responses, keys of the subscription store, and the hash (formats §6).
 
 | item | layout |
 |---|---|
 | SubscriptionWrapper | version(1) ‖ instruction(1) ‖ [hash(16)] ‖ primary key ‖ primary partition(4) (not in version 0) |
-| SubscriptionResponseWrapper | version(1) = 0 ‖ [hash(16)] ‖ right value; nothing stands for None |
+| SubscriptionResponseWrapper | version(1) = 0 ‖ [hash(16)] ‖ right value; no bytes for None |
 | CombinedKey | length of the foreign key(4) ‖ foreign key ‖ primary key |
 
 Bit 0x80 of a version byte says that there is no hash. The hash is murmur3 (x64, 128 bits) of the serialised left value, as
-two big-endian longs. It travels with a subscription and comes back with the response, which counts only if the left value is
+two big-endian longs. It is sent with a subscription and comes back with the response, which is used only if the left value is
 still the same.
 """
 
@@ -39,7 +39,7 @@ _INT32: Final = Struct(">i")
 
 
 def value_hash(data: bytes) -> bytes:
-    """Return the 16 bytes by which a left value is told from later ones.
+    """Return the 16 bytes that distinguish a left value from later ones.
 
     >>> value_hash(b"a").hex()
     '3361634e7e0f5188e9c7dda24eae326b'
@@ -49,16 +49,16 @@ def value_hash(data: bytes) -> bytes:
 
 
 class Instruction(IntEnum):
-    """What the owner of a foreign key is to do with a subscription."""
+    """What the owner of a foreign key has to do with a subscription."""
 
     DELETE_KEY_NO_PROPAGATE = 0
-    """Forget the subscription; another one has taken its place."""
+    """Delete the subscription; another one replaces it."""
     DELETE_KEY_AND_PROPAGATE = 1
-    """Forget the subscription, and answer that there is no match."""
+    """Delete the subscription, and respond that there is no match."""
     PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE = 2
-    """Keep the subscription, and answer in any case."""
+    """Store the subscription, and respond in any case."""
     PROPAGATE_ONLY_IF_FK_VAL_AVAILABLE = 3
-    """Keep the subscription, and answer if there is a match."""
+    """Store the subscription, and respond if there is a match."""
 
 
 DELETES: Final = frozenset({Instruction.DELETE_KEY_NO_PROPAGATE, Instruction.DELETE_KEY_AND_PROPAGATE})
@@ -70,11 +70,11 @@ class SubscriptionWrapper(NamedTuple, Generic[K]):
     """A left entry's subscription to a right key."""
 
     hash: bytes | None
-    """Of the left value; None when the left entry was deleted."""
+    """The hash of the left value; None if the left entry was deleted."""
     instruction: Instruction
     primary_key: K
     primary_partition: int | None
-    """Where the response goes; unknown in version 0."""
+    """The partition for the response; unknown in version 0."""
     version: int = CURRENT_VERSION
 
 
@@ -82,27 +82,27 @@ class SubscriptionResponseWrapper(NamedTuple, Generic[V]):
     """The current right value, for one left entry."""
 
     hash: bytes | None
-    """That of the subscription."""
+    """The hash of the subscription."""
     foreign_value: V | None
     primary_partition: int | None = None
-    """Where to send it; not part of the bytes."""
+    """The partition to send it to; not part of the bytes."""
     version: int = RESPONSE_VERSION
 
 
 class CombinedKey(NamedTuple, Generic[FK, K]):
-    """The key of a subscription: whose value changes, and who wants to know."""
+    """The key of a subscription: the foreign key, and the primary key that is subscribed to it."""
 
     foreign_key: FK
     primary_key: K
 
 
 class SubscriptionWrapperSerde(Serde[SubscriptionWrapper[K]], Generic[K]):
-    """Writes subscriptions, in version 0 for instances of 3.3 and older; reads both versions.
+    """Writes subscriptions, if needed in version 0 for instances of 3.3 and older, and reads both versions.
 
     Args:
         primary_key_serde: the serde of the left table's keys.
         primary_key_topic: the topic name that serde is given (the registration topic with `-pk`).
-        write_version_0: leave the partition out, while older instances may be running (`upgrade.from`).
+        write_version_0: leave out the partition, while older instances may be running (`upgrade.from`).
     """
 
     def __init__(self, primary_key_serde: Serde[K], primary_key_topic: str, *, write_version_0: bool = False) -> None:
@@ -135,7 +135,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper[K]], Generic[K]):
         version = data[0] & _VERSION
         if version > CURRENT_VERSION:
             raise SerializationError(
-                f"{self!r} got a subscription of version {version} from topic {topic!r}, and knows versions 0 and 1: "
+                f"{self!r} got a subscription of version {version} from topic {topic!r}, but knows only versions 0 and 1: "
                 "instances of a newer version are running; update this one"
             )
         if data[1] >= len(_INSTRUCTIONS):
@@ -153,7 +153,7 @@ class SubscriptionWrapperSerde(Serde[SubscriptionWrapper[K]], Generic[K]):
 
 
 class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper[V]], Generic[V]):
-    """Writes and reads responses. A right value that is serialised to no bytes at all is read as None, as in Java."""
+    """Writes and reads responses. A right value that is serialised to zero bytes is read as None, as in Java."""
 
     def __init__(self, foreign_value_serde: Serde[V]) -> None:
         self.foreign_value_serde = foreign_value_serde
@@ -168,14 +168,14 @@ class SubscriptionResponseWrapperSerde(Serde[SubscriptionResponseWrapper[V]], Ge
         return bytes((data.version,)) + data.hash + tail
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> SubscriptionResponseWrapper[V]:
-        """Return the response, without the partition it was sent to."""
+        """Return the response, without the partition."""
         start = 1 if data and data[0] & _NO_HASH else 1 + _HASH_SIZE
         if len(data) < start:
             reject_bytes(self, topic, data, f"a response of at least {start} bytes")
         version = data[0] & _VERSION
         if version != RESPONSE_VERSION:
             raise SerializationError(
-                f"{self!r} got a response of version {version} from topic {topic!r}, and knows only version "
+                f"{self!r} got a response of version {version} from topic {topic!r}, but knows only version "
                 f"{RESPONSE_VERSION}: instances of a newer version are running; update this one"
             )
         tail = data[start:]
@@ -205,7 +205,7 @@ class CombinedKeySchema(Generic[FK, K]):
         self._primary_topic = primary_key_topic
 
     def prefix(self, foreign_key: FK, headers: Headers = NO_HEADERS) -> bytes:
-        """Return what the keys of all subscriptions to a foreign key start with, and no others."""
+        """Return the prefix of the keys of all subscriptions to a foreign key, and of no others."""
         data = self._foreign.serialize(self._foreign_topic, foreign_key, headers)
         return _INT32.pack(len(data)) + data
 

@@ -27,8 +27,8 @@ class JsonSerde(Serde[T], Generic[T]):
     Args:
         type_: what to read into: any type pydantic can validate (a dataclass, `list[int]`, a TypedDict). Without it JSON's
             own types are returned: dict, list, str, int, float, bool.
-        sort_keys: write object keys in order. Use it for keys of records: equal objects must have equal bytes to meet in
-            one partition.
+        sort_keys: write object keys in order. Use it for keys of records: equal objects must have equal bytes to be in the
+            same partition.
         shareable: tells caches that the values are never changed in place.
 
     >>> JsonSerde().serialize("orders", {"id": 7, "total": 1.5})
@@ -42,7 +42,7 @@ class JsonSerde(Serde[T], Generic[T]):
         self._encode = _dumps_sorted if sort_keys else _dumps
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
-        """Return the JSON text; NaN and infinities are refused, since JSON has none."""
+        """Return the JSON text; NaN and infinities, which JSON does not have, are refused."""
         try:
             plain: Any = (
                 data if self._adapter is None else self._adapter.dump_python(data, mode="json", warnings="error")
@@ -53,7 +53,7 @@ class JsonSerde(Serde[T], Generic[T]):
             reject_data(self, topic, data, f"{expected} [{error}]", error)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> T:
-        """Return the object, validated when a type was given."""
+        """Return the object, validated if a type was given."""
         try:
             plain = _loads(data.decode())
             return plain if self._adapter is None else self._adapter.validate_python(plain)
@@ -72,8 +72,8 @@ class PydanticSerde(Serde[M], Generic[M]):
 
     Args:
         model: the model class; instances of subclasses are written with the model's own fields.
-        shareable: say True for a frozen model whose fields are immutable too; the record cache then hands out its own
-            object instead of a fresh one.
+        shareable: True for a frozen model whose fields are immutable too; the record cache then returns its own object
+            instead of a fresh one.
 
     >>> class Order(BaseModel):
     ...     id: int

@@ -39,7 +39,7 @@ FIXED_SIZES: Final[dict[type[Serde[Any]], int]] = {
     DoubleSerde: 8,
     UUIDSerde: 36,
 }
-"""Bytes per item of the serdes that Java's list serde writes without lengths."""
+"""Bytes per item for the serdes that Java's list serde writes without lengths."""
 
 _FIXED, _VARIABLE = 0, 1
 _INT32: Final = Struct(">i")
@@ -51,7 +51,7 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
 
     Args:
         inner: the serde of the items.
-        container: makes the result from the items read; `tuple` for an immutable one.
+        container: creates the result from the items read; `tuple` for an immutable one.
 
     >>> from millrace.serdes import Serdes
     >>> ListSerde(Serdes.string()).serialize("t", ["ab", None]).hex()
@@ -69,7 +69,7 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
         self.inner.configure(config)
 
     def serialize(self, topic: str, data: Sequence[T | None], headers: Headers = NO_HEADERS) -> bytes:
-        """Return the list's bytes; a tuple or deque will do too."""
+        """Return the list's bytes; it may also be a tuple or deque."""
         if not isinstance(data, (list, tuple, deque)):
             reject_data(self, topic, data, "a list")
         items = [None if item is None else self.inner.serialize(topic, item, headers) for item in data]
@@ -84,7 +84,7 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
         return b"".join(parts)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> list[T | None]:
-        """Return the items in the container this serde was made with."""
+        """Return the items in a container of this serde's type."""
         try:
             slices = self._slices(topic, data)
         except StructError as error:
@@ -125,7 +125,7 @@ class ListSerde(Serde["list[T | None]"], Generic[T]):
         return items
 
     def _check_count(self, topic: str, data: bytes, count: int, least_size: int | None, position: int) -> None:
-        """Refuse counts that the remaining bytes cannot hold, before any memory is set aside for them."""
+        """Refuse counts that the remaining bytes cannot hold, before allocating memory for them."""
         if count < 0 or position + count * (least_size or 0) > len(data):
             reject_bytes(self, topic, data, f"room for {count} items")
 

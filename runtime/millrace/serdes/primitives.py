@@ -1,7 +1,7 @@
 """Serdes of single values, each with the bytes of the Java serde of the same name.
 
-They run once or twice per record, so the happy path is one C call inside a `try` (free in CPython 3.11); what was wrong is
-worked out only after that call has failed.
+They run once or twice per record, so the happy path is one C call inside a `try` (free in CPython 3.11). What was wrong is
+determined only after that call has failed.
 """
 
 # ruff: noqa: ARG002 (most serdes need neither topic nor headers; the interface has them for those that do)
@@ -35,7 +35,7 @@ def reject_data(serde: object, topic: str, data: object, expected: str, cause: E
     detail = "" if cause is None or isinstance(cause, TypeError) else f" ({cause})"
     raise SerializationError(
         f"{serde!r} writes {expected}, but was given {type(data).__qualname__} for topic {topic!r}{detail}: "
-        "give the operator a serde for that type, or convert the value before"
+        "give the operator a serde for that type, or convert the value first"
     ) from cause
 
 
@@ -71,7 +71,7 @@ class StringSerde(Serde[str]):
 
 
 class ByteArraySerde(Serde[bytes]):
-    """Bytes as they are; `bytearray` and `memoryview` are copied when written."""
+    """Bytes, unchanged; `bytearray` and `memoryview` are copied when written."""
 
     shareable = True
 

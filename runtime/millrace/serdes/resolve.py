@@ -1,6 +1,6 @@
-"""From what a configuration says to a serde: names, classes, import paths, and the defaults of an application.
+"""Finds the serde that a configuration names, and the default serdes of an application.
 
-Java's class names are taken too, so that an application's configuration can be carried over as it is.
+Java's class names are accepted too, so that a Java application's configuration can be reused unchanged.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _WINDOWED_INNER: Final = (
     "windowed.inner.serializer.class",
     "windowed.inner.deserializer.class",
 )
-"""The first is for all; the others are what plain clients are given (KIP-1020), and a serde here is both."""
+"""The first one is for everything; plain clients are given the others (KIP-1020), and a serde here is both."""
 _NEEDS_INNER: Final[Mapping[str, type[Serde[Any]]]] = {
     "ListSerde": ListSerde,
     "TimeWindowedSerde": TimeWindowedSerde,
@@ -81,12 +81,12 @@ def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
     """Return the serde that a configuration value stands for.
 
     Args:
-        value: a serde, a serde class or a function that makes one, a short name (`string`, `long`), Java's class name
-            (`org.apache.kafka.common.serialization.Serdes$StringSerde`), or an import path `module:attribute`.
+        value: what `millrace.loading` accepts: a serde, a serde class, a short name (`string`, `long`), Java's class name
+            (`org.apache.kafka.common.serialization.Serdes$StringSerde`), or an import path; or a function that makes a serde.
         key: the configuration key, for the message.
 
     Raises:
-        ConfigError: the value stands for no serde.
+        ConfigError: the value does not stand for a serde.
 
     >>> resolve("long"), resolve("org.apache.kafka.common.serialization.Serdes$StringSerde")
     (LongSerde(), StringSerde())
@@ -100,12 +100,12 @@ def resolve(value: object, *, key: str | None = None) -> Serde[Any]:
 
 
 def default_key_serde(config: StreamsConfig) -> Serde[Any] | None:
-    """Return the serde of `default.key.serde`, with the inner serde it may need, or None when it is not set."""
+    """Return the serde of `default.key.serde`, with the inner serde it may need, or None if it is not set."""
     return _default(config, "key")
 
 
 def default_value_serde(config: StreamsConfig) -> Serde[Any] | None:
-    """Return the serde of `default.value.serde`, with the inner serde it may need, or None when it is not set."""
+    """Return the serde of `default.value.serde`, with the inner serde it may need, or None if it is not set."""
     return _default(config, "value")
 
 
@@ -113,17 +113,17 @@ def _default(config: StreamsConfig, which: str) -> Serde[Any] | None:
     value = config.default_key_serde if which == "key" else config.default_value_serde
     if value is None:
         return None
-    serde = _made(config, value, which)
+    serde = _resolve_default(config, value, which)
     serde.configure(config)
     return serde
 
 
-def _made(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
+def _resolve_default(config: StreamsConfig, value: object, which: str) -> Serde[Any]:
     key = f"default.{which}.serde"
     found = _find(value, key)
     if found is ListSerde:
         inner_key = f"default.list.{which}.serde.inner"
-        kind = getattr(config, f"default_list_{which}_serde_type")
+        kind = config.default_list_key_serde_type if which == "key" else config.default_list_value_serde_type
         return ListSerde(_inner(config, inner_key), container=_list_type(kind, f"default.list.{which}.serde.type"))
     if found is TimeWindowedSerde:
         return TimeWindowedSerde(_windowed_inner(config), config.window_size_ms)
@@ -143,12 +143,12 @@ def _inner(config: StreamsConfig, key: str) -> Serde[Any]:
     return resolve(value, key=key)
 
 
-def _setting(config: StreamsConfig, key: str) -> Any:
+def _setting(config: StreamsConfig, key: str) -> object:
     return getattr(config, key.replace(".", "_"), None) or config.client_settings.get(key)
 
 
 def _list_type(value: object, key: str) -> type[list[Any] | tuple[Any, ...]]:
-    """Python has one list; Java's ArrayList, LinkedList … all mean it, and `tuple` is the immutable choice."""
+    """Return list for all of Java's list classes, or tuple, which is immutable."""
     if value in (tuple, "tuple"):
         return tuple
     if value in (None, list, "list") or (isinstance(value, str) and value.startswith("java.util.")):

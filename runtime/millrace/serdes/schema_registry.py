@@ -1,7 +1,7 @@
 """Avro, Protobuf and JSON Schema with a schema registry, in the wire format of Confluent's Java serdes.
 
 Every value starts with a zero byte and the four bytes of its schema's id; Protobuf adds the path of the message type in its
-file. Schemas stand under the subject `<topic>-key` or `<topic>-value`, internal topics included, as Java has it.
+file. Schemas are registered under the subject `<topic>-key` or `<topic>-value`, also for internal topics, as in Java.
 
 The registry is asked once per schema and topic, never per record: the client caches what it learns. confluent-kafka's
 serialisers do the work; here they become serdes with Millrace's errors. Needs `millrace[schema-registry]`.
@@ -67,7 +67,7 @@ _READING: Final = frozenset(
 
 
 class _RegistrySerde(Serde[T], Generic[T]):
-    """What the three have in common: contexts per topic, and errors."""
+    """The base of the three serdes: contexts per topic, and errors."""
 
     def __init__(self, registry: Registry | None, make: MakeCodecs, *, is_key: bool) -> None:
         self.is_key = is_key
@@ -76,7 +76,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
 
     @property
     def client(self) -> SchemaRegistryClient:
-        """Holds connections to the registry; give one client to several serdes to share them."""
+        """The registry's client; give one client to several serdes to share its connections."""
         return self._registry.client
 
     def configure(self, config: StreamsConfig) -> None:
@@ -84,7 +84,7 @@ class _RegistrySerde(Serde[T], Generic[T]):
         self._registry.configure(config)
 
     def serialize(self, topic: str, data: T, headers: Headers = NO_HEADERS) -> bytes:
-        """Return the schema's id and the encoded data, registering the schema on first use unless told not to."""
+        """Return the schema's id and the encoded data, registering the schema on first use unless that is disabled."""
         try:
             encoded: bytes = self._registry.write(data, self._context(topic, headers))
         except Exception as error:
@@ -109,15 +109,15 @@ class _RegistrySerde(Serde[T], Generic[T]):
 
 
 class AvroSerde(_RegistrySerde[T]):
-    """Avro records as dicts, or as objects of a user's own.
+    """Avro records as dicts, or as the user's own objects.
 
     Args:
         registry: where the schemas are; None for the application's registry (`schema.registry.url`).
-        schema: the schema to write with, as JSON text; data is read with the schema it was written with, resolved to this.
-        is_key: whether this serde is for keys, which have a subject of their own.
+        schema: the schema to write with, as JSON text; data is read with the schema it was written with, resolved to this one.
+        is_key: whether this serde is for keys, which have their own subject.
         to_dict: turns an object into the dict to write.
         from_dict: turns the dict that was read into an object.
-        settings: of confluent-kafka's `AvroSerializer` (`auto.register.schemas`, `use.latest.version` …).
+        settings: for confluent-kafka's `AvroSerializer` (`auto.register.schemas`, `use.latest.version` …).
     """
 
     def __init__(
@@ -147,10 +147,10 @@ class JsonSchemaSerde(_RegistrySerde[T]):
     Args:
         registry: where the schemas are; None for the application's registry (`schema.registry.url`).
         schema: the schema, as JSON text.
-        is_key: whether this serde is for keys, which have a subject of their own.
+        is_key: whether this serde is for keys, which have their own subject.
         to_dict: turns an object into the dict to write, for example `Order.model_dump`.
         from_dict: turns the dict that was read into an object, for example `Order.model_validate`.
-        settings: of confluent-kafka's `JSONSerializer`.
+        settings: for confluent-kafka's `JSONSerializer`.
     """
 
     def __init__(
@@ -180,8 +180,8 @@ class ProtobufSerde(_RegistrySerde[T]):
     Args:
         registry: where the schemas are, as for `AvroSerde`; the schema is that of the class.
         message_type: the class that protoc generated.
-        is_key: whether this serde is for keys, which have a subject of their own.
-        settings: of confluent-kafka's `ProtobufSerializer`.
+        is_key: whether this serde is for keys, which have their own subject.
+        settings: for confluent-kafka's `ProtobufSerializer`.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class ProtobufSerde(_RegistrySerde[T]):
 
 
 def _split(settings: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the serialiser is given and, of that, what the deserialiser knows too."""
+    """Return the settings of the serialiser, and those of them that the deserialiser knows too."""
     writing = {**_COMMON, **(settings or {})}
     return writing, {name: value for name, value in writing.items() if name in _READING}
 
@@ -232,11 +232,11 @@ class _Opened:
 
 
 class RegistryConnection:
-    """The registry's client and what a serde does with it; several threads may use it.
+    """The connection of a serde to its registry; several threads may use it.
 
     Args:
         registry: Where the schemas are; None for the application's registry.
-        make: Makes the serialiser and the deserialiser over a client.
+        make: Creates the serialiser and the deserialiser for a client.
     """
 
     def __init__(self, registry: Registry | None, make: MakeCodecs) -> None:
@@ -252,7 +252,7 @@ class RegistryConnection:
 
     @property
     def client(self) -> SchemaRegistryClient:
-        """Holds the connections."""
+        """The registry's client."""
         return self._open().client
 
     def configure(self, config: StreamsConfig) -> None:
@@ -296,7 +296,7 @@ class RegistryConnection:
     def _resolved(self) -> dict[str, Any]:
         if "url" not in self._settings:
             raise ConfigError(
-                "the application has no schema registry: set schema.registry.url (in a manifest spec.kafka.schemaRegistry), "
+                "the application has no schema registry: set schema.registry.url (spec.kafka.schemaRegistry in a manifest), "
                 "or give the serde one"
             )
         return {key: config_providers.resolve(key, value) for key, value in self._settings.items()}

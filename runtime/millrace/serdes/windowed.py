@@ -3,10 +3,10 @@
 | serde | layout |
 |---|---|
 | time window | key ‖ start(8) |
-| time window, as window stores' changelogs have it | key ‖ start(8) ‖ seq(4) |
+| time window in the changelog of a window store | key ‖ start(8) ‖ seq(4) |
 | session window | key ‖ end(8) ‖ start(8) |
 
-The end of a time window is not written; the reader has to know the window's size.
+The end of a time window is not written; the reader must know the window's size.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
 
     Args:
         inner: the serde of the key itself.
-        window_size_ms: needed for reading: a window read is [start, start + size).
-        for_changelog: the flavour with a sequence number, for reading a window store's changelog.
+        window_size_ms: needed for reading: the window is [start, start + size).
+        for_changelog: use the format with a sequence number, for reading a window store's changelog.
 
     >>> from millrace.serdes import Serdes
     >>> serde = TimeWindowedSerde(Serdes.string(), 100)
@@ -51,14 +51,14 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.for_changelog = for_changelog
         self.shareable = inner.shareable
         self.suffix_size = _START_SEQ.size if for_changelog else _INT64.size
-        """How many bytes follow the inner key's."""
+        """How many bytes follow those of the inner key."""
 
     def configure(self, config: StreamsConfig) -> None:
         """Configure the inner serde."""
         self.inner.configure(config)
 
     def serialize(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
-        """Return the key and the window's start (and sequence number 0 in the changelog flavour)."""
+        """Return the key and the window's start (and sequence number 0 in the changelog format)."""
         try:
             key, (start, _) = data
             suffix = _START_SEQ.pack(start, 0) if self.for_changelog else _INT64.pack(start)
@@ -67,14 +67,14 @@ class TimeWindowedSerde(Serde[Windowed[K]], Generic[K]):
         return self.inner.serialize(topic, key, headers) + suffix
 
     def serialize_base_key(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
-        """Return the bytes of the inner key alone, which the partition of a windowed key is taken from."""
+        """Return the bytes of only the inner key, which determine the partition of a windowed key."""
         return self.inner.serialize(topic, data[0], headers)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> Windowed[K]:
         """Return the key with its window.
 
         Raises:
-            SerializationError: the bytes are too few, or the window size was not given.
+            SerializationError: there are too few bytes, or the window size was not given.
         """
         if self.window_size_ms is None:
             raise SerializationError(
@@ -99,7 +99,7 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
         self.inner = inner
         self.shareable = inner.shareable
         self.suffix_size = _END_START.size
-        """How many bytes follow the inner key's."""
+        """How many bytes follow those of the inner key."""
 
     def configure(self, config: StreamsConfig) -> None:
         """Configure the inner serde."""
@@ -115,7 +115,7 @@ class SessionWindowedSerde(Serde[Windowed[K]], Generic[K]):
         return self.inner.serialize(topic, key, headers) + suffix
 
     def serialize_base_key(self, topic: str, data: Windowed[K], headers: Headers = NO_HEADERS) -> bytes:
-        """Return the bytes of the inner key alone, which the partition of a windowed key is taken from."""
+        """Return the bytes of only the inner key, which determine the partition of a windowed key."""
         return self.inner.serialize(topic, data[0], headers)
 
     def deserialize(self, topic: str, data: bytes, headers: Headers = NO_HEADERS) -> Windowed[K]:

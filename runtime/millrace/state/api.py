@@ -1,8 +1,8 @@
-"""The contract of every state store, and what a store is given by the task that owns it.
+"""The contract of every state store, and what a store gets from the task that owns it.
 
-Two promises shape it. A store that logs its changes sends them through `StoreContext.changelog`, in the order they were made.
-And nothing reaches the disk before `commit`: a persistent store holds its writes in memory (readable at once) and puts them
-down in one atomic batch with the changelog offsets they correspond to, so that after a crash the disk is always at a
+It makes two promises. A store that logs its changes sends them to its changelog in the order in which they were made. And
+nothing reaches the disk before `commit`: a persistent store keeps its writes in memory, where they can be read at once, and
+writes them in one atomic batch with the changelog offsets they correspond to. So after a crash the disk is always at a
 committed point.
 """
 
@@ -42,7 +42,7 @@ class ValueTimestampHeaders(NamedTuple, Generic[V]):
 
 
 class DirectAccess(NamedTuple):
-    """How operators read and write a timestamped store in two steps, so that a key is serialised once for both.
+    """How operators read and write the same key of a timestamped store, serialising the key only once.
 
     `raw = key_bytes(topic, key)`, then `get_for_update(raw)`, then `put(raw, (value, timestamp))`. Pairs are plain tuples,
     which cost a tenth of a `ValueAndTimestamp`.
@@ -53,9 +53,9 @@ class DirectAccess(NamedTuple):
     get: Callable[[Any], tuple[Any, int] | None]
     """Returns (value, timestamp ms), or None."""
     get_for_update: Callable[[Any], tuple[Any, int] | None]
-    """The same where a `put` follows, which is the use that keeps a cached entry for longer."""
+    """The same, if a `put` follows; then the `put` counts as the use of the cached entry."""
     put: Callable[[Any, tuple[Any, int]], int | None]
-    """Takes (value, timestamp ms); the value None deletes. Versioned tables return what their stores do, others None."""
+    """Takes (value, timestamp ms); the value None deletes. Versioned tables return the result of their store, others None."""
 
 
 class DirectWindowAccess(NamedTuple):
@@ -77,7 +77,7 @@ class CacheBudget(Protocol):
 
 @dataclass(slots=True)
 class StoreContext:
-    """What a task hands to each of its stores in `StateStore.init`."""
+    """What a task passes to each of its stores in `StateStore.init`."""
 
     application_id: str
     task_id: TaskId
@@ -87,17 +87,17 @@ class StoreContext:
     record: RecordContext
     """The record being processed, live: read its timestamp and headers when logging a change."""
     cache: CacheBudget | None
-    """The thread's record-cache budget; None where caching is off."""
+    """The thread's record-cache budget; None if caching is off."""
     changelog_topics: Mapping[str, str]
-    """Store name → changelog topic, for the stores that are logged."""
+    """Store name → changelog topic, for stores that are logged."""
     send_change: Callable[[TopicPartition], LogChange]
-    """Gives the sender for one changelog partition; a store asks once, in `init`."""
+    """Returns the sender for one changelog partition; a store calls it once, in `init`."""
     now_ms: Callable[[], int]
     drop_record: Callable[[], None] = field(default=lambda: None)
     """Counts one record in the task's `dropped-records` metric (expired window, late version)."""
     restoring: bool = False
     shared: bool = False
-    """Whether other threads read the store while its own thread writes and commits it, as they read global stores."""
+    """Whether other threads read the store while its own thread writes and commits it, as with global stores."""
 
     def changelog_partition(self, store_name: str) -> TopicPartition | None:
         """Return the store's changelog partition, or None when it is not logged."""
@@ -109,12 +109,12 @@ class StoreContext:
 class StateStore(Protocol):
     """A store as its task sees it (KIP-1035: offsets live in the store).
 
-    Implement it for a store of your own; what processors call besides is up to you. Its life: `init`; `restore` with what the
-    changelog has beyond `committed_offset`, as often as needed; then writes, each of which the store logs itself; at every
-    commit `flush`, and `commit` with the offset of the last record it logged, if it logged any; in the end `close`. After a
-    failure `close` comes without a commit, and what was written since must be gone when the next object opens the same directory.
-    A persistent store notes the offsets of what it restores itself. A store in memory is not persistent, and each new object is
-    restored from the changelog's beginning.
+    Implement it for a store of your own; which methods processors call is up to you. Its life cycle: `init`; `restore`, as
+    often as needed, with the records of the changelog after `committed_offset`; then writes, each of which the store logs
+    itself; at every commit `flush`, and `commit` with the offset of the last record that it logged, if any; finally `close`.
+    After a failure, `close` is called without a commit, and everything written since the last one must be gone when the next
+    object opens the same directory. A persistent store records the offsets of restored records itself. A store in memory is not
+    persistent, and each new object is restored from the beginning of the changelog.
 
     Example:
         >>> from millrace import Processor, Topology, TopologyTestDriver
@@ -167,7 +167,7 @@ class StateStore(Protocol):
         """Open the store; called once, before restoration and before any node runs.
 
         Raises:
-            StateDirectoryError: the directory is read-only, full, or the database is held by another process.
+            StateDirectoryError: the directory is read-only or full, or the database is open in another process.
             TaskCorruptedError: the files do not match what was recorded.
         """
 
@@ -175,13 +175,13 @@ class StateStore(Protocol):
         """Write dirty record-cache entries through to the changelog and forward them downstream."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put all writes so far on disk in one atomic batch with the offsets of the changelog records they produced.
+        """Write all changes so far to disk, in one atomic batch with the offsets of the changelog records they produced.
 
-        The offset is that of the last applied record; a store without a changelog entry in `offsets` keeps the one it has.
+        The offset is that of the last applied record; without an entry in `offsets`, a store keeps the offset it has.
         """
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset of the last record on disk, or None when nothing is known."""
+        """Return the changelog offset of the last record on disk, or None if it is unknown."""
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records (not logged again, not cached)."""
@@ -193,11 +193,11 @@ class StateStore(Protocol):
         """Tell whether the store can be read and written."""
 
     def close(self) -> None:
-        """Release everything. Writes not committed are gone."""
+        """Release everything. Uncommitted writes are lost."""
 
 
 class StoreBuilder(Protocol):
-    """Makes one store per task, and tells the topology what the store needs; `builders.StoreBuilderBase` has most of it."""
+    """Builds one store per task, and tells the topology what it needs; derive builders from `builders.StoreBuilderBase`."""
 
     name: str
     logging_enabled: bool
@@ -229,26 +229,26 @@ class StoreBuilder(Protocol):
 
 
 FlushListener = Callable[[Any, tuple[Any, Any, bool], int, Headers], None]
-"""Called per dirty cache entry on flush, as a node is: key, (new value, old value, True), timestamp ms, headers.
+"""Called for each dirty cache entry on flush, like a node: key, (new value, old value, True), timestamp ms, headers.
 
-The old value is None unless asked for.
+The old value is None unless requested.
 """
 
 
 @runtime_checkable
 class CachedStateStore(Protocol):
-    """A store that may sit behind the record cache."""
+    """A store that may have a record cache in front of it."""
 
     @property
     def cached(self) -> bool:
         """Whether writes are held back by the record cache; known after `init`."""
 
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
-        """Have flushed updates forwarded; return False when the store is not cached and the node must forward itself."""
+        """Have flushed updates forwarded; return False if the store is not cached, so that the node must forward them itself."""
 
 
 def close_all(stores: Iterable[StateStore]) -> None:
-    """Close stores one after the other, and raise the first failure only after all were tried."""
+    """Close all stores, and raise the first failure after trying all of them."""
     failure: Exception | None = None
     for store in stores:
         try:

@@ -1,4 +1,4 @@
-"""How records that wait in a buffer are written down (formats §5).
+"""How records that wait in a buffer are encoded (formats §5).
 
 | what | layout |
 |---|---|
@@ -20,7 +20,7 @@ from millrace.errors import ProcessorStateError
 from millrace.records import Headers, RecordContext
 
 BufferKey = tuple[int, bytes]
-"""The time a record is due (ms) and its key's bytes."""
+"""The time when a record is due (ms), and the bytes of its key."""
 
 VERSION_HEADERS = Headers([("v", b"\x03")])
 
@@ -32,11 +32,11 @@ _NULL, _SAME_AS_PRIOR = -1, -2
 
 @dataclass(slots=True)
 class BufferedChange:
-    """A change that waits: its values' bytes and the context of the record that made it."""
+    """A waiting change: the bytes of its values, and the context of the record that caused it."""
 
     context: RecordContext
     prior: bytes | None
-    """What was sent on last, before anything waited."""
+    """The value that was forwarded last, before anything was buffered."""
     old: bytes | None
     new: bytes | None
 
@@ -80,7 +80,7 @@ def encode_change(change: BufferedChange) -> bytes:
 
 
 def decode_change(data: bytes) -> tuple[BufferedChange, int]:
-    """Read a change with its context; return it and the position behind it."""
+    """Read a change with its context; return it and the position after it."""
     reader = _Reader(data)
     change = reader.change()
     return change, reader.position
@@ -95,7 +95,8 @@ def decode_logged_change(
         data: the value.
         version: the header `v`; None = version 0.
         context: of the changelog record itself, for versions that did not write one.
-        prior: the prior value of what already waits under the key; None = nothing does. For versions that did not write it.
+        prior: the prior value of the change already waiting for the key; None if there is none. For versions that did not write
+            it.
 
     Raises:
         ProcessorStateError: the version is unknown, or the value is cut short.
@@ -147,7 +148,7 @@ def _sized(data: bytes | None) -> bytes:
 
 
 class _Reader:
-    """Reads the parts one after the other."""
+    """Reads the parts in sequence."""
 
     __slots__ = ("data", "position")
 
@@ -175,7 +176,7 @@ class _Reader:
         return value
 
     def take(self, length: int) -> bytes:
-        """Read so many bytes."""
+        """Read this number of bytes."""
         end = self.position + length
         if length < 0 or end > len(self.data):
             raise ValueError(f"a part of {length} bytes at position {self.position} of {len(self.data)}")
@@ -205,12 +206,12 @@ class _Reader:
         return BufferedChange(context, prior, old, self.sized())
 
     def old_and_new(self, context: RecordContext, prior: tuple[bytes | None] | None) -> BufferedChange:
-        """Read the old and the new value; the prior one is the old one if nothing waits."""
+        """Read the old and the new value; if nothing is waiting, the old value is also the prior one."""
         old, new = self.sized(), self.sized()
         return BufferedChange(context, old if prior is None else prior[0], old, new)
 
     def sized_change(self, context: RecordContext, prior: tuple[bytes | None] | None) -> BufferedChange:
-        """Read old and new value with the length of both before them."""
+        """Read old and new value, preceded by the length of both."""
         length = self.number()
         if length < 0 or self.position + length > len(self.data):
             raise ValueError(f"a change of {length} bytes at position {self.position} of {len(self.data)}")

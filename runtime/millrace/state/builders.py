@@ -1,4 +1,4 @@
-"""Store builders: a physical store, serdes, and whether changes are cached and logged."""
+"""Store builders: they combine a bytes store and serdes with caching and logging."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from millrace.state.window import (
 class StoreBuilderBase:
     """What all builders share; the `with_…` methods change the builder and return it, as in Java.
 
-    Derive the builder of a store of your own from it: `build` is all it needs, and `persistent` if the store survives a restart.
+    Derive the builder of your own store from it: implement `build`, and `persistent` if the store survives a restart.
     """
 
     kind: str = "key-value"
@@ -62,15 +62,15 @@ class StoreBuilderBase:
         """Log changes to a changelog topic.
 
         Args:
-            config: topic settings that override the defaults, for example `{"retention.ms": "1234"}`; they join those given
-                before.
+            config: topic settings that override the defaults, for example `{"retention.ms": "1234"}`; they are merged with
+                settings given before.
         """
         self.logging_enabled = True
         self.log_config = {**self.log_config, **(config or {})}
         return self
 
     def with_logging_disabled(self) -> Self:
-        """Keep no changelog: the store is lost with its task."""
+        """Keep no changelog: the content is lost when the task moves."""
         self.logging_enabled = False
         self.log_config = {}
         return self
@@ -106,17 +106,17 @@ _FORMATS: dict[Callable[..., StateStore], ValueFormat] = {
     SessionStore: PLAIN,
     SessionStoreWithHeaders: SESSION_HEADERS,
 }
-"""The format in which each type of store keeps its values, where the supplier leaves the choice to the builder."""
+"""The format of the values of each type of store, if the supplier leaves the choice to the builder."""
 
 
 class LayeredStoreBuilder(StoreBuilderBase, Generic[S]):
     """Builds a store of any type in its layers: typed → record cache → change log → bytes.
 
     Args:
-        supplier: makes the bytes store at the bottom.
-        key_serde: None takes the configured default, as for values.
+        supplier: creates the bytes store at the bottom.
+        key_serde: None means the configured default, as for values.
         value_serde: of what `put` takes.
-        store_type: makes the store at the top.
+        store_type: creates the store at the top.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class WindowStoreBuilder(LayeredStoreBuilder[WindowBytesStoreSupplier]):
             self.log_config = {"cleanup.policy": "delete"}
 
     def with_caching_enabled(self) -> Self:
-        """Hold writes back in the record cache; without effect where duplicates are retained."""
+        """Hold writes back in the record cache; no effect if duplicates are retained."""
         self.caching_enabled = not self.retain_duplicates
         return self
 
@@ -220,7 +220,7 @@ class VersionedKeyValueStoreBuilder(StoreBuilderBase):
         self.retention_ms = supplier.history_retention_ms
 
     def with_caching_enabled(self) -> Self:
-        """Refuse: a cache would drop versions.
+        """Fail: a cache would drop versions.
 
         Raises:
             TopologyError: always.

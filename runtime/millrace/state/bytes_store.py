@@ -1,9 +1,12 @@
 """The lowest layer of every store: bytes to bytes, in memory or in RocksDB.
 
-A physical store knows nothing of serdes, timestamps or changelogs. It promises key order in scans, that its own writes are
-readable at once, and that what it keeps after a crash is the state of some `commit`.
+A bytes store knows nothing about serdes, timestamps or changelogs. It guarantees that scans are in key order, that its own writes
+can be read at once, and that after a crash it has the state of some `commit`.
 
-A store belongs to one thread, and so has no locks. One that other threads read meanwhile is wrapped in `SharedBytesStore`.
+A store belongs to one thread and so has no locks. If other threads read it, it is wrapped in `SharedBytesStore`.
+
+A store's *position* says up to which input offsets its content reaches (KIP-796; formats §9). Java sizes its byte array in
+bits, so its encoding has trailing zeroes. They are written here as well, so that the bytes are the same; readers ignore them.
 """
 
 from __future__ import annotations
@@ -23,21 +26,21 @@ T = TypeVar("T")
 
 
 class BytesStore(Protocol):
-    """What every kind of store needs of its lowest layer."""
+    """What every kind of store needs from its lowest layer."""
 
     name: str
     persistent: bool
     position: Position
-    """Input offsets applied so far; the layer above keeps it up, `commit` stores it."""
+    """Input offsets applied so far; the layer above updates it, `commit` stores it."""
 
     def open(self, context: StoreContext) -> None:
         """Open or create the store below the task's directory."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put waiting writes on disk in one batch with their changelog offsets."""
+        """Write pending changes to disk in one batch with their changelog offsets."""
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset that the disk reaches, or None."""
+        """Return the changelog offset of the last change on disk, or None."""
 
     def uncommitted_bytes(self) -> int:
         """Return the memory held by writes that wait for `commit`."""
@@ -46,7 +49,7 @@ class BytesStore(Protocol):
         """Tell whether the store is usable."""
 
     def close(self) -> None:
-        """Release everything; waiting writes are gone."""
+        """Release everything; pending writes are lost."""
 
 
 class KeyValueBytesStore(BytesStore, Protocol):
@@ -64,28 +67,28 @@ class KeyValueBytesStore(BytesStore, Protocol):
         """Iterate the rows between the bounds (None = open) in byte order, as they were when the scan began."""
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
-        """Put restored rows straight down, together with the offsets they reach."""
+        """Write restored rows directly to disk, with the offsets they reach."""
 
     def approximate_num_entries(self) -> int:
         """Return roughly how many rows there are."""
 
 
 class SharedBytesStore:
-    """A physical store of any kind that one thread writes while others read it: one lock is held in each of its methods.
+    """A bytes store of any kind that one thread writes while others read it: each method holds a lock.
 
-    A scan is begun under the lock, so that it finds every row once, in RocksDB or waiting for `commit`; and each of its rows is
-    read under the lock, which is free between two rows.
+    A scan is started under the lock, so that it finds every row exactly once, in RocksDB or pending. Each row is read under the
+    lock, which is released between rows.
 
     Args:
-        physical: the store, to be used only through this object from now on.
+        bytes_store: the store, to be used only through this object from now on.
     """
 
-    def __init__(self, physical: BytesStore) -> None:
-        self._shared = physical
+    def __init__(self, bytes_store: BytesStore) -> None:
+        self._shared = bytes_store
         self._lock = threading.RLock()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the store; a method comes with the lock around it."""
+        """Return an attribute of the store; methods hold the lock."""
         found = getattr(self._shared, name)
         if not callable(found):
             return found
@@ -97,7 +100,7 @@ class SharedBytesStore:
                 result = found(*args, **options)
             return _locked_rows(result, lock) if isinstance(result, Iterator) else result
 
-        setattr(self, name, locked)  # asked for once: a look-up is on the path of records
+        setattr(self, name, locked)  # looked up only once, as this is on the path of records
         return locked
 
 

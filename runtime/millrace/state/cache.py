@@ -1,15 +1,15 @@
-"""The record cache: holds back writes of a store so that many updates of a key become one (KIP-63).
+"""The record cache: holds back writes of a store so that many updates of a key are combined into one (KIP-63).
 
 One `RecordCache` budget is shared by all caching stores of a stream thread; each store has its own `StoreCache`. When a put
-takes the thread over its budget, the cache that was just written evicts its least recently used entries until the sum is in
-bounds; a dirty one takes the whole dirty set of its cache along, itself first. That, the order of a flush (by the last put of
-each key) and the accounting of sizes are Java's, so that the same records come out.
+exceeds the thread's budget, the cache that was just written evicts its least recently used entries until the total is within
+bounds; evicting a dirty entry flushes all dirty entries of its cache, that one first. All this, the order of a flush (by the last
+put of each key) and the accounting of sizes are as in Java, so that the output records are the same.
 
-Every dirty entry keeps the context of its put. During its write-back that context is the task's record, since changelog and
-forwards must carry it.
+Every dirty entry keeps the context of its put. During its write-back, that is the task's record context, because changelog
+records and forwarded records must have it.
 
-Re-entrancy: a write-back forwards downstream, which may put into this very cache. The batch is fixed before the first entry
-is written back, and until it is done a put makes a new entry rather than changing one that may be on its way out.
+Re-entrancy: a write-back forwards downstream, which may put into the same cache. The batch is fixed before the first entry is
+written back, and until it is done a put creates a new entry instead of changing one that may be in the batch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from millrace.records import NO_HEADERS, Headers, RecordContext
 from millrace.state.api import CacheBudget
 
 _NODE_BYTES = 45
-"""Java's estimate per entry beside key, value and topic: three references, dirty flag, timestamp, offset, partition."""
+"""Java's estimate per entry, in addition to key, value and topic: three references, dirty flag, timestamp, offset, partition."""
 
 
 @dataclass(slots=True)
 class RecordCache:
-    """The budget of one stream thread in bytes (`statestore.cache.max.bytes` / threads) and what is used of it."""
+    """The budget of one stream thread in bytes (`statestore.cache.max.bytes` / threads) and how much of it is used."""
 
     max_bytes: int
     used_bytes: int = 0
@@ -55,7 +55,7 @@ class CacheEntry:
 
 
 def _size(key: bytes, value_size: int, topic: str | None, headers: Headers) -> int:
-    """Return what an entry counts for, as in Java."""
+    """Return the size of an entry, as in Java."""
     size = len(key) + value_size + _NODE_BYTES + (0 if topic is None else len(topic))
     return size + sum(len(name) + len(data or b"") for name, data in headers)
 
@@ -83,24 +83,24 @@ class StoreCache:
         self._record = record
         self._write_back = write_back
         self._writing = 0
-        """How many write-backs are under way, one within the other."""
+        """How many nested write-backs are in progress."""
         self._dirty: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self._order: SortedList[bytes] | None = None
         self.entries: OrderedDict[bytes, CacheEntry] = OrderedDict()
         self.touch = self.entries.move_to_end
-        """Makes an entry the one used last."""
+        """Marks an entry as the most recently used."""
         self.bytes = 0
         self.put: Callable[[bytes, Any, int], None] = self._compile_put()
-        """Keeps a write: key, value (None = delete), its size; with the context of the record being processed."""
+        """Caches a write (key, value or None to delete, size) with the context of the record being processed."""
 
     def load(self, key: bytes, value: Any, value_size: int) -> None:
-        """Keep a value that was read from below."""
+        """Cache a value that was read from the layer below."""
         self._add(key, CacheEntry(value, value_size, len(key) + value_size + _NODE_BYTES))
         if self._budget.used_bytes > self._budget.max_bytes:
             self._evict()
 
     def _compile_put(self) -> Callable[[bytes, Any, int], None]:
-        """Return `put` as a closure: it lies on the path of every write, and what it uses stays the same for life."""
+        """Return `put` as a closure: it is on the path of every write, and what it uses never changes."""
         record, budget, find, touch = self._record, self._budget, self.entries.get, self.touch
         dirty, put_last = self._dirty, self._dirty.move_to_end
 
@@ -141,13 +141,13 @@ class StoreCache:
             self._flush([])
 
     def forget(self, key: bytes) -> None:
-        """Drop an entry whose row changed below (restoration)."""
+        """Drop an entry whose row has changed in the layer below (restoration)."""
         if key in self.entries:
             self._dirty.pop(key, None)
             self._remove(key)
 
     def clear(self) -> None:
-        """Drop everything unwritten and give the memory back to the budget."""
+        """Drop all entries, and return their memory to the budget."""
         self._dirty.clear()
         self.entries.clear()
         self._order = None
@@ -156,7 +156,7 @@ class StoreCache:
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> list[tuple[bytes, CacheEntry]]:
-        """Return the entries in [lower, upper] in byte order, as they are now; it does not count as use."""
+        """Return the current entries in [lower, upper] in byte order, without marking them as used."""
         if not self.entries:
             return []
         if self._order is None:

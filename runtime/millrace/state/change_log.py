@@ -1,6 +1,6 @@
-"""The change-logging layer: what is written to the physical store is sent to the changelog topic, in the same order.
+"""The change-logging layer: writes to the bytes store are sent to the changelog topic in the same order.
 
-It is compiled to one function per store when the store is opened, because it lies on the path of every write.
+It is compiled to one function per store when the store is opened, because it is on the path of every write.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ CONSISTENCY_FLAG = "__iq.consistency.offset.vector.enabled__"
 _VERSION_HEADER = ("v", b"\0")
 
 Write = Callable[[Any, "bytes | None", "bytes | None", int, Headers], None]
-"""Writes one row below the cache: what the physical store knows it by, disk value and the serde's value bytes (None deletes),
-timestamp ms, headers."""
+"""Writes one row below the cache: its key in the bytes store, disk value, the serde's value bytes (None deletes),
+timestamp in ms, headers."""
 
 
 def change_sender(context: StoreContext, store_name: str, position: Position, *, enabled: bool) -> LogChange | None:
-    """Return what sends a store's changes, or None when it is not logged."""
+    """Return the function that sends a store's changes, or None if it is not logged."""
     partition = context.changelog_partition(store_name) if enabled else None
     if partition is None:
         return None
@@ -46,9 +46,9 @@ def change_sender(context: StoreContext, store_name: str, position: Position, *,
     return send_with_position
 
 
-def compile_write(physical: KeyValueBytesStore, log: LogChange | None, context: StoreContext) -> Write:
-    """Return the write path below the record cache: physical store, position, changelog."""
-    put, position, record = physical.put, physical.position, context.record
+def compile_write(bytes_store: KeyValueBytesStore, log: LogChange | None, context: StoreContext) -> Write:
+    """Return the write path below the record cache: bytes store, position, changelog."""
+    put, position, record = bytes_store.put, bytes_store.position, context.record
 
     if log is None:
 
@@ -72,29 +72,29 @@ def compile_write(physical: KeyValueBytesStore, log: LogChange | None, context: 
     return write
 
 
-def note_position(physical: BytesStore, headers: Headers) -> None:
-    """Take over the position that a changelog record carries, if it does (see `CONSISTENCY_FLAG`)."""
+def note_position(bytes_store: BytesStore, headers: Headers) -> None:
+    """Merge the position in a changelog record's headers, if any (see `CONSISTENCY_FLAG`)."""
     if headers and _VERSION_HEADER in headers:
         vector = headers.last("c")
         if vector is not None:
-            merge_position(physical.position, decode_position(vector))
+            merge_position(bytes_store.position, decode_position(vector))
 
 
 def disk_rows(
-    records: Iterable[ChangelogRecord], value_format: ValueFormat, physical: BytesStore
+    records: Iterable[ChangelogRecord], value_format: ValueFormat, bytes_store: BytesStore
 ) -> Iterator[tuple[bytes, bytes | None]]:
-    """Turn changelog records back into rows: the timestamp returns from the record into the value (formats §1)."""
+    """Turn changelog records back into rows: the record's timestamp becomes part of the value again (formats §1)."""
     to_disk = value_format.to_disk
     for key, value, timestamp, _offset, headers in records:
         if headers:
-            note_position(physical, headers)
+            note_position(bytes_store, headers)
         yield key, (None if value is None else to_disk(value, timestamp, headers))
 
 
 def restored_offsets(
     records: Iterable[ChangelogRecord], context: StoreContext, store_name: str
 ) -> dict[TopicPartition, int]:
-    """Return the changelog offset that a batch of records reaches."""
+    """Return the changelog offset of the last of these records."""
     partition = context.changelog_partition(store_name)
     offset = -1
     for record in records:

@@ -1,7 +1,7 @@
-"""The buffer of a stream-table join with a grace period (KIP-923): records in the order of their timestamps, in RocksDB.
+"""The buffer of a stream-table join with a grace period (KIP-923): records in order of their timestamps, in RocksDB.
 
-Rows have the key `00` ‖ timestamp(8) ‖ key ‖ sequence number(4); the changelog has the same rows, with eight zero bytes behind
-the value (formats §5). Every record is logged when it is put, and a tombstone when it is sent on.
+Rows have the key `00` ‖ timestamp(8) ‖ key ‖ sequence number(4); the changelog has the same rows, with eight zero bytes after
+the value (formats §5). Every record is logged when it is put, and a tombstone when it is emitted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from millrace.state.value_formats import PLAIN, pack_long
 _NO_TIME = pack_long(0)
 
 Emit = Callable[[Any, Any, RecordContext], None]
-"""Gets key, value and the context the record came with."""
+"""Gets key, value and context of the record."""
 
 
 class GraceBuffer:
@@ -37,8 +37,8 @@ class GraceBuffer:
 
     Args:
         name: of the store.
-        key_serde: None takes the configured default.
-        value_serde: of the stream's values; None takes the configured default.
+        key_serde: None means the configured default.
+        value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait, by the largest timestamp put here.
         logging: whether changes are logged.
     """
@@ -63,7 +63,7 @@ class GraceBuffer:
         self._rows = SegmentedDatabase(name, PLAIN, MAX_LONG, MAX_LONG)
         self._seq = 0
         self._earliest = 0
-        """No record waits that is older."""
+        """No waiting record is older."""
 
     # Life cycle.
 
@@ -83,11 +83,11 @@ class GraceBuffer:
         """Do nothing: records were logged when they were put."""
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put what was written so far on disk, with the changelog offset it reaches."""
+        """Write changes so far to disk, with the changelog offset they reach."""
         self._rows.commit(offsets)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset that the disk reaches."""
+        """Return the changelog offset of the last change on disk."""
         return self._rows.committed_offset(partition)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
@@ -108,13 +108,13 @@ class GraceBuffer:
         return self._rows.is_open()
 
     def close(self) -> None:
-        """Release everything; what was not committed is gone."""
+        """Release everything; uncommitted changes are lost."""
         self._rows.close()
 
-    # What the processor does with it.
+    # Used by the processor.
 
     def put(self, key: Any, value: Any, context: RecordContext) -> bool:
-        """Let a record wait; return False if it is so late that it need not.
+        """Buffer a record; return False if it is too late to wait.
 
         Args:
             key: of the record.
@@ -137,7 +137,7 @@ class GraceBuffer:
         return True
 
     def evict(self, emit: Emit) -> None:
-        """Send on every record that has waited long enough, the oldest first."""
+        """Emit every record that has waited long enough, oldest first."""
         due = self._due()
         if due < self._earliest:
             return
@@ -162,7 +162,7 @@ class GraceBuffer:
             segment.put(row, data)
 
     def _note_seq(self, row: bytes) -> None:
-        """Go on after the largest number in use, so that a restart overwrites nothing (Java begins at 1 again)."""
+        """Continue after the largest number in use, so that a restart overwrites nothing (Java starts at 1 again)."""
         self._seq = max(self._seq, decode_time_ordered_window_key(row).seq)
 
 
@@ -171,8 +171,8 @@ class GraceBufferBuilder(StoreBuilderBase):
 
     Args:
         name: of the store.
-        key_serde: None takes the configured default.
-        value_serde: of the stream's values; None takes the configured default.
+        key_serde: None means the configured default.
+        value_serde: of the stream's values; None means the configured default.
         grace_ms: how long records wait.
     """
 

@@ -5,10 +5,10 @@ Their layers, from the user down:
 1. `KeyValueStore`: serdes, objects in and out;
 2. `StoreCache`: holds writes back (only with caching enabled and a cache budget above 0);
 3. `change_log.compile_write`: disk value format, position, changelog record;
-4. a physical store: RocksDB or memory.
+4. a bytes store: RocksDB or memory.
 
-A cached value is the user's own object when its serde is `shareable`; of any other it is the serde's bytes, so that nobody
-can change what the cache holds.
+If its serde is `shareable`, a cached value is the user's own object; otherwise it is the serde's bytes, so that nobody can change
+what the cache holds.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._from_disk = self._disk_reader()
-        if isinstance(self._physical, LruKeyValueStore) and log is not None and self.logs_evictions:
-            self._physical.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
-        self._write: Write = compile_write(self._physical, log, context)
+        if isinstance(self._bytes_store, LruKeyValueStore) and log is not None and self.logs_evictions:
+            self._bytes_store.on_eviction = lambda key: log(key, None, self._record.timestamp, NO_HEADERS)
+        self._write: Write = compile_write(self._bytes_store, log, context)
 
     def _compile(self) -> None:
         self._write_through = self._writer(self._write)
         if self._cache is None:
-            self._get = self._get_for_update = self._reader(self._physical.get)
+            self._get = self._get_for_update = self._reader(self._bytes_store.get)
             self._put = self._write_through
         else:
             self._get = self._cache_reader(self._cache, is_use=True)
@@ -52,7 +52,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             self._put = self._cache_writer(self._cache)
 
     def _cache_reader(self, cache: StoreCache, *, is_use: bool) -> Callable[[bytes], Any]:
-        """Return what reads through the cache; where a write follows, the write is the use that keeps the entry for longer."""
+        """Return the function that reads through the cache; if a write follows, the write counts as the use of the entry."""
         find, touch, load, shareable, join = cache.entries.get, cache.touch, self._load, self._shareable, self._join
 
         def get(raw: bytes) -> Any:
@@ -67,7 +67,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         return get
 
     def direct(self) -> DirectAccess:
-        """Return the look-up and the write of an operator that does both with one serialised key."""
+        """Return look-up and write functions for operators that do both with one serialised key."""
         return DirectAccess(self._topic, self._key_bytes, self._get, self._get_for_update, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
@@ -76,8 +76,8 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         if self._cache is not None and self._cache.entries:
             for record in records:
                 self._cache.forget(record.key)
-        rows = disk_rows(records, self._format, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, self._format, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     # Reading and writing.
 
@@ -90,7 +90,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         self._put(self._key_bytes(self._topic, key), value)
 
     def put_if_absent(self, key: K, value: S | None) -> S | None:
-        """Set the value of a key that has none; return the one it had (None = it was set)."""
+        """Set the value of a key if it has none; return the existing value (None: it was set)."""
         old = self.get(key)
         if old is None:
             self.put(key, value)
@@ -112,7 +112,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         return self._range(key_from, key_to, reverse=False)
 
     def reverse_range(self, key_from: K | None = None, key_to: K | None = None) -> Iterator[KeyValue[K, S]]:
-        """Iterate as `range`, from the greatest key down."""
+        """Iterate like `range`, from the greatest key down."""
         return self._range(key_from, key_to, reverse=True)
 
     def all(self) -> Iterator[KeyValue[K, S]]:
@@ -127,7 +127,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         """Iterate the pairs whose serialised key starts with a prefix.
 
         Args:
-            prefix: bytes are taken as they are (unless a serde is given).
+            prefix: bytes are used unchanged, unless a serde is given.
             prefix_serde: serialises the prefix; the store's key serde if None.
         """
         if prefix_serde is not None:
@@ -138,7 +138,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
 
     def approximate_num_entries(self) -> int:
         """Return roughly how many keys there are (cached writes not counted, as in Java)."""
-        return self._physical.approximate_num_entries()
+        return self._bytes_store.approximate_num_entries()
 
     def _range(self, key_from: K | None, key_to: K | None, *, reverse: bool) -> Iterator[KeyValue[K, S]]:
         lower = None if key_from is None else self._key_bytes(self._topic, key_from)
@@ -150,7 +150,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
     def _scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool, upper_inclusive: bool = True
     ) -> Iterator[KeyValue[K, S]]:
-        rows = self._physical.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
+        rows = self._bytes_store.scan(lower, upper, reverse=reverse, upper_inclusive=upper_inclusive)
         if self._cache is not None:
             cached = self._cache.scan(lower, upper, reverse=reverse)
             if not upper_inclusive:
@@ -170,10 +170,10 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
             value = from_disk(data) if data is not None else cached if self._shareable else self._join(cached)
             yield KeyValue(key_of(topic, key), present(value))
 
-    # The cache's side.
+    # Called by the cache.
 
     def _load(self, cache: StoreCache, raw: bytes) -> Any:
-        data = self._physical.get(raw)
+        data = self._bytes_store.get(raw)
         if data is None:
             return None
         value = self._from_disk(data)
@@ -188,7 +188,7 @@ class TypedKeyValueStore(Values, LayeredStore[KeyValueBytesStore], Generic[K, S]
         listener = self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(raw)
+            old_data = self._bytes_store.get(raw)
             if old_data is None and cached is None:
                 return
         if cached is None or self._shareable:
@@ -215,7 +215,7 @@ class KeyValueStore(PlainValues, TypedKeyValueStore[K, V]):
 
 
 class TimestampedKeyValueStore(TimestampedValues, TypedKeyValueStore[K, ValueAndTimestamp[V]]):
-    """A store of values with the timestamp of the record that last changed them; what tables are kept in."""
+    """A store of values with the timestamp of the record that last changed them; tables are kept in these."""
 
 
 class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, ValueTimestampHeaders[V]]):
@@ -229,7 +229,7 @@ class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, Va
 def merge_cached(
     cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[Any, bytes]], *, reverse: bool
 ) -> Iterator[tuple[Any, bytes | None, Any]]:
-    """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); cached deletes hide rows."""
+    """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); deletes in the cache hide rows."""
     row = next(rows, None)
     for key, entry in cached:
         while row is not None and (row[0] > key if reverse else row[0] < key):

@@ -12,7 +12,7 @@
 | outer join | timestamp(8) ‖ side(1: `01` left, `00` right) ‖ key |
 | foreign-key subscription | length(4) ‖ foreign key ‖ primary key |
 
-Changelogs always carry the first two, whatever the disk has.
+Changelogs always have the first two, whatever the layout on disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ unpack_long_from = _LONG.unpack_from
 
 
 class WindowKey(NamedTuple):
-    """A key with a window start (ms) and the sequence number that tells duplicates apart (0 without duplicates)."""
+    """A key with a window start (ms) and the sequence number that distinguishes duplicates (0 without duplicates)."""
 
     key: bytes
     start: int
@@ -129,7 +129,7 @@ def decode_join_side_key(data: bytes) -> tuple[int, bool, bytes]:
 def upper_range(key: bytes, max_suffix: bytes) -> bytes:
     """Return the greatest row of any key <= `key` with a suffix <= `max_suffix`, for keys of any length.
 
-    Keys of different lengths interleave with their suffixes: the row of a prefix of the key may lie behind the key's own.
-    (Java's bound is smaller where a byte of the key equals the suffix's first, and misses such rows.)
+    Keys of different lengths interleave with their suffixes: the row of a prefix of the key may come after the key's own.
+    (Java's bound is smaller if a byte of the key equals the suffix's first byte, and misses such rows.)
     """
     return max(key[:length] + max_suffix for length in range(len(key) + 1))

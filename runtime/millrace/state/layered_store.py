@@ -1,4 +1,4 @@
-"""What typed stores of every kind share: serdes, life cycle, the flush listener, and the order in which layers are wired."""
+"""What typed stores of every kind share: serdes, life cycle, flush listener, and the order of their layers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ P = TypeVar("P", bound=BytesStore)
 
 
 class LayeredStore(Generic[P]):
-    """A typed store over an optional record cache, an optional changelog and a physical store P."""
+    """A typed store on top of an optional record cache, an optional changelog and a bytes store P."""
 
     kind = "key-value"
 
     def __init__(
         self,
-        physical: P,
+        bytes_store: P,
         value_format: ValueFormat,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
@@ -34,9 +34,9 @@ class LayeredStore(Generic[P]):
         caching: bool = False,
         logging: bool = True,
     ) -> None:
-        self.name = physical.name
-        self.persistent = physical.persistent
-        self._physical = physical
+        self.name = bytes_store.name
+        self.persistent = bytes_store.persistent
+        self._bytes_store = bytes_store
         self._format = value_format
         self._key_serde = key_serde
         self._value_serde = value_serde
@@ -49,7 +49,7 @@ class LayeredStore(Generic[P]):
         self._send_old_values = False
 
     def init(self, context: StoreContext) -> None:
-        """Resolve serdes, open the physical store and wire the layers."""
+        """Resolve serdes, open the bytes store and connect the layers."""
         self._context = context
         self._record = context.record
         self._topic = context.changelog_topics.get(self.name, changelog_topic(context.application_id, self.name))
@@ -60,9 +60,9 @@ class LayeredStore(Generic[P]):
         self._value_of: Callable[[str, bytes], Any] = values.deserialize
         self._shareable = values.shareable
         if context.shared:
-            self._physical = cast("P", SharedBytesStore(self._physical))
-        self._physical.open(context)
-        log = change_sender(context, self.name, self._physical.position, enabled=self._logging)
+            self._bytes_store = cast("P", SharedBytesStore(self._bytes_store))
+        self._bytes_store.open(context)
+        log = change_sender(context, self.name, self._bytes_store.position, enabled=self._logging)
         self._wire(context, log)
         budget = context.cache
         if self._caching and budget is not None and budget.max_bytes > 0:
@@ -74,42 +74,42 @@ class LayeredStore(Generic[P]):
         raise NotImplementedError
 
     def _compile(self) -> None:
-        """Make the functions that every record goes through, now that all layers are known."""
+        """Create the functions on the path of every record; called when all layers are known."""
 
     def _write_back(self, key: bytes, entry: CacheEntry) -> None:
-        """Write one dirty entry through, and forward it."""
+        """Write one dirty entry to the layers below, and forward it."""
         raise NotImplementedError
 
     def flush(self) -> None:
-        """Write dirty cache entries through, and forward them."""
+        """Write dirty cache entries to the layers below, and forward them."""
         if self._cache is not None:
             self._cache.flush()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put what was written so far on disk, with the changelog offsets it reaches."""
-        self._physical.commit(offsets)
+        """Write changes so far to disk, with the changelog offsets they reach."""
+        self._bytes_store.commit(offsets)
 
     def committed_offset(self, partition: TopicPartition) -> int | None:
-        """Return the changelog offset that the disk reaches."""
-        return self._physical.committed_offset(partition)
+        """Return the changelog offset of the last change on disk."""
+        return self._bytes_store.committed_offset(partition)
 
     def uncommitted_bytes(self) -> int:
         """Return the memory held by rows that wait for commit."""
-        return self._physical.uncommitted_bytes()
+        return self._bytes_store.uncommitted_bytes()
 
     def is_open(self) -> bool:
         """Tell whether the store is usable."""
-        return self._physical.is_open()
+        return self._bytes_store.is_open()
 
     def close(self) -> None:
-        """Release everything; what was not committed is gone."""
+        """Release everything; uncommitted changes are lost."""
         if self._cache is not None:
             self._cache.clear()
             self._cache = None
-        self._physical.close()
+        self._bytes_store.close()
 
     def set_flush_listener(self, listener: FlushListener, *, send_old_values: bool) -> bool:
-        """Have flushed updates forwarded; return False when the store is not cached."""
+        """Have flushed updates forwarded; return False if the store is not cached."""
         if self._context is None:
             raise InvalidStateStoreError(f"Store {self.name!r}: set the flush listener after init")
         if self._cache is None:
@@ -125,8 +125,8 @@ class LayeredStore(Generic[P]):
 
     @property
     def position(self) -> Mapping[tuple[str, int], int]:
-        """Input offsets (topic, partition) that the store's content reaches (KIP-796)."""
-        return self._physical.position
+        """The input offsets, by topic and partition, that the store's content reflects (KIP-796)."""
+        return self._bytes_store.position
 
 
 def store_serdes(
@@ -151,5 +151,5 @@ def store_serdes(
 
 
 def changelog_topic(application_id: str, store_name: str) -> str:
-    """Return the name that a store's changelog has, and that its serdes are given."""
+    """Return the name of a store's changelog, which is also passed to its serdes."""
     return f"{application_id}-{store_name}-changelog"

@@ -1,6 +1,6 @@
-"""In-memory key-value stores: a map in byte order, and one that keeps only the entries used last.
+"""In-memory key-value stores: a map in byte order, and one that keeps only the most recently used entries.
 
-They hold nothing back for `commit`: a crash takes all of it anyway, and a task that aborts drops the whole store.
+They do not wait for `commit`: a crash loses everything anyway, and a task that aborts drops the whole store.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MemoryStore:
         return self._offsets.get(partition)
 
     def uncommitted_bytes(self) -> int:
-        """Return 0: nothing waits."""
+        """Return 0: nothing is pending."""
         return 0
 
     def is_open(self) -> bool:
@@ -52,13 +52,13 @@ class MemoryStore:
 
 
 class MemoryKeyValueStore(MemoryStore):
-    """All rows in a dict; the order is kept only once it is asked for."""
+    """All rows in a dict; the order is maintained only once it is needed."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._rows: OrderedMap[bytes] = OrderedMap()
         self.get: Callable[[bytes], bytes | None] = self._rows.data.get
-        """Returns the value, or None; the dict's own method, without a call in between."""
+        """Returns the value, or None; the dict's own method, to save a call."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
         """Write one row; None deletes it."""
@@ -99,10 +99,10 @@ class MemoryKeyValueStore(MemoryStore):
 
 
 class LruKeyValueStore(MemoryStore):
-    """Keeps the `max_entries` rows read or written last.
+    """Keeps the `max_entries` most recently used rows.
 
-    Java logs an eviction as a delete only where its change-logging layer sees the map directly, that is in plain stores; a
-    timestamped store on top of an LRU map leaves the evicted rows in its changelog. `on_eviction` is set accordingly.
+    Java logs an eviction as a delete only if its change-logging layer sees the map directly, that is, in plain stores; a
+    timestamped store on top of an LRU map leaves evicted rows in its changelog. `on_eviction` is set accordingly.
     """
 
     def __init__(self, name: str, max_entries: int) -> None:
@@ -112,14 +112,14 @@ class LruKeyValueStore(MemoryStore):
         self.on_eviction: Callable[[bytes], None] | None = None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value, which makes it the one used last."""
+        """Return the value, and mark it as most recently used."""
         value = self._rows.get(key)
         if value is not None:
             self._rows.move_to_end(key)
         return value
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Write one row; None deletes it. Evicts the row unused for longest when there are too many."""
+        """Write one row; None deletes it. Evicts the least recently used row if there are too many."""
         evicted = self._put(key, value)
         if evicted is not None and self.on_eviction is not None:
             self.on_eviction(evicted)
@@ -136,7 +136,7 @@ class LruKeyValueStore(MemoryStore):
     def scan(
         self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False, upper_inclusive: bool = True
     ) -> Rows:
-        """Iterate rows in byte order; it does not count as use."""
+        """Iterate rows in byte order, without marking them as used."""
         keys = sorted(
             (
                 key

@@ -1,6 +1,6 @@
-"""A dict of bytes that can be scanned in key order, and pays for the order only once somebody asks for it.
+"""A dict of bytes that can be scanned in key order, and maintains the order only once it is needed.
 
-Most stores are only ever read by key. So the sorted index is built by the first range scan and kept up from then on.
+Most stores are only ever read by key, so the sorted index is built by the first range scan and maintained from then on.
 Scans take a snapshot of the keys: a store may be written while it is iterated, as Java allows.
 """
 
@@ -22,7 +22,7 @@ class OrderedMap(Generic[T]):
     def __init__(self) -> None:
         self.data: dict[bytes, T] = {}
         self.order: SortedList[bytes] | None = None
-        """The index; while there is none, a write to `data` is all there is to do."""
+        """The index; while there is none, writing to `data` is enough."""
 
     def __len__(self) -> int:
         return len(self.data)
@@ -54,7 +54,7 @@ class OrderedMap(Generic[T]):
         return list(self.order.irange(lower, upper, reverse=reverse))
 
     def items(self, lower: bytes | None, upper: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, T]]:
-        """Iterate the entries in [lower, upper]; what is removed meanwhile is skipped."""
+        """Iterate the entries in [lower, upper]; entries removed in the meantime are skipped."""
         return self._live(self.keys(lower, upper, reverse=reverse))
 
     def _live(self, keys: list[bytes]) -> Iterator[tuple[bytes, T]]:

@@ -1,4 +1,4 @@
-"""The store that both sides of a left or outer stream-stream join share: records that have found no partner yet (formats §4).
+"""The store that both sides of a left or outer stream-stream join share: records that have found no match yet (formats §4).
 
 | part | layout |
 |---|---|
@@ -6,7 +6,7 @@
 | element | side(1) ‖ value |
 | row | 01 ‖ count(4) ‖ per element: length(4) ‖ bytes |
 
-Records of the same side, key and timestamp share a row, in the order they came; a put appends, a put of None deletes the row.
+Records of the same side, key and timestamp share a row, in order of arrival; a put appends, a put of None deletes the row.
 The changelog gets the whole row with every change.
 """
 
@@ -129,11 +129,11 @@ def elements(row: bytes) -> Iterator[bytes]:
 
 
 class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
-    """The records of one join that wait for a partner. It is never cached.
+    """The records of one join that wait for a match. Never cached.
 
     Args:
-        physical: holds the rows.
-        key_serde: of the join's key; None takes the configured default, as for the other serdes.
+        bytes_store: holds the rows.
+        key_serde: of the join's key; None means the configured default, as for the other serdes.
         left_serde: of the left stream's values.
         right_serde: of the right stream's values.
         logging: whether changes are logged.
@@ -143,14 +143,14 @@ class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
 
     def __init__(
         self,
-        physical: KeyValueBytesStore,
+        bytes_store: KeyValueBytesStore,
         key_serde: Serde[Any] | None,
         left_serde: Serde[Any] | None,
         right_serde: Serde[Any] | None,
         *,
         logging: bool,
     ) -> None:
-        super().__init__(physical, PLAIN, None, None, logging=logging)
+        super().__init__(bytes_store, PLAIN, None, None, logging=logging)
         self._inner_serdes = key_serde, left_serde, right_serde
 
     def init(self, context: StoreContext) -> None:
@@ -163,30 +163,32 @@ class OuterJoinStore(LayeredStore[KeyValueBytesStore]):
         super().init(context)
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
-        self._write: Write = compile_write(self._physical, log, context)
+        self._write: Write = compile_write(self._bytes_store, log, context)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
         """Apply changelog records, and note the offset they reach."""
         assert self._context is not None
-        rows = disk_rows(records, PLAIN, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, PLAIN, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, key: JoinSideKey[Any], value: LeftOrRightValue[Any] | None) -> None:
-        """Let one more record wait under a key; None takes all of the key out."""
+        """Add a waiting record for a key; None removes all of the key's records."""
         raw = self._key_bytes(self._topic, key)
-        row = None if value is None else append_element(self._physical.get(raw), self._value_bytes(self._topic, value))
+        row = (
+            None if value is None else append_element(self._bytes_store.get(raw), self._value_bytes(self._topic, value))
+        )
         self._write(raw, row, row, self._record.timestamp, NO_HEADERS)
 
     def take(self, key: JoinSideKey[Any]) -> None:
-        """Take all records of a key out, if any wait; only then is there a change to log."""
+        """Remove all waiting records of a key; if there are none, nothing is logged."""
         raw = self._key_bytes(self._topic, key)
-        if self._physical.get(raw) is not None:
+        if self._bytes_store.get(raw) is not None:
             self._write(raw, None, None, self._record.timestamp, NO_HEADERS)
 
     def all(self) -> Iterator[KeyValue[JoinSideKey[Any], LeftOrRightValue[Any]]]:
         """Iterate the waiting records by time, right before left, then by key."""
         topic, key_of, value_of = self._topic, self._key_of, self._value_of
-        for raw, row in self._physical.scan(None, None):
+        for raw, row in self._bytes_store.scan(None, None):
             key = key_of(topic, raw)
             for element in elements(row):
                 yield KeyValue(key, value_of(topic, element))
@@ -200,7 +202,7 @@ class OuterJoinStoreBuilder(StoreBuilderBase):
 
     Args:
         supplier: of a plain key-value store.
-        key_serde: of the join's key; None takes the configured default, as for the other serdes.
+        key_serde: of the join's key; None means the configured default, as for the other serdes.
         left_serde: of the left stream's values.
         right_serde: of the right stream's values.
     """

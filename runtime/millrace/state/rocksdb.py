@@ -1,14 +1,14 @@
-"""One RocksDB database whose writes wait in memory until `commit`.
+"""A RocksDB database whose writes are kept in memory until `commit`.
 
-Invariants. Nothing reaches RocksDB but through `commit` and `restore_batch`, and each of them is one WriteBatch over the data
-and the `offsets` column family. The write-ahead log is off and flushes are atomic over the column families. So whatever a
-crash leaves behind is the state at some commit, and the recorded offset is that commit's: what is lost is replayed from there.
+Invariants: Only `commit` and `restore_batch` write to RocksDB, each with one WriteBatch over the data and the `offsets` column
+family. The write-ahead log is off, and flushes are atomic across column families. So a crash always leaves the state of some
+commit behind, with that commit's offset, and lost changes are replayed from there.
 
-Layout (formats §9): the data lives in the column family of its value format; families of older formats are read when a key is
-not found in the new one, and rows move over as they are written. `offsets` holds `<topic>-<partition>` → offset(8),
-`position`, and `status` → 0 after a clean close, 2 while open here, 1 while open in Java. Finding 2 at open means that the
-process died, which is harmless. 1 means that a Java process died, which may have written more than it committed: under
-exactly-once such a store is wiped. Java does the same with either.
+Layout (formats §9): the data lives in the column family of its value format; families of older formats are read if a key is not
+found in the new one, and rows are moved when they are written. `offsets` holds `<topic>-<partition>` → offset(8), `position`,
+and `status` → 0 after a clean close, 2 while open here, 1 while open in Java. The status 2 on opening means that the process
+died, which is harmless. 1 means that a Java process died, which may have written more than it committed: under exactly-once
+such a store is wiped. Java wipes it in both cases.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _STATUS = b"status"
 _POSITION = b"position"
 _CLOSED, _OPEN_IN_JAVA, _OPEN = pack_long(0), pack_long(1), pack_long(2)
 _ROW_OVERHEAD = 120
-"""Bytes of memory per waiting row beside key and value: two bytes objects and a dict slot."""
+"""Bytes of memory per pending row in addition to key and value: two bytes objects and a dict slot."""
 
 _NOT_WAITING: Any = object()
 
@@ -50,7 +50,7 @@ _key_of = itemgetter(0)
 
 
 def explain(error: Exception, directory: Path) -> ProcessorStateError:
-    """Turn RocksDB's or the system's complaint into one that says what to do."""
+    """Turn an error of RocksDB or the system into one that says what to do."""
     text = str(error)
     lowered = text.lower()
     if "lock" in lowered and ("lock file" in lowered or "lock hold" in lowered or "no locks available" in lowered):
@@ -76,7 +76,7 @@ def explain(error: Exception, directory: Path) -> ProcessorStateError:
 
 
 class RocksDatabase:
-    """A directory with one RocksDB, and the rows that wait for the next commit."""
+    """A directory with a RocksDB database, and the rows that wait for the next commit."""
 
     def __init__(self, store_name: str, directory: Path, value_format: ValueFormat = PLAIN) -> None:
         self.directory = directory
@@ -108,7 +108,7 @@ class RocksDatabase:
             LockError: another process has it open.
             StateDirectoryError: the directory cannot be written.
             ProcessorStateError: the database was written in a newer format.
-            TaskCorruptedError: it is damaged, or may hold what was never committed.
+            TaskCorruptedError: it is damaged, or may contain uncommitted changes.
         """
         if self._db is not None:
             return
@@ -144,13 +144,13 @@ class RocksDatabase:
                 self.position.setdefault(partition, offset)
 
     def _clear_unfinished(self) -> None:
-        """Delete what a process left that died while it created the database: RocksDB would refuse to begin anew."""
+        """Delete what a process left behind when it died while creating the database: RocksDB would refuse to create it again."""
         for path in self.directory.iterdir():
             if path.is_file():
                 path.unlink()
 
     def _restorable(self, context: StoreContext) -> bool:
-        """Tell whether a task would restore this store; global stores belong to none."""
+        """Tell whether a task would restore this store; global stores do not belong to a task."""
         return context.task_id.subtopology >= 0
 
     def _check_status(self, context: StoreContext) -> None:
@@ -190,12 +190,12 @@ class RocksDatabase:
         return None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, written or waiting."""
+        """Return the value of a key, committed or pending."""
         value = self._pending_rows.get(key, _NOT_WAITING)
         return self._read(key) if value is _NOT_WAITING else value
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Have a row wait for the next commit; None deletes it."""
+        """Keep a row for the next commit; None deletes it."""
         rows = self._pending_rows
         old = rows.get(key, _NOT_WAITING)
         grown = 0 if value is None else len(value)
@@ -228,10 +228,10 @@ class RocksDatabase:
         return [] if self._data is None else [(self._data, None), *self._older]
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Put down all waiting rows, the offsets and the position in one batch.
+        """Write all pending rows, the offsets and the position in one batch.
 
         Raises:
-            StateDirectoryError: the disk is full or read-only; nothing is lost, the call may be repeated.
+            StateDirectoryError: the disk is full or read-only; nothing is lost, and the call can be repeated.
         """
         if not self._pending_rows and not offsets:
             return
@@ -240,8 +240,8 @@ class RocksDatabase:
         self._pending_bytes = 0
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
-        """Put restored rows straight down, with the offsets they reach."""
-        if self._pending_rows:  # written before restoration, which a later change in the changelog supersedes
+        """Write restored rows directly, with the offsets they reach."""
+        if self._pending_rows:  # written before restoration, and superseded by a later change in the changelog
             for key, value in rows:
                 self.put(key, value)
             self.commit(offsets)
@@ -287,7 +287,7 @@ class RocksDatabase:
         return None if stored is None else unpack_long(stored)
 
     def flush(self) -> None:
-        """Have the committed rows survive a crash: data before offsets, so that these are never ahead."""
+        """Make the committed rows survive a crash: data before offsets, so that offsets are never ahead."""
         if self._db is None or self._data is None or self._offsets is None:
             return
         try:
@@ -298,11 +298,11 @@ class RocksDatabase:
             raise explain(error, self.directory) from error
 
     def uncommitted_bytes(self) -> int:
-        """Return the memory held by waiting rows."""
+        """Return the memory held by pending rows."""
         return self._pending_bytes
 
     def approximate_num_entries(self) -> int:
-        """Return RocksDB's estimate plus the waiting rows."""
+        """Return RocksDB's estimate plus the number of pending rows."""
         estimate = 0
         for rows, _ in self._sources():
             estimate += rows.property_int_value("rocksdb.estimate-num-keys") or 0
@@ -313,7 +313,7 @@ class RocksDatabase:
         return self._db is not None
 
     def close(self) -> None:
-        """Flush what was committed, and let go of the directory. Waiting rows are gone."""
+        """Flush what was committed, and release the directory. Pending rows are lost."""
         self._pending.clear()
         self._pending_bytes = 0
         if self._db is None:
@@ -329,7 +329,7 @@ class RocksDatabase:
             self._release()
 
     def destroy(self, trash: Path) -> None:
-        """Close the database and delete it, by way of another name: a crash leaves it complete, or out of sight."""
+        """Close the database and delete it, after renaming it: a crash leaves it either complete or hidden."""
         self.close()
         if self.directory.exists():
             self.directory.rename(trash)
@@ -345,7 +345,7 @@ class RocksDatabase:
         }
         for rows in families.values():
             if rows is not None:
-                with contextlib.suppress(Exception):  # it flushes once more; `close` has reported what fails there
+                with contextlib.suppress(Exception):  # it flushes once more; `close` has reported any failure
                     rows.close()
         self._older = []
         self._data = self._offsets = self._db = self._opened_with = None
@@ -366,7 +366,7 @@ def _bounded(
     upper_inclusive: bool,
     convert: Callable[[bytes], bytes] | None,
 ) -> Rows:
-    """Iterate one column family between bounds. The iterator, and with it the snapshot, is made at once."""
+    """Iterate one column family between bounds. The iterator, and so the snapshot, is created at once."""
     rows: Any = source.items(backwards=reverse, from_key=upper if reverse else lower)
     return _until(rows, lower if reverse else upper, upper, reverse, upper_inclusive, convert)
 
@@ -390,7 +390,7 @@ def _until(
 
 
 def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows:
-    """Merge sorted rows; of equal keys the first source's row counts, and None hides the key."""
+    """Merge sorted rows; for equal keys the first source takes precedence, and None hides the key."""
     previous: bytes | None = None
     for key, value in heapq.merge(*sources, key=_key_of, reverse=reverse):
         if key == previous:
@@ -401,7 +401,7 @@ def _merge(sources: list[Iterator[tuple[bytes, Any]]], *, reverse: bool) -> Rows
 
 
 class RocksKeyValueStore(RocksDatabase):
-    """The physical layer of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
+    """The bytes store of a persistent key-value store, in `<task directory>/rocksdb/<store name>`."""
 
     persistent = True
 

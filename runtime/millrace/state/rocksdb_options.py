@@ -90,7 +90,7 @@ def config_setter(config: StreamsConfig) -> RocksDBConfigSetter | None:
 
 
 def store_options(store_name: str, config: StreamsConfig, setter: RocksDBConfigSetter | None) -> RocksDBOptions:
-    """Return the options to open one store with."""
+    """Return the options for opening one store."""
     block_cache, manager = _shared_memory(rocksdb_budget(config))
     options = Options(raw_mode=True)
     options.create_if_missing(True)
@@ -125,7 +125,7 @@ def offsets_options() -> Options:
 
 
 def without_wal() -> WriteOptions:
-    """Return write options without write-ahead log: a store is rebuilt from its changelog from the last flush on."""
+    """Return write options without write-ahead log: changes since the last flush are restored from the changelog."""
     options = WriteOptions()
     setattr(options, "disable_wal", True)  # noqa: B010 (the stubs call this property a method)
     return options
@@ -133,17 +133,17 @@ def without_wal() -> WriteOptions:
 
 _log = logging.getLogger(__name__)
 _UNLIMITED: Final = 1 << 60
-"""Version 1 writes no limit as the largest number of pages there is."""
+"""Version 1 shows a very large number if there is no limit."""
 
 
 def rocksdb_budget(config: StreamsConfig, root: Path = Path("/")) -> int:
     """Return how many bytes block cache and write buffers of a process may take together.
 
-    `rocksdb.memory.max.bytes` goes before `rocksdb.memory.fraction`, and its default applies where no limit is set.
+    `rocksdb.memory.max.bytes` takes precedence over `rocksdb.memory.fraction`; its default applies if there is no memory limit.
 
     Args:
         config: the application's.
-        root: of the file system that the control groups are looked for in.
+        root: of the file system in which to look for control groups.
     """
     if config.rocksdb_memory_fraction is None or "rocksdb_memory_max_bytes" in config.model_fields_set:
         return config.rocksdb_memory_max_bytes
@@ -166,7 +166,7 @@ def _fraction(fraction: float, default: int, root: Path) -> int:
 
 
 def memory_limit(root: Path = Path("/")) -> int | None:
-    """Return the memory limit of this process's control groups in bytes, None if there is none."""
+    """Return the memory limit of this process's control groups in bytes, or None."""
     limits = [limit for file in _limit_files(root) if (limit := _read(file)) is not None]
     return min(limits, default=None)
 
@@ -180,7 +180,7 @@ def _limit_files(root: Path) -> Iterator[Path]:
             folder, name = mounted, "memory.max"
         else:
             continue
-        # A container may see its own group as the root while the path is that of the host: then only the root is there.
+        # In a container, its own group may be the root, while the path is the host's: then only the root exists.
         group = Path(path.lstrip("/"))
         yield from (folder / part / name for part in (group, *group.parents))
 

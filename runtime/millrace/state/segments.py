@@ -1,12 +1,12 @@
-"""Segments: a store whose rows expire is cut by time, so that expiry drops whole databases (formats §3).
+"""Segments: a store whose rows expire is divided by time, so that expiry drops whole databases (formats §3).
 
 Segment id = timestamp / interval; its database is `<task directory>/<store>/<store>.<id * interval>`. A segment lives while
-id >= (observed stream time - retention) / interval. The stream time is the greatest timestamp put into this store; it is not
-stored, and starts anew with each opening, as in Java.
+id >= (observed stream time - retention) / interval. The stream time is the largest timestamp put into this store; as in
+Java, it is not stored, and starts again each time the store is opened.
 
-A new segment stays in memory until the first commit. That commit writes and flushes it before it touches the older segments:
-whichever databases a crash leaves behind, the smallest recorded offset is one from which replaying restores all of them. An
-expired segment leaves the disk with the commit that follows: what is repeated after a crash may still have to read it.
+A new segment stays in memory until the first commit. That commit writes and flushes it before the older segments: whichever
+databases a crash leaves behind, replaying from the smallest recorded offset restores all of them. An expired segment is deleted
+at the next commit, because records that are replayed after a crash may still need to read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from millrace.state.value_formats import ValueFormat
 
 MIN_SEGMENT_INTERVAL_MS = 60_000
 _TRASH = ".deleted"
-"""Ends the name, in the task's directory, of a segment that is being deleted."""
+"""The suffix of a segment's directory while it is being deleted."""
 
 
 def default_segment_interval_ms(retention_ms: int) -> int:
@@ -41,7 +41,7 @@ class SegmentedDatabase:
 
     persistent = True
     readable_beyond_ms = 0
-    """How much longer than the retention rows can be read."""
+    """How much longer than the retention rows can be read (ms)."""
 
     def __init__(self, name: str, value_format: ValueFormat, retention_ms: int, segment_interval_ms: int) -> None:
         self.name = name
@@ -49,7 +49,7 @@ class SegmentedDatabase:
         self.segment_interval_ms = segment_interval_ms
         self.observed_stream_time = -1
         self._next_expiry = 0
-        """The stream time that ends the life of the oldest possible segment."""
+        """The stream time at which the oldest possible segment expires."""
         self.position: Position = {}
         self._format = value_format
         self._segments: SortedDict[int, RocksDatabase] = SortedDict()
@@ -58,7 +58,7 @@ class SegmentedDatabase:
         self._context: StoreContext | None = None
 
     def open(self, context: StoreContext) -> None:
-        """Open the segments that are there."""
+        """Open the existing segments."""
         self._context = context
         self.observed_stream_time = -1
         self._next_expiry = 0
@@ -78,7 +78,7 @@ class SegmentedDatabase:
             segment.open(context)
 
     def _start_of(self, name: str) -> int | None:
-        """Return the start (ms) that a directory name tells, in today's form or the two that old versions wrote."""
+        """Return the start (ms) in a directory name, in the current form or in one of the two forms of old versions."""
         for separator in (".", ":"):
             text = name.removeprefix(self.name + separator)
             if text != name and text.isdigit():
@@ -106,16 +106,16 @@ class SegmentedDatabase:
         return min((self._segments.keys()[-1] + 1) * self.segment_interval_ms - 1, MAX_LONG) if self._segments else 0
 
     def for_reading(self, timestamp: int) -> RocksDatabase | None:
-        """Return the segment that holds a timestamp, if it is within retention and there is one."""
+        """Return the segment of a timestamp, if it is within retention and exists."""
         if timestamp <= self.observed_stream_time - self.retention_ms - self.readable_beyond_ms:
             return None
         segment: RocksDatabase | None = self._segments.get(timestamp // self.segment_interval_ms)
         return segment
 
     def for_writing(self, timestamp: int) -> RocksDatabase | None:
-        """Return the segment that a timestamp belongs to, made if need be; None when it has expired.
+        """Return the segment of a timestamp, created if needed; None if it has expired.
 
-        Moves stream time on, and drops the segments that it leaves behind.
+        Advances stream time, and drops segments that expire.
         """
         interval = self.segment_interval_ms
         if timestamp > self.observed_stream_time:
@@ -148,7 +148,7 @@ class SegmentedDatabase:
     def scan_segments(
         self, time_from: int, time_to: int, lower: bytes | None, upper: bytes | None, *, reverse: bool = False
     ) -> Rows:
-        """Iterate the rows between two keys, segment by segment in the order of time."""
+        """Iterate the rows between two keys, segment by segment in order of time."""
         interval = self.segment_interval_ms
         ids = self._segments.irange(max(time_from, 0) // interval, time_to // interval, reverse=reverse)
         scans = [self._segments[segment_id].scan(lower, upper, reverse=reverse) for segment_id in ids]
@@ -159,7 +159,7 @@ class SegmentedDatabase:
         return iter(self._segments.values())
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commit every segment; new ones first, and flushed, so that no recorded offset is ahead of the data."""
+        """Commit every segment; new ones first, flushed, so that no recorded offset is ahead of the data."""
         assert self._context is not None
         created = self._new
         for segment in created:
@@ -169,7 +169,7 @@ class SegmentedDatabase:
         for segment in self._segments.values():
             if segment not in created:
                 segment.commit(offsets)
-                if created:  # lets its recorded offset catch up once per interval, however little is written to it
+                if created:  # lets its recorded offset catch up once per interval, even if little is written to it
                     segment.flush()
         self._new = []
         while self._expired:
@@ -182,15 +182,15 @@ class SegmentedDatabase:
         return min((offset for offset in known if offset is not None), default=None)
 
     def uncommitted_bytes(self) -> int:
-        """Return the memory held by waiting rows."""
+        """Return the memory held by pending rows."""
         return sum(segment.uncommitted_bytes() for segment in self._segments.values())
 
     def is_open(self) -> bool:
-        """Tell whether the store was opened and not closed."""
+        """Tell whether the store is open."""
         return self._context is not None
 
     def close(self) -> None:
-        """Close all segments, and raise the first failure after all were tried."""
+        """Close all segments, and raise the first failure after trying all of them."""
         failure: Exception | None = None
         for segment in (*self._expired, *self._segments.values()):
             try:

@@ -1,7 +1,11 @@
-"""Session stores as processors use them: typed → record cache → change log → physical (segments or memory).
+"""Session stores as processors use them: typed → record cache → change log → bytes store (segments or memory).
 
 A session is a key with the times of its first and its last record (ms, both inclusive); it is written under `Windowed(key,
-Window(start, end))`. Merging sessions is the caller's work: find those that a record touches, remove them, put the merged one.
+Window(start, end))`. The caller merges sessions: it finds those that a record touches, removes them, and puts the merged one.
+
+Sessions with headers (KIP-1271) are stored in the session format with headers (formats §2) if the supplier has it; otherwise
+only the aggregates are stored. Changelog records have the headers in any case, and deletions have the headers of the record
+that caused them.
 """
 
 from __future__ import annotations
@@ -43,8 +47,8 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         if self._cache is not None and self._cache.entries:
             for record in records:
                 self._cache.forget(record.key)
-        rows = disk_rows(records, self._format, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, self._format, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, session: Windowed[K], aggregate: A | None) -> None:
         """Set a session's aggregate; None deletes it."""
@@ -57,7 +61,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             self._put_cached(self._cache_key(raw), aggregate)
 
     def remove(self, session: Windowed[K]) -> None:
-        """Delete a session. Unlike a put of None this never counts as a dropped record, and moves no time in memory."""
+        """Delete a session. Unlike a put of None, it is never counted as a dropped record and never advances stream time."""
         if self._cache is None:
             key, (start, end) = session
             self._write(SessionKey(self._key_bytes(self._topic, key), start, end), None, removes=True)
@@ -78,18 +82,18 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
             self._cache.put(cache_key, parts, len(parts[0]) + _CACHE_SEGMENT_BYTES)
 
     def _write(self, session: SessionKey, parts: Parts | None, *, removes: bool = False) -> None:
-        """Write one session below the cache: physical store, position, changelog."""
+        """Write one session below the cache: bytes store, position, changelog."""
         record = self._record
         if parts is None:
             data, disk, headers = None, None, self._tombstone_headers()
         else:
             data, timestamp, headers = parts
             disk = self._format.to_disk(data, timestamp, headers)
-        if not (self._physical.remove(session) if removes else self._physical.put(session, disk)):
+        if not (self._bytes_store.remove(session) if removes else self._bytes_store.put(session, disk)):
             if not removes:
                 self._drop_record()
         elif record.topic is not None:
-            self._physical.position[record.topic, record.partition] = record.offset
+            self._bytes_store.position[record.topic, record.partition] = record.offset
         if self._log is not None:
             self._log(encode_session_key(*session), data, record.timestamp, headers)
 
@@ -103,7 +107,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
                 self._cache.touch(cache_key)
                 value = entry.value
                 return cast("A | None", value if self._shareable or value is None else self._join(value))
-        data = self._physical.get(raw)
+        data = self._bytes_store.get(raw)
         return None if data is None else cast("A", self._from_disk(data))
 
     def find_sessions(self, key: K, earliest_end: int, latest_start: int) -> Iterator[KeyValue[Windowed[K], A]]:
@@ -114,25 +118,25 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     def backward_find_sessions(
         self, key: K, earliest_end: int, latest_start: int
     ) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Iterate as `find_sessions`, latest session first."""
+        """Iterate like `find_sessions`, latest session first."""
         raw = self._key_bytes(self._topic, key)
         return self._find(raw, raw, earliest_end, latest_start, reverse=True)
 
     def find_sessions_of_keys(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
     ) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Iterate as `find_sessions` for all keys in [key_from, key_to]; None is open."""
+        """Iterate like `find_sessions` for all keys in [key_from, key_to]; None is open."""
         return self._find(self._raw(key_from), self._raw(key_to), earliest_end, latest_start, reverse=False)
 
     def backward_find_sessions_of_keys(
         self, key_from: K | None, key_to: K | None, earliest_end: int, latest_start: int
     ) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Iterate as `find_sessions_of_keys`, in the opposite order."""
+        """Iterate like `find_sessions_of_keys`, in the opposite order."""
         return self._find(self._raw(key_from), self._raw(key_to), earliest_end, latest_start, reverse=True)
 
     def find_sessions_ended(self, earliest_end: int, latest_end: int) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Iterate the sessions of all keys that end in [earliest_end, latest_end], by their end; for emit on close."""
-        rows = self._physical.find_ended(earliest_end, latest_end)
+        """Iterate the sessions of all keys that end in [earliest_end, latest_end], in order of their end; for emit on close."""
+        rows = self._bytes_store.find_ended(earliest_end, latest_end)
         if self._cache is None or not self._cache.entries:
             return self._typed(rows)
         return self._merged(
@@ -155,7 +159,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         return self.find_sessions_of_keys(key_from, key_to, 0, MAX_LONG)
 
     def backward_fetch_keys(self, key_from: K | None, key_to: K | None) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Iterate as `fetch_keys`, in the opposite order."""
+        """Iterate like `fetch_keys`, in the opposite order."""
         return self.backward_find_sessions_of_keys(key_from, key_to, 0, MAX_LONG)
 
     def _raw(self, key: K | None) -> bytes | None:
@@ -166,7 +170,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
     ) -> Iterator[KeyValue[Windowed[K], A]]:
         if lower is not None and upper is not None and lower > upper:
             return iter(())
-        rows = self._physical.find(lower, upper, earliest_end, latest_start, reverse=reverse)
+        rows = self._bytes_store.find(lower, upper, earliest_end, latest_start, reverse=reverse)
         if self._cache is None or not self._cache.entries:
             return self._typed(rows)
         if lower is not None and lower == upper:
@@ -183,7 +187,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
                 and (lower is None or session.key >= lower)
                 and (upper is None or session.key <= upper)
             ),
-            self._physical.order,
+            self._bytes_store.order,
             reverse=reverse,
         )
 
@@ -203,7 +207,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         *,
         reverse: bool = False,
     ) -> Iterator[KeyValue[Windowed[K], A]]:
-        """Merge cached sessions over those from below; the cache's part is taken at once."""
+        """Merge cached sessions over those from below; the cached ones are collected at once."""
         sessions = [(decode_session_key(cache_key), entry) for cache_key, entry in entries]
         cached: list[tuple[Any, CacheEntry]] = [((order(s), s), entry) for s, entry in sessions if wanted(s)]
         cached.sort(key=lambda pair: pair[0], reverse=reverse)
@@ -220,7 +224,7 @@ class TypedSessionStore(Values, LayeredStore[SessionBytesStore], Generic[K, A]):
         cached, listener = entry.value, self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(session)
+            old_data = self._bytes_store.get(session)
             if old_data is None and cached is None:
                 return
         self._write(session, None if cached is None else self._split(cached) if self._shareable else cached)

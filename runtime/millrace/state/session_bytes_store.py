@@ -1,9 +1,9 @@
-"""The physical layers of session stores: RocksDB segments in key order or in time order, and memory.
+"""The bytes stores of session stores: RocksDB segments in key order or in time order, and memory.
 
 | layout | rows of a scan come in the order of |
 |---|---|
 | RocksDB, key order | segment of the end, then key, then end, then start |
-| RocksDB, time order (emit on close) | the same, through the index; those that ended in a time: end, then start, then key |
+| RocksDB, time order (emit on close) | the same, through the index; by end: end, then start, then key |
 | memory | end, then key, then start |
 """
 
@@ -63,10 +63,10 @@ class SessionBytesStore(BytesStore, Protocol):
         """Iterate the sessions of some keys that end at `earliest_end` or later, and start at `latest_start` or earlier."""
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
-        """Iterate the sessions of all keys by the time of their end."""
+        """Iterate the sessions of all keys in order of their end."""
 
     def order(self, session: SessionKey) -> Any:
-        """Return what sessions are sorted by in `find`."""
+        """Return the sort key of a session in `find`."""
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows under their changelog keys."""
@@ -151,14 +151,14 @@ class RocksSessionStore(_SegmentedSessions):
         return ((decode_session_key(row), value) for row, value in rows)
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
-        """Iterate sessions by end; reads them all, which the time-ordered layout does not need to."""
+        """Iterate sessions by end; reads all of them, unlike the time-ordered layout."""
         rows = self.find(None, None, earliest_end, MAX_LONG)
         found = [(session, value) for session, value in rows if session.end <= latest_end]
         return iter(sorted(found, key=lambda pair: (pair[0].end, pair[0].start, pair[0].key)))
 
 
 class RocksTimeOrderedSessionStore(_SegmentedSessions):
-    """Session store in the order of ends, with an index by key, for results emitted when a session closes (KIP-825)."""
+    """Session store in order of ends, with an index by key, for results emitted when a session closes (KIP-825)."""
 
     _key_prefix = INDEX
     _after_keys = b"\2"
@@ -185,7 +185,7 @@ class RocksTimeOrderedSessionStore(_SegmentedSessions):
                 yield session, value
 
     def find_ended(self, earliest_end: int, latest_end: int) -> SessionRows:
-        """Iterate sessions by end, also those past retention whose segment is still there: their results are due."""
+        """Iterate sessions by end, including sessions past retention whose segment still exists: their results are due."""
         earliest_end = max(earliest_end, 0)
         latest_end = min(latest_end, MAX_LONG)
         if latest_end < earliest_end:
@@ -298,7 +298,7 @@ def _within(key: bytes, key_from: bytes | None, key_to: bytes | None) -> bool:
 def _matching(
     rows: SessionRows, key_from: bytes | None, key_to: bytes | None, earliest_end: int, latest_start: int
 ) -> SessionRows:
-    """Keep the sessions within bounds: the scanned range covers them, but not only them."""
+    """Keep the sessions within bounds: the scanned range contains others too."""
     for session, value in rows:
         key, start, end = session
         if end >= earliest_end and start <= latest_start and _within(key, key_from, key_to):

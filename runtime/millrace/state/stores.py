@@ -77,7 +77,7 @@ class Stores:
 
     @staticmethod
     def lru_map(name: str, max_cache_size: int) -> MemoryKeyValueSupplier:
-        """Return a supplier of a store in memory that keeps only the `max_cache_size` keys used last."""
+        """Return a supplier of a store in memory that keeps only the `max_cache_size` most recently used keys."""
         return MemoryKeyValueSupplier(name, lambda store_name: LruKeyValueStore(store_name, max_cache_size))
 
     @staticmethod
@@ -114,13 +114,13 @@ class Stores:
     def persistent_time_ordered_window_store(
         name: str, retention_ms: int, window_size_ms: int, *, has_index: bool = False, with_headers: bool = False
     ) -> PersistentWindowSupplier:
-        """Return a supplier of windows in the order of time, for results emitted on close.
+        """Return a supplier of windows in order of time, for results emitted on close.
 
         Args:
             name: the store's name.
             retention_ms: how long windows are kept.
             window_size_ms: the size of a window.
-            has_index: whether windows can also be found by key without reading all of their time (sliding windows).
+            has_index: whether windows can also be found by key without reading all windows of that time (for sliding windows).
             with_headers: the header-aware format, which always has the index.
         """
         return PersistentWindowSupplier(
@@ -155,7 +155,7 @@ class Stores:
     def persistent_time_ordered_session_store(
         name: str, retention_ms: int, *, with_headers: bool = False
     ) -> PersistentSessionSupplier:
-        """Return a supplier of sessions in the order of their ends, for results emitted on close."""
+        """Return a supplier of sessions in order of their ends, for results emitted on close."""
         value_format = TIME_ORDERED_SESSION_HEADERS if with_headers else PLAIN
         return PersistentSessionSupplier(name, retention_ms, value_format, RocksTimeOrderedSessionStore)
 
@@ -177,7 +177,7 @@ class Stores:
     def key_value_store_builder(
         supplier: KeyValueBytesStoreSupplier, key_serde: Serde[Any] | None, value_serde: Serde[Any] | None
     ) -> KeyValueStoreBuilder:
-        """Return a builder of plain key-value stores; a serde of None stands for the configured default."""
+        """Return a builder of plain key-value stores; a serde of None means the configured default."""
         return KeyValueStoreBuilder(supplier, key_serde, value_serde, KeyValueStore)
 
     @staticmethod

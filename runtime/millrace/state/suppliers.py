@@ -33,7 +33,7 @@ from millrace.state.window_bytes_store import (
 
 
 class StoreSupplier(Protocol):
-    """What the suppliers of all kinds of stores tell about them."""
+    """What the suppliers of all kinds of stores have in common."""
 
     @property
     def name(self) -> str:
@@ -45,21 +45,21 @@ class StoreSupplier(Protocol):
 
     @property
     def value_format(self) -> ValueFormat | None:
-        """The layout on disk; None lets the builder choose (stores in memory keep whatever layout they are given)."""
+        """The layout on disk; None lets the builder choose (stores in memory keep any layout)."""
 
     def get(self) -> BytesStore:
         """Return a new store."""
 
 
 class KeyValueBytesStoreSupplier(StoreSupplier, Protocol):
-    """Makes the bytes store below a key-value store; implement it to bring a store of your own."""
+    """Creates the bytes store below a key-value store; implement it to bring a store of your own."""
 
     def get(self) -> KeyValueBytesStore:
         """Return a new store."""
 
 
 class WindowBytesStoreSupplier(StoreSupplier, Protocol):
-    """Makes the bytes store below a window store (times in ms)."""
+    """Creates the bytes store below a window store (times in ms)."""
 
     @property
     def retention_ms(self) -> int:
@@ -78,7 +78,7 @@ class WindowBytesStoreSupplier(StoreSupplier, Protocol):
 
 
 class SessionBytesStoreSupplier(StoreSupplier, Protocol):
-    """Makes the bytes store below a session store (times in ms)."""
+    """Creates the bytes store below a session store (times in ms)."""
 
     @property
     def retention_ms(self) -> int:
@@ -103,7 +103,7 @@ class PersistentKeyValueSupplier:
 
 @dataclass(frozen=True, slots=True)
 class MemoryKeyValueSupplier:
-    """Memory, in whatever value format the builder asks for."""
+    """Memory, in the value format that the builder chooses."""
 
     name: str
     factory: Callable[[str], KeyValueBytesStore] = MemoryKeyValueStore
@@ -117,7 +117,7 @@ class MemoryKeyValueSupplier:
 
 @runtime_checkable
 class VersionedBytesStoreSupplier(Protocol):
-    """Makes the bytes store below a versioned store."""
+    """Creates the bytes store below a versioned store."""
 
     @property
     def name(self) -> str:
@@ -134,6 +134,8 @@ class VersionedBytesStoreSupplier(Protocol):
     def get(self) -> RocksVersionedStore:
         """Return a new store."""
 
+
+AnyStoreSupplier = StoreSupplier | VersionedBytesStoreSupplier
 
 WindowLayout = type[RocksWindowStore] | type[RocksTimeOrderedWindowStore] | type[RocksIndexedWindowStore]
 SessionLayout = type[RocksSessionStore] | type[RocksTimeOrderedSessionStore]
@@ -163,7 +165,7 @@ class PersistentWindowSupplier:
 
 @dataclass(frozen=True, slots=True)
 class MemoryWindowSupplier:
-    """Windows in memory, in whatever value format the builder asks for."""
+    """Windows in memory, in the value format that the builder chooses."""
 
     name: str
     retention_ms: int
@@ -233,7 +235,7 @@ class PersistentVersionedSupplier:
 
 
 def check_window(name: str, retention_ms: int, window_size_ms: int) -> None:
-    """Refuse windows that would expire before they end.
+    """Check that windows do not expire before they end.
 
     Raises:
         ConfigError: retention or size is negative, or the retention is smaller than a window.

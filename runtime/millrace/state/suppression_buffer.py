@@ -1,8 +1,8 @@
-"""The buffer of a suppressed table: updates that wait, by the time they are due and then by key. It lives in memory.
+"""The buffer of a suppressed table: waiting updates, in order of due time and key, in memory.
 
-The changelog is written on flush only, once per key touched since the last one: the key's row, or a tombstone if it was sent on.
-The order of the keys is that of Java's hash set, so that the same records come out. Nothing of it is on disk; a restart restores
-it from the changelog.
+The changelog is written only on flush, once per key that has changed since the last one: the key's row, or a tombstone if it
+was emitted. Keys are in the order of Java's hash set, so that the output records are the same. Nothing is on disk; after a
+restart, the buffer is restored from the changelog.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from millrace.state.value_formats import pack_long
 NEVER = 2**63 - 1
 
 Emit = Callable[[Any, "Change[Any]", RecordContext], None]
-"""Gets key, change and the context of the record that made the change."""
+"""Gets key, change and the context of the record that caused the change."""
 
 
 class SuppressionBuffer:
-    """Changes of a table that wait to be sent on.
+    """Changes of a table that wait to be emitted.
 
     Args:
         name: of the store.
-        key_serde: None takes the configured default.
-        value_serde: of new and old values; None takes the configured default.
+        key_serde: None means the configured default.
+        value_serde: of new and old values; None means the configured default.
         logging: whether changes are logged.
     """
 
@@ -52,7 +52,7 @@ class SuppressionBuffer:
     ) -> None:
         self.name = name
         self.min_timestamp = NEVER
-        """When the first change is due (ms); NEVER if there is none."""
+        """When the first change is due (ms); NEVER if the buffer is empty."""
         self.buffer_size = 0
         """Bytes held, as Java estimates them."""
         self._given_serdes = key_serde, value_serde
@@ -111,7 +111,7 @@ class SuppressionBuffer:
             self._keep(time, record.key, change)
 
     def uncommitted_bytes(self) -> int:
-        """Return 0: nothing waits for a commit."""
+        """Return 0: nothing is pending."""
         return 0
 
     def is_open(self) -> bool:
@@ -127,21 +127,21 @@ class SuppressionBuffer:
         self.min_timestamp = NEVER
         self.buffer_size = 0
 
-    # What the processor does with it.
+    # Used by the processor.
 
     @property
     def num_records(self) -> int:
-        """How many keys wait."""
+        """The number of waiting keys."""
         return len(self._times)
 
     def put(self, time: int, key: Any, change: Change[Any], context: RecordContext) -> None:
-        """Let a change wait; one of the same key takes the place, and the time, of the one before.
+        """Buffer a change; it replaces an earlier change of the same key and keeps its due time.
 
         Args:
             time: when the first change of the key is due (ms).
             key: of the table.
             change: new and old value.
-            context: of the record that made the change.
+            context: of the record that caused the change.
         """
         topic = self._topic
         raw = self._key_bytes(topic, key)
@@ -153,7 +153,7 @@ class SuppressionBuffer:
         self._mark_dirty(raw)
 
     def evict_while(self, wanted: Callable[[], bool], emit: Emit) -> None:
-        """Send changes on, the first due one first, as long as `wanted` says so."""
+        """Emit changes in order of due time, as long as `wanted` returns true."""
         topic, changes = self._topic, self._changes
         while changes and wanted():
             (_, raw), buffered = changes.peekitem(0)
@@ -163,7 +163,7 @@ class SuppressionBuffer:
             self._mark_dirty(raw)
 
     def prior_value_for_buffered(self, key: Any) -> tuple[bool, ValueAndTimestamp[Any] | None]:
-        """Return whether a change of the key waits, and the value that was sent on before it (timestamp unknown)."""
+        """Return whether a change of the key is waiting, and the value that was emitted before it (timestamp unknown)."""
         buffered = self._buffered(self._key_bytes(self._topic, key))
         if buffered is None:
             return False, None
@@ -195,7 +195,7 @@ class SuppressionBuffer:
         self.min_timestamp = self._changes.peekitem(0)[0][0] if self._changes else NEVER
 
     def _mark_dirty(self, raw: bytes) -> None:
-        """Have a key logged; the table that Java keeps these keys in grows with them."""
+        """Mark a key to be logged, and grow the simulated hash table of Java."""
         self._dirty[raw] = None
         while len(self._dirty) > self._hash_table_size * 0.75:
             self._hash_table_size *= 2
@@ -237,8 +237,8 @@ class SuppressionBufferBuilder(StoreBuilderBase):
 
     Args:
         name: of the store.
-        key_serde: None takes the configured default.
-        value_serde: of the table's values; None takes the configured default.
+        key_serde: None means the configured default.
+        value_serde: of the table's values; None means the configured default.
     """
 
     kind = "buffer"

@@ -1,13 +1,13 @@
-"""How a store's values lie on disk, and what of them goes to the changelog (formats §1, §2).
+"""How a store's values are laid out on disk, and which part goes to the changelog (formats §1, §2).
 
 | format | disk | changelog value | record timestamp |
 |---|---|---|---|
-| plain | value | value | that of the record being processed |
+| plain | value | value | of the record being processed |
 | timestamped | timestamp(8) ‖ value | value | the value's timestamp |
 | headers | varint(size) ‖ headers ‖ timestamp(8) ‖ value | value | the value's timestamp |
-| session headers | varint(size) ‖ headers ‖ aggregate | aggregate | that of the record being processed |
+| session headers | varint(size) ‖ headers ‖ aggregate | aggregate | of the record being processed |
 
-The timestamp prefix exists on disk only: on the wire it rides in the record's timestamp.
+The timestamp prefix exists only on disk: in the changelog it is the record's timestamp.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from millrace.serdes.varint import decode_varint, encode_varint
 _LONG = Struct(">q")
 pack_long = _LONG.pack
 unpack_long_from = _LONG.unpack_from
-"""Returns a tuple of one; `unpack_long` without its call."""
+"""Returns a tuple of one; saves the call of `unpack_long`."""
 
 
 def unpack_long(data: bytes, offset: int = 0) -> int:
@@ -61,7 +61,7 @@ def decode_headers(data: bytes) -> Headers:
 
 
 class StoredValue(NamedTuple):
-    """A disk value taken apart: the serde's bytes, the timestamp (-1 unknown) and the headers."""
+    """A decoded disk value: the serde's bytes, the timestamp (-1 unknown) and the headers."""
 
     value: bytes
     timestamp: int
@@ -110,7 +110,7 @@ def _session_headers_from_disk(data: bytes) -> StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """One disk layout: its name, the column family it lives in, and the two directions."""
+    """A disk layout: its name, its column family, and the functions to encode and decode it."""
 
     name: str
     """`plain`, `timestamped` or `headers`."""
@@ -119,7 +119,7 @@ class ValueFormat:
     to_disk: Callable[[bytes, int, Headers], bytes]
     from_disk: Callable[[bytes], StoredValue]
     older: tuple[str, ...] = ()
-    """Column families of older layouts that may still hold rows, newest first; they are moved over as they are written."""
+    """Column families of older layouts that may still hold rows, newest first; they are moved when they are written."""
 
 
 PLAIN = ValueFormat("plain", "default", _plain_to_disk, _plain_from_disk)
@@ -148,10 +148,10 @@ _FORMATS = {"plain": PLAIN, "timestamped": TIMESTAMPED, "headers": HEADERS}
 
 
 def value_format(name: str) -> ValueFormat:
-    """Return the key-value format of that name.
+    """Return the key-value format with this name.
 
     Raises:
-        ProcessorStateError: there is none.
+        ProcessorStateError: there is no such format.
     """
     try:
         return _FORMATS[name]
@@ -160,9 +160,9 @@ def value_format(name: str) -> ValueFormat:
 
 
 def convert_from_family(family: str, target: ValueFormat) -> Callable[[bytes], bytes]:
-    """Return how a row of an older column family becomes a row of `target` (timestamp -1 where there was none)."""
+    """Return how a row of an older column family becomes a row of `target` (timestamp -1 if there was none)."""
     if family == "default" and target.family in {"sessionKeyValueWithHeaders", "keyValueWithTimestamp"}:
         return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
     if family == "default" and target is HEADERS:
         return lambda data: target.to_disk(data, UNKNOWN_TIMESTAMP, NO_HEADERS)
-    return lambda data: b"\0" + data  # timestamped → headers: only the empty header block is missing
+    return lambda data: b"\0" + data  # timestamped → headers: only the empty block of headers is missing

@@ -1,7 +1,7 @@
-"""What a store's user sees as a value, and how it is taken apart for the layers below: plain, timestamped, with headers.
+"""What users of a store see as a value, and how it is split for the layers below: plain, timestamped, or with headers.
 
-Each class is mixed into a typed store. Below the typed layer a value is always the same three parts: the serde's bytes, a
-timestamp and headers; the disk format keeps what it can of them, the changelog record carries all.
+Each class is a mixin of typed stores. Below the typed layer, a value always has three parts: the serde's bytes, a timestamp and
+headers. The disk format keeps some or all of them; the changelog record has all.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Values:
     """What differs between stores of plain, timestamped and header-aware values."""
 
     logs_evictions = False
-    """Whether evictions of an LRU map below reach the changelog."""
+    """Whether evictions of an LRU map in the bytes store are logged."""
     prefix_size = 8
-    """What the cache counts per value beside the serde's bytes."""
+    """What the cache counts per value in addition to the serde's bytes."""
     timed = True
-    """Values are tuples that begin with the bare value and its timestamp."""
+    """Whether values are tuples that start with the bare value and its timestamp."""
 
     _format: ValueFormat
     _shareable: bool
@@ -38,14 +38,14 @@ class Values:
     _value_of: Callable[[str, bytes], Any]
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
-        """Return what turns disk values into the user's."""
+        """Return the function that turns disk values into the user's values."""
         take_apart, join = self._format.from_disk, self._join
         return lambda data: join(take_apart(data))
 
-    # Functions for the path of every record: each kind of values may override them with one that needs fewer calls.
+    # Functions on the path of every record; each kind of values may override them with faster ones.
 
     def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
-        """Return what gives the value of a key's bytes, or None, given what reads disk values."""
+        """Return the function that gets the value for a row, or None, using a function that reads disk values."""
         from_disk = self._from_disk
 
         def get(row: Any) -> Any:
@@ -55,7 +55,7 @@ class Values:
         return get
 
     def _writer(self, write: Write) -> Callable[[Any, Any], None]:
-        """Return what writes a value (None deletes) under a key's bytes, given what writes its parts."""
+        """Return the function that writes a value (None deletes), using a function that writes its parts."""
         split, to_disk, record, tombstone_headers = (
             self._split,
             self._format.to_disk,
@@ -75,12 +75,12 @@ class Values:
     def _cache_writer(
         self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
     ) -> Callable[[Any, Any], None]:
-        """Return what puts a value (None deletes) into the cache.
+        """Return the function that puts a value (None deletes) into the cache.
 
         Args:
-            cache: takes it.
-            extra_bytes: to count per key.
-            of_windows: what is given as the row is a tuple that begins with the cache's key.
+            cache: to put it into.
+            extra_bytes: to count in addition, per key.
+            of_windows: the row is a tuple that starts with the cache's key.
         """
         keep, split, size, shareable = cache.put, self._split, self._size, self._shareable
         prefix_size = self.prefix_size + extra_bytes
@@ -98,7 +98,7 @@ class Values:
         return put
 
     def _present(self, value: Any) -> Any:
-        """Return a value as users get it."""
+        """Return a value in the form that users get."""
         return value
 
     def _split(self, value: Any) -> Parts:
@@ -108,7 +108,7 @@ class Values:
         raise NotImplementedError
 
     def _bare(self, value: Any) -> Any:
-        """Return the value that a flush listener is given."""
+        """Return the value that a flush listener gets."""
         raise NotImplementedError
 
     def _size(self, value: Any) -> int:
@@ -116,12 +116,12 @@ class Values:
         raise NotImplementedError
 
     def _tombstone_headers(self) -> Headers:
-        """Return the headers of a changelog record that deletes: header-aware stores give it those of its cause."""
+        """Return the headers of changelog records that delete; header-aware stores use those of the record that caused it."""
         return self._record.headers if self._format.name == "headers" else NO_HEADERS
 
 
 class PlainValues(Values):
-    """Values as they are; changelog records have the timestamp of the record being processed."""
+    """Plain values; changelog records have the timestamp of the record being processed."""
 
     logs_evictions = True
     prefix_size = 0
@@ -159,7 +159,7 @@ class PlainValuesLoggedWithHeaders(PlainValues):
 class TimestampedValues(Values):
     """Pairs of value and timestamp; changelog records have the value's timestamp.
 
-    Inside they are plain tuples; users get them as `ValueAndTimestamp`.
+    Internally they are plain tuples; users get `ValueAndTimestamp`.
     """
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
@@ -249,7 +249,7 @@ class HeaderValues(Values):
 
 
 def value_size(value: object) -> int:
-    """Return how many bytes a value takes, without serialising it: exact for bytes and ASCII text, 8 for numbers."""
+    """Return the size of a value in bytes, without serialising it: exact for bytes and ASCII text, 8 for numbers."""
     kind = type(value)
     if kind is int or kind is float:
         return 8

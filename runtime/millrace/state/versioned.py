@@ -1,6 +1,6 @@
 """Versioned key-value stores as processors use them (KIP-889): typed → change log → RocksDB. They are never cached.
 
-Changelog records have the timestamp of the version, not that of the record being processed.
+Changelog records have the version's timestamp, not that of the record being processed.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ V = TypeVar("V")
 PUT_RETURN_CODE_VALID_TO_UNDEFINED: Final = VALID_TO_UNDEFINED
 """What `put` returns for a version that is the latest of its key."""
 PUT_RETURN_CODE_NOT_PUT: Final = NOT_PUT
-"""What `put` returns for a version older than the grace: it was dropped."""
+"""What `put` returns for a version that was dropped because it is older than the grace period."""
 
 
 class VersionedRecord(NamedTuple, Generic[V]):
-    """A version: value, where its validity begins, and where it ends (ms).
+    """A version: its value, and when its validity starts and ends (ms).
 
-    The end is None for the latest version, and in what `get` and `delete` return, as in Java; `get_versions` tells it.
+    The end is None for the latest version and, as in Java, in the results of `get` and `delete`; `get_versions` returns it.
     """
 
     value: V
@@ -38,24 +38,24 @@ class VersionedRecord(NamedTuple, Generic[V]):
 
 
 class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
-    """A store that remembers the versions of each key for as long as its history retention."""
+    """A store that keeps the versions of each key for its history retention."""
 
     kind = "versioned"
 
     def __init__(
         self,
-        physical: RocksVersionedStore,
+        bytes_store: RocksVersionedStore,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
         *,
         logging: bool = True,
     ) -> None:
-        super().__init__(physical, PLAIN, key_serde, value_serde, logging=logging)
+        super().__init__(bytes_store, PLAIN, key_serde, value_serde, logging=logging)
 
     @property
     def history_retention_ms(self) -> int:
-        """How long versions are kept behind the observed stream time, which is also how late a put may be."""
-        return self._physical.history_retention_ms
+        """How long versions are kept, by observed stream time; also how late a put may be (ms)."""
+        return self._bytes_store.history_retention_ms
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._log = log
@@ -69,28 +69,28 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
         assert self._context is not None
         for record in records:
             if record.headers:
-                note_position(self._physical, record.headers)
+                note_position(self._bytes_store, record.headers)
         changes = ((record.key, record.value, record.timestamp) for record in records)
-        self._physical.restore_versions(changes, restored_offsets(records[-1:], self._context, self.name))
+        self._bytes_store.restore_versions(changes, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, key: K, value: V | None, timestamp: int) -> int:
-        """Write the version of a key that is valid from a time on (ms); None deletes from then on.
+        """Write a version of a key that is valid from a time (ms); None deletes the key from then on.
 
         Returns:
-            Where its validity ends, `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest, `PUT_RETURN_CODE_NOT_PUT` when it
-            came too late.
+            When its validity ends, `PUT_RETURN_CODE_VALID_TO_UNDEFINED` for the latest version, or `PUT_RETURN_CODE_NOT_PUT` if
+            it was too late.
         """
         raw = self._key_bytes(self._topic, key)
         data = None if value is None else self._value_bytes(self._topic, value)
-        valid_to = self._physical.put_version(raw, data, timestamp)
+        valid_to = self._bytes_store.put_version(raw, data, timestamp)
         self._written(raw, data, timestamp, dropped=valid_to == NOT_PUT)
         return valid_to
 
     def delete(self, key: K, timestamp: int) -> VersionedRecord[V] | None:
-        """Delete a key from a time on (ms); return the version that was valid then."""
+        """Delete a key from a time (ms); return the version that was valid then."""
         raw = self._key_bytes(self._topic, key)
-        old = self._physical.as_of(raw, timestamp)
-        dropped = self._physical.put_version(raw, None, timestamp) == NOT_PUT
+        old = self._bytes_store.as_of(raw, timestamp)
+        dropped = self._bytes_store.put_version(raw, None, timestamp) == NOT_PUT
         self._written(raw, None, timestamp, dropped=dropped)
         return None if dropped or old is None else self._typed(old)
 
@@ -99,21 +99,23 @@ class VersionedKeyValueStore(LayeredStore[RocksVersionedStore], Generic[K, V]):
         if dropped:
             self._drop_record()
         elif record.topic is not None:
-            self._physical.position[record.topic, record.partition] = record.offset
+            self._bytes_store.position[record.topic, record.partition] = record.offset
         if self._log is not None:
             self._log(raw, data, timestamp, NO_HEADERS)
 
     def get(self, key: K, as_of_timestamp: int | None = None) -> VersionedRecord[V] | None:
-        """Return the latest version of a key, or the one valid at a time (ms); None if there was none, or it is forgotten."""
+        """Return the latest version of a key, or the version valid at a time (ms); None if there is none, or no longer."""
         raw = self._key_bytes(self._topic, key)
-        found = self._physical.latest(raw) if as_of_timestamp is None else self._physical.as_of(raw, as_of_timestamp)
+        found = (
+            self._bytes_store.latest(raw) if as_of_timestamp is None else self._bytes_store.as_of(raw, as_of_timestamp)
+        )
         return None if found is None else self._typed(found)
 
     def get_versions(
         self, key: K, time_from: int, time_to: int, *, ascending: bool = False
     ) -> Iterator[VersionedRecord[V]]:
         """Iterate the versions of a key valid at some time in [time_from, time_to], newest first unless ascending."""
-        found = self._physical.versions(self._key_bytes(self._topic, key), time_from, time_to)
+        found = self._bytes_store.versions(self._key_bytes(self._topic, key), time_from, time_to)
         return (self._typed(version, version[2]) for version in (reversed(found) if ascending else found))
 
     def _typed(self, found: FoundVersion, valid_to: int | None = None) -> VersionedRecord[V]:

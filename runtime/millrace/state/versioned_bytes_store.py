@@ -5,8 +5,16 @@
 | latest value | timestamp(8) ‖ value |
 | older versions | next(8) ‖ min(8) ‖ per version, newest first: timestamp(8) ‖ size(4, -1 tombstone) ‖ values, oldest first |
 
-A version is valid from its timestamp to that of the next newer one in the row, the newest to `next`. Where versions do not meet
-there is a tombstone between them. A row with `next` = `min` is degenerate: one tombstone of which nothing is known but its time.
+A version is valid from its timestamp to that of the next newer one in the row, and the newest until `next`. If there is a gap
+between versions, it is filled with a tombstone. A row with `next` = `min` is degenerate: one tombstone of which only the time is
+known.
+
+The rows of a store are in one RocksDB, divided into segments by a prefix of the row's key (KIP-889). Segment -1 holds the
+latest value of each key. Any other version is in the segment of the timestamp where its validity ends, so that a segment can be
+dropped as soon as it is older than the history retention, which is also the grace period for late writes.
+
+A put looks for its place from the newest segment down: on top as the latest value, inside the row that covers its timestamp, or
+at the edge of the row in the segment where its validity ends. Shortening a version's validity may move it to an older segment.
 """
 
 from __future__ import annotations
@@ -47,7 +55,7 @@ class VersionRow:
     """The versions of one key in one segment."""
 
     next_timestamp: int
-    """Where the validity of the newest version ends (ms)."""
+    """When the validity of the newest version ends (ms)."""
     versions: list[Version]
     """Newest first; never empty."""
 
@@ -58,7 +66,7 @@ class VersionRow:
 
     @property
     def min_timestamp(self) -> int:
-        """Return where the validity of the oldest version begins (ms)."""
+        """Return when the validity of the oldest version starts (ms)."""
         return self.versions[-1][0]
 
     @property
@@ -76,7 +84,7 @@ class VersionRow:
         raise ValueError(f"{timestamp} is before the oldest version, {self.min_timestamp}")
 
     def insert_newest(self, valid_from: int, valid_to: int, value: bytes | None) -> None:
-        """Put a version on top; a gap to the row's end becomes a tombstone, and what reaches beyond it is cut off."""
+        """Add the newest version; a gap to the row's end becomes a tombstone, and versions that reach beyond it are truncated."""
         if valid_from < self.next_timestamp:
             self._cut(valid_from)
         if self.is_degenerate:
@@ -92,7 +100,7 @@ class VersionRow:
         self.next_timestamp = timestamp
 
     def insert_oldest(self, timestamp: int, value: bytes | None) -> None:
-        """Put a version below all others."""
+        """Add the oldest version."""
         if self.is_degenerate:
             self.versions.clear()
         self.versions.append((timestamp, value))
@@ -138,7 +146,7 @@ FoundVersion = tuple[bytes, int, "int | None"]
 
 
 def default_segment_interval_ms(history_retention_ms: int) -> int:
-    """Return Java's default: smaller segments, relative to the retention, the longer that is."""
+    """Return Java's default: the longer the retention, the smaller the segments relative to it."""
     for up_to, parts, least in ((60_000, 3, 2_000), (300_000, 5, 20_000), (3_600_000, 12, 60_000)):
         if history_retention_ms <= up_to:
             return max(history_retention_ms // parts, least)
@@ -156,7 +164,7 @@ class RocksVersionedStore(RocksKeyValueStore):
         self._segments: SortedSet[int] = SortedSet()
 
     def open(self, context: StoreContext) -> None:
-        """Open the database and look which segments it has."""
+        """Open the database and find its segments."""
         super().open(context)
         self.observed_stream_time = -1
         self._segments.clear()
@@ -177,7 +185,7 @@ class RocksVersionedStore(RocksKeyValueStore):
         return None if data is None else (*decode_latest(data), None)
 
     def as_of(self, key: bytes, timestamp: int) -> FoundVersion | None:
-        """Return the version valid at a time; None as well when that time is older than the history retention."""
+        """Return the version valid at a time; also None if that time is older than the history retention."""
         latest = self.latest(key)
         if latest is not None and latest[1] <= timestamp:
             return latest
@@ -225,7 +233,7 @@ class RocksVersionedStore(RocksKeyValueStore):
     # Writing.
 
     def put_version(self, key: bytes, value: bytes | None, timestamp: int) -> int:
-        """Write one version (None = tombstone); return where its validity ends, or one of the two codes above."""
+        """Write one version (None = tombstone); return when its validity ends, or one of the two codes above."""
         if timestamp < self.observed_stream_time - self.history_retention_ms:
             return NOT_PUT
         self.observed_stream_time = max(self.observed_stream_time, timestamp)
@@ -234,7 +242,7 @@ class RocksVersionedStore(RocksKeyValueStore):
     def restore_versions(
         self, changes: Iterable[tuple[bytes, bytes | None, int]], offsets: Mapping[TopicPartition, int]
     ) -> None:
-        """Apply restored changes (key, value, timestamp), skipping what will have expired by the end of the batch."""
+        """Apply restored changes (key, value, timestamp), skipping those that will have expired by the end of the batch."""
         batch = list(changes)
         end = max((timestamp for _, _, timestamp in batch), default=-1)
         end = max(end, self.observed_stream_time)
@@ -305,7 +313,7 @@ class RocksVersionedStore(RocksKeyValueStore):
             row.versions[index] = (timestamp, value)
         elif self._segment_of(timestamp) == segment:
             row.versions.insert(index, (timestamp, value))
-        else:  # the version before it now ends in an older segment
+        else:  # the previous version now ends in an older segment
             self._insert_newest(key, old, valid_from, timestamp, oldest_live)
             row.versions[index] = (timestamp, value)
         self._put_row(segment, key, row)

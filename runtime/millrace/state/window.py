@@ -1,7 +1,7 @@
-"""Window stores as processors use them: typed → record cache → change log → physical (segments or memory).
+"""Window stores as processors use them: typed → record cache → change log → bytes store (segments or memory).
 
-Times are milliseconds since the epoch. A window is known by its start; its end is start + window size. Scans with several
-keys come in the order of the physical layer (see `window_physical`), cached windows merged in.
+Times are milliseconds since the epoch. A window is identified by its start; its end is start + window size. Scans of several
+keys are in the order of the bytes store (see `window_bytes_store`), merged with cached windows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
 
     def __init__(
         self,
-        physical: WindowBytesStore,
+        bytes_store: WindowBytesStore,
         value_format: ValueFormat,
         key_serde: Serde[Any] | None,
         value_serde: Serde[Any] | None,
@@ -60,13 +60,13 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         caching: bool = False,
         logging: bool = True,
     ) -> None:
-        super().__init__(physical, value_format, key_serde, value_serde, caching=caching, logging=logging)
+        super().__init__(bytes_store, value_format, key_serde, value_serde, caching=caching, logging=logging)
         self.window_size_ms = window_size_ms
         self.retain_duplicates = retain_duplicates
         self._seq = self._log_seq = 0
-        """What tells duplicates apart on disk, and in the changelog: nulls, which are only logged, count in the latter."""
+        """The sequence numbers of duplicates on disk and in the changelog, where nulls count too, since they are only logged."""
         self._last_window = Window(-1, -1)
-        """The one flushed last; the next is often the same."""
+        """The window flushed last; the next is often the same."""
 
     def _wire(self, context: StoreContext, log: LogChange | None) -> None:
         self._log = log
@@ -77,7 +77,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def _compile(self) -> None:
         self._write = self._window_writer()
         self._write_through = self._writer(self._write)
-        read = self._reader(self._physical.get)
+        read = self._reader(self._bytes_store.get)
         if self._cache is None:
             self._get, self._put = read, self._write_through
         else:
@@ -85,7 +85,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
             self._put = self._cache_writer(self._cache, _CACHE_SEGMENT_BYTES, of_windows=True)
 
     def _cache_reader(self, cache: StoreCache, read: Callable[[WindowRow], Any]) -> Callable[[WindowRow], Any]:
-        """Return what looks into the cache first; what had to be read below is not kept, as in Java."""
+        """Return the function that reads the cache first; as in Java, values read from the bytes store are not cached."""
         find, touch, shareable, join = cache.entries.get, cache.touch, self._shareable, self._join
 
         def get(window: WindowRow) -> Any:
@@ -100,8 +100,8 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return get
 
     def _window_writer(self) -> Callable[..., None]:
-        """Return the write path below the cache: physical store, position, changelog (also of what is dropped, as in Java)."""
-        put, position, log = self._physical.put, self._physical.position, self._log
+        """Return the write path below the cache: bytes store, position, changelog (as in Java, even for dropped windows)."""
+        put, position, log = self._bytes_store.put, self._bytes_store.position, self._log
         record, drop = self._record, self._drop_record
 
         def write(
@@ -124,7 +124,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return write
 
     def direct(self) -> DirectWindowAccess:
-        """Return the look-up and the write of an operator that does both with one serialised key."""
+        """Return look-up and write functions for operators that do both with one serialised key."""
         return DirectWindowAccess(self._topic, self._key_bytes, _locate, self._get, self._put)
 
     def restore(self, records: Sequence[ChangelogRecord]) -> None:
@@ -133,11 +133,11 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         if self._cache is not None and self._cache.entries:
             for record in records:
                 self._cache.forget(record.key)
-        rows = disk_rows(records, self._format, self._physical)
-        self._physical.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
+        rows = disk_rows(records, self._format, self._bytes_store)
+        self._bytes_store.restore_batch(rows, restored_offsets(records[-1:], self._context, self.name))
 
     def put(self, key: K, value: S | None, window_start: int) -> None:
-        """Set the value of a key's window; None deletes it (with duplicates retained it is only logged, as in Java)."""
+        """Set the value of a key's window; None deletes it (as in Java, if duplicates are retained, it is only logged)."""
         raw = self._key_bytes(self._topic, key)
         if self.retain_duplicates:
             self._put_duplicate(raw, value, window_start)
@@ -148,7 +148,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         self._log_seq = (self._log_seq + 1) & MAX_INT
         logged = encode_window_key(raw, start, self._log_seq)
         if value is None:
-            if not self._physical.observe(start):
+            if not self._bytes_store.observe(start):
                 self._drop_record()
             if self._log is not None:
                 self._log(logged, None, self._record.timestamp, self._tombstone_headers())
@@ -173,7 +173,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return self._present(self._get((encode_window_key(raw, time_from, self._seq), time_from)))
 
     def backward_fetch(self, key: K, time_from: int, time_to: int) -> Iterator[KeyValue[int, S]]:
-        """Iterate as `fetch`, newest window first."""
+        """Iterate like `fetch`, newest window first."""
         return self._fetch_range(self._key_bytes(self._topic, key), time_from, time_to, reverse=True)
 
     def fetch_keys(
@@ -185,7 +185,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
     def backward_fetch_keys(
         self, key_from: K | None, key_to: K | None, time_from: int, time_to: int
     ) -> Iterator[KeyValue[Windowed[K], S]]:
-        """Iterate as `fetch_keys`, in the opposite order."""
+        """Iterate like `fetch_keys`, in the opposite order."""
         return self._scan_keys(key_from, key_to, time_from, time_to, reverse=True)
 
     def fetch_all(self, time_from: int, time_to: int) -> Iterator[KeyValue[Windowed[K], S]]:
@@ -193,7 +193,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return self._scan(None, None, time_from, time_to, reverse=False)
 
     def backward_fetch_all(self, time_from: int, time_to: int) -> Iterator[KeyValue[Windowed[K], S]]:
-        """Iterate as `fetch_all`, in the opposite order."""
+        """Iterate like `fetch_all`, in the opposite order."""
         return self._scan(None, None, time_from, time_to, reverse=True)
 
     def all(self) -> Iterator[KeyValue[Windowed[K], S]]:
@@ -201,12 +201,12 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         return self._scan(None, None, 0, MAX_LONG, reverse=False)
 
     def backward_all(self) -> Iterator[KeyValue[Windowed[K], S]]:
-        """Iterate as `all`, in the opposite order."""
+        """Iterate like `all`, in the opposite order."""
         return self._scan(None, None, 0, MAX_LONG, reverse=True)
 
     def _fetch_range(self, raw: bytes, time_from: int, time_to: int, *, reverse: bool) -> Iterator[KeyValue[int, S]]:
         from_disk, present = self._from_disk, self._present
-        rows = self._physical.scan(raw, raw, time_from, time_to, reverse=reverse)
+        rows = self._bytes_store.scan(raw, raw, time_from, time_to, reverse=reverse)
         if self._cache is None or not self._cache.entries:
             return (KeyValue(start, present(from_disk(data))) for _, start, data in rows)
         merged = self._merged(rows, raw, raw, time_from, time_to, reverse)
@@ -225,7 +225,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         self, lower: bytes | None, upper: bytes | None, time_from: int, time_to: int, *, reverse: bool
     ) -> Iterator[KeyValue[Windowed[K], S]]:
         rows: Iterator[tuple[bytes, int, bytes]]
-        rows = self._physical.scan(lower, upper, time_from, time_to, reverse=reverse)
+        rows = self._bytes_store.scan(lower, upper, time_from, time_to, reverse=reverse)
         key_of, topic, size, from_disk = self._key_of, self._topic, self.window_size_ms, self._from_disk
         present = self._present
         if self._cache is None or not self._cache.entries:
@@ -246,13 +246,13 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         time_to: int,
         reverse: bool,  # noqa: FBT001 (always passed on)
     ) -> Iterator[tuple[bytes, int, S]]:
-        """Merge cached windows over those from below; the cache's part is taken at once."""
+        """Merge cached windows over those from below; the cached ones are collected at once."""
         assert self._cache is not None
         if lower is not None and lower == upper:
             entries = self._cached_of(lower, time_from, time_to)
         else:
             entries = self._cache.scan(None, None)
-        order = partial(self._physical.order, of_keys=lower is not None or upper is not None)
+        order = partial(self._bytes_store.order, of_keys=lower is not None or upper is not None)
         cached: list[tuple[Any, CacheEntry]] = []
         for cache_key, entry in entries:
             key, start, _ = decode_window_key(cache_key)
@@ -282,7 +282,7 @@ class TypedWindowStore(Values, LayeredStore[WindowBytesStore], Generic[K, S]):
         cached, listener = entry.value, self._listener
         old_data: bytes | None = None
         if listener is not None and (cached is None or self._send_old_values):
-            old_data = self._physical.get(window)
+            old_data = self._bytes_store.get(window)
             if old_data is None and cached is None:
                 return
         if cached is None or self._shareable:
@@ -316,7 +316,7 @@ class JoinWindowStore(PlainValuesLoggedWithHeaders, TypedWindowStore[K, V]):
 
 
 class TimestampedWindowStore(TimestampedValues, TypedWindowStore[K, ValueAndTimestamp[V]]):
-    """A window store of values with timestamps; what windowed aggregations are kept in."""
+    """A window store of values with timestamps; windowed aggregations are kept in these."""
 
 
 class TimestampedWindowStoreWithHeaders(HeaderValues, TypedWindowStore[K, ValueTimestampHeaders[V]]):

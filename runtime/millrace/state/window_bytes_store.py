@@ -1,14 +1,14 @@
-"""The physical layers of window stores: RocksDB segments in key order or in time order, and memory.
+"""The bytes stores of window stores: RocksDB segments in key order or in time order, and memory.
 
 | layout | rows of a scan come in the order of |
 |---|---|
 | RocksDB, key order | segment, then key, then window start |
 | RocksDB, time order (emit on close) | window start, then key |
-| the same with an index, some keys asked for | segment, then key, then window start |
+| the same with an index, if only some keys are wanted | segment, then key, then window start |
 | memory | window start, then key |
 
-A scan is bounded by keys and by window starts, both inclusive, None being open; what is older than the retention is not
-returned, even where its segment still lives.
+A scan is bounded by keys and by window starts, both inclusive, None meaning no bound. Windows older than the retention are
+not returned, even if their segment still exists.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class WindowBytesStore(BytesStore, Protocol):
         """Write one window (None deletes); return False when it has expired and is dropped."""
 
     def observe(self, start: int) -> bool:
-        """Take note of a delete among duplicates, which changes no row; return False when it counts as expired."""
+        """Note a delete of duplicates, which changes no row; return False if it counts as expired."""
 
     def get(self, window: WindowRow) -> bytes | None:
         """Return one window's value, or None."""
@@ -66,7 +66,7 @@ class WindowBytesStore(BytesStore, Protocol):
         """Iterate windows."""
 
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
-        """Return what windows are sorted by in a scan, of some keys or of all."""
+        """Return the sort key of a window in a scan, of some keys or of all."""
 
     def restore_batch(self, rows: Iterable[tuple[bytes, bytes | None]], offsets: Mapping[TopicPartition, int]) -> None:
         """Apply restored rows under their changelog keys."""
@@ -127,7 +127,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
 
     with_index = False
     readable_beyond_ms = 1
-    """Or the last windows to close were lost."""
+    """Otherwise the last windows to close would be lost."""
 
     def put(self, window: WindowRow, value: bytes | None) -> bool:
         """Write one window and its index row; False when its segment has expired."""
@@ -153,7 +153,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
     def scan(
         self, key_from: bytes | None, key_to: bytes | None, time_from: int, time_to: int, *, reverse: bool = False
     ) -> WindowRows:
-        """Iterate windows by start, then key; those of some keys by segment, then key, through the index if there is one."""
+        """Iterate windows by start, then key; for some keys by segment, then key, through the index if there is one."""
         time_from = max(time_from, self.oldest_readable(), 0)
         time_to = min(time_to, MAX_LONG)
         if time_to < time_from:
@@ -183,7 +183,7 @@ class RocksTimeOrderedWindowStore(SegmentedDatabase):
                 yield key, start, value
 
     def order(self, key: bytes, start: int, *, of_keys: bool) -> Any:
-        """Return start and key, or where the index row is."""
+        """Return start and key, or segment and key of the index row."""
         if self.with_index and of_keys:
             return start // self.segment_interval_ms, encode_window_key(key, start)
         return start, key
@@ -202,7 +202,7 @@ class RocksIndexedWindowStore(RocksTimeOrderedWindowStore):
 
 
 class MemoryWindowStore(MemoryStore):
-    """Window store in memory: starts to keys; what is older than the retention is removed at the next access."""
+    """Window store in memory: starts to keys; windows older than the retention are removed at the next access."""
 
     def __init__(self, name: str, retention_ms: int, *, retain_duplicates: bool = False) -> None:
         super().__init__(name)
@@ -229,7 +229,7 @@ class MemoryWindowStore(MemoryStore):
         return True
 
     def observe(self, start: int) -> bool:
-        """Move stream time; return False when that start is older than the retention."""
+        """Advance stream time; return False if this start is older than the retention."""
         if start > self.observed_stream_time:
             self.observed_stream_time = start
             self._drop_expired()
@@ -237,7 +237,7 @@ class MemoryWindowStore(MemoryStore):
         return start > self.observed_stream_time - self.retention_ms
 
     def _row(self, row: bytes) -> bytes:
-        """Return key ‖ seq, or the key alone: among the windows of one start that says it all."""
+        """Return key ‖ seq, or the key alone: it identifies a window among those with the same start."""
         return row[:-12] + row[-4:] if self._retain_duplicates else row[:-12]
 
     def _drop_expired(self) -> None:
@@ -307,7 +307,7 @@ def _matching(
     time_from: int,
     time_to: int,
 ) -> WindowRows:
-    """Keep the windows within bounds: the scanned range covers them, but not only them."""
+    """Keep the windows within bounds: the scanned range contains others too."""
     for row, value in rows:
         key, start, _ = decode(row)
         if (

@@ -1,4 +1,4 @@
-"""Traces and metrics with OpenTelemetry; off, and free of cost, unless the environment or the application turns it on."""
+"""Traces and metrics with OpenTelemetry; off, and without any cost, unless the environment or the application enables it."""
 
 from __future__ import annotations
 

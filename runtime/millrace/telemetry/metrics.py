@@ -40,7 +40,7 @@ _INFO = Level.INFO
 _STATES: Final = {state: number for number, state in enumerate(State)}
 _THREAD_STATES: Final = {state: number for number, state in enumerate(ThreadState)}
 Client = tuple[State, tuple[StreamThread, ...]]
-"""What the metrics of a client are read from: its state and its threads."""
+"""What a client's metrics are read from: its state and its threads."""
 
 
 def _alive(threads: Iterable[StreamThread]) -> int:
@@ -151,10 +151,10 @@ def observe(
     """Export the metrics of one client.
 
     Args:
-        meter: makes the instruments.
-        client_id: tells clients of one process apart; an attribute of every metric.
-        state: gives the client's state.
-        threads: gives its stream threads, also those that have ended.
+        meter: creates the instruments.
+        client_id: identifies a client within the process; an attribute of every metric.
+        state: returns the client's state.
+        threads: returns its stream threads, including those that have ended.
         level: `metrics.recording.level`.
     """
 

@@ -1,21 +1,21 @@
-"""OpenTelemetry from its own environment variables, for applications that have not set it up themselves.
+"""Sets up OpenTelemetry from its own environment variables, for applications that have not set it up themselves.
 
 | variable | effect here |
 |---|---|
 | `OTEL_SDK_DISABLED=true` | nothing is set up |
-| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `otlp`, `console`, `none`, or another that is installed; or several |
-| `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_…`, …) | when set, `otlp` is the default exporter |
+| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER` | `otlp`, `console`, `none`, any other that is installed, or several |
+| `OTEL_EXPORTER_OTLP_ENDPOINT` (or `…_TRACES_…`, …) | if set, `otlp` is the default exporter |
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
-| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the service's name is else the `application.id` |
+| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the default service name is the `application.id` |
 
 The setting `telemetry.otlp.headers.file` adds headers from a file, such as an API key, which must not stand in a variable and
 may change while the process runs: the file is read before every request, of which there are a few a minute. With
 `health.metrics` Prometheus can fetch the metrics, alongside other exporters or alone.
 
-Samplers, propagators, batch sizes and time-outs have their variables too, which the SDK reads itself. It differs from the
-SDK's own start-up in one point: with no variable set, nothing is exported, instead of everything to a collector on this host.
+The SDK itself reads the variables for samplers, propagators, batch sizes and timeouts. This set-up differs from the SDK's own in
+one way: with no variable set, nothing is exported, instead of everything to a collector on this host.
 
-Invariant: with nothing to export the result is None and the stream threads run without a single hook.
+Invariant: if there is nothing to export the result is None and the stream threads run without a single hook.
 """
 
 from __future__ import annotations
@@ -58,19 +58,19 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Telemetry:
-    """What an application exports; give `tracing` and `metrics_page` to `KafkaStreams`, and the client to `observe`."""
+    """What an application exports; pass `tracing` and `metrics_page` to `KafkaStreams`, and the client to `observe`."""
 
     tracing: Tracing | None
-    """None when no spans are exported."""
+    """None if no spans are exported."""
     tracer_provider: TracerProvider | None
     meter_provider: MeterProvider | None
     owned: tuple[SdkTracerProvider | SdkMeterProvider, ...] = ()
-    """The providers made here, which `shutdown` ends."""
+    """The providers created here, which `shutdown` shuts down."""
     metrics_page: Callable[[], Page] | None = None
-    """Gives the metrics in Prometheus' format; None unless `health.metrics` is set."""
+    """Returns the metrics in Prometheus' format; None unless `health.metrics` is set."""
 
     def observe(self, streams: KafkaStreams) -> None:
-        """Export an instance's metrics, from `metrics.recording.level` on; does nothing when no metrics are exported."""
+        """Export an instance's metrics, from `metrics.recording.level` up; does nothing if no metrics are exported."""
         if self.meter_provider is not None:
             config = streams.config
             observe(
@@ -82,9 +82,9 @@ class Telemetry:
             )
 
     def use_globally(self) -> None:
-        """Make the providers made here those of the process, so that user code's own metrics and spans are exported too.
+        """Install the providers created here in the whole process, so that the user's own metrics and spans are exported too.
 
-        OpenTelemetry allows this once per process; instruments and tracers that were made before join in.
+        OpenTelemetry allows this once per process; instruments and tracers that already exist take part.
         """
         for provider in self.owned:
             if isinstance(provider, SdkMeterProvider):
@@ -93,25 +93,25 @@ class Telemetry:
                 trace.set_tracer_provider(provider)
 
     def shutdown(self) -> None:
-        """Export what is waiting and end the exporters that were made here."""
+        """Export what is pending and shut down the exporters created here."""
         for provider in self.owned:
             provider.shutdown()
 
 
 def configure(config: StreamsConfig, environ: Mapping[str, str] | None = None) -> Telemetry | None:
-    """Set up what the environment asks for, or join what the process has set up before.
+    """Set up what the environment asks for, or use what the process has already set up.
 
-    A provider that the application has set globally (itself, or through `opentelemetry-instrument`) is used as it is.
+    A provider that the application has installed globally (itself, or with `opentelemetry-instrument`) is used unchanged.
 
     Args:
-        config: the application, for the service's name.
-        environ: the variables that choose exporters; the SDK's own settings always come from the process.
+        config: the application's settings.
+        environ: the variables that choose exporters; the SDK always reads its own settings from the process.
 
     Returns:
-        None when nothing is exported.
+        None if nothing is exported.
 
     Raises:
-        ConfigError: an exporter or protocol is not known or not installed.
+        ConfigError: an exporter or protocol is unknown or not installed.
     """
     variables = os.environ if environ is None else environ
     if variables.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -222,7 +222,7 @@ def read_headers(file: Path) -> Mapping[str, str]:
     """Return the headers in a file: `name=value`, separated by commas or lines; values are URL-encoded.
 
     Raises:
-        ConfigError: it cannot be read, or something in it is no header; shows no value.
+        ConfigError: it cannot be read, or an entry is not a header; the message does not show values.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -234,7 +234,7 @@ def read_headers(file: Path) -> Mapping[str, str]:
         name, equals, value = map(str.strip, part.partition("="))
         if not equals or not name or any(character.isspace() for character in name):
             raise ConfigError(
-                f"telemetry.otlp.headers.file={file}: entry {number} is no header: write name=value,name=value, with values "
+                f"telemetry.otlp.headers.file={file}: entry {number} is not a header: write name=value,name=value, with values "
                 "URL-encoded (its text is not shown)"
             )
         headers[unquote(name).lower()] = unquote(value)
@@ -242,7 +242,7 @@ def read_headers(file: Path) -> Mapping[str, str]:
 
 
 class _FileHeaders(AuthBase):
-    """Adds the headers that a file has at the moment; those it had last while it cannot be read."""
+    """Adds the headers that a file currently contains; while it cannot be read, those it contained last."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -252,16 +252,16 @@ class _FileHeaders(AuthBase):
         try:
             self._last = read_headers(self._file)
         except ConfigError as error:
-            _log.warning("%s; headers are sent as they were", error)
+            _log.warning("%s; the previous headers are sent", error)
         request.headers.update(self._last)
         return request
 
 
 def session_with_headers(file: Path) -> Session:
-    """Return an HTTP session whose requests have the headers that a file has at the time.
+    """Return an HTTP session that adds the headers in a file to every request.
 
     Raises:
-        ConfigError: it cannot be read now.
+        ConfigError: the file cannot be read now.
     """
     session = Session()
     session.auth = _FileHeaders(file)
@@ -271,13 +271,13 @@ def session_with_headers(file: Path) -> Session:
 class PrometheusPage:
     """Gives the metrics in Prometheus' format, for the page `/metrics` of an instance.
 
-    OpenTelemetry's own exporter names and types the metrics, and asks for their values only when the page is asked for. It has a
-    registry of its own here, so that what other libraries of the process count is not on the page. `reader` has to become
-    part of a meter provider.
+    OpenTelemetry's own exporter names and types the metrics, and reads their values only when the page is requested. It has its
+    own registry here, so that the page does not show metrics of other libraries in the process. `reader` must be added to a
+    meter provider.
     """
 
     def __init__(self) -> None:
-        # Not loaded unless somebody asks for the page.
+        # Loaded only if the page is enabled.
         from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415
         from prometheus_client import CollectorRegistry  # noqa: PLC0415
         from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
@@ -289,5 +289,5 @@ class PrometheusPage:
 
     def __call__(self) -> Page:
         """Return the metrics as they are now; call it in any thread."""
-        with self._lock:  # the exporter hands values from one of its methods to another
+        with self._lock:  # the exporter passes values from one of its methods to another
             return self._page()

@@ -2,15 +2,15 @@
 
 | span | kind | when |
 |---|---|---|
-| `poll <application>` | CLIENT | one fetch that brought records; empty ones leave no span |
+| `poll <application>` | CLIENT | one fetch that returned records; an empty one leaves no span |
 | `process <task>` | INTERNAL | one round of a task that processed records |
 | `process <topic>` | CONSUMER | one record; child of its producer's span, and linked to it and to the round |
-| `send <topic>` | PRODUCER | one record handed to the producer; its context goes into the record's headers |
+| `send <topic>` | PRODUCER | one record passed to the producer; its context goes into the record's headers |
 | `flush <application>` | CLIENT | waiting until everything sent is acknowledged |
 | `commit <application>` | CLIENT | one commit: caches, deliveries, offsets, stores |
 
-A record's trace goes on where its producer left it, so that a sampler that follows its parent keeps or drops a record's whole
-way through many applications. A record without context belongs to the trace of its round. Trace context travels in record
+A record's trace continues that of its producer, so that a sampler that follows its parent keeps or drops the whole path of a
+record through several applications. A record without context belongs to the trace of its round. Trace context travels in record
 headers, in the format of the propagators that `OTEL_PROPAGATORS` names (W3C trace context unless set).
 """
 
@@ -54,7 +54,7 @@ EXACTLY_ONCE: Final = "kafka.streams.exactly_once"
 class _HeadersGetter(Getter[Headers]):
     def get(self, carrier: Headers, key: str) -> list[str] | None:
         values = [value.decode("utf-8", "replace") for value in carrier.all(key) if value is not None]
-        # A record that passed through several traced programs may have gathered several; the last is the newest.
+        # A record that passed through several traced programs may have several; the last one is the newest.
         return values[-1:] or None
 
     def keys(self, carrier: Headers) -> list[str]:
@@ -71,14 +71,14 @@ _setter = _PairsSetter()
 
 
 def extract_context(headers: Headers) -> Context:
-    """Return the context that the producer of a record put into its headers; empty if there is none."""
+    """Return the context that a record's producer put into its headers; empty if there is none."""
     return propagate.extract(headers, context=Context(), getter=_getter)
 
 
 def inject_context(headers: Headers, context: Context) -> Headers:
-    """Return headers that carry a context, in place of one they may have brought along from the input record.
+    """Return headers with a context, which replaces one that may come from the input record.
 
-    Headers are returned as they are when there is nothing to put in.
+    The headers are returned unchanged if there is nothing to add.
     """
     added: dict[str, str] = {}
     propagate.inject(added, context=context, setter=_setter)
@@ -96,7 +96,7 @@ def _encoded(added: dict[str, str]) -> Iterable[tuple[str, bytes]]:
 
 
 class FetchSpan:
-    """What a poll reports; the span is made when it has brought records."""
+    """Reports one poll; the span is created only if the poll returned records."""
 
     __slots__ = ("_attributes", "_name", "_start_ns", "_tracer", "records")
 
@@ -108,7 +108,7 @@ class FetchSpan:
         self.records = 0
 
     def received(self, records: int) -> None:
-        """Tell how many records the fetch brought."""
+        """Report how many records the fetch returned."""
         self.records = records
 
     def __enter__(self) -> Self:
@@ -128,7 +128,7 @@ class FetchSpan:
 
 
 class _Round:
-    """One round of a task, whose span starts with its first record."""
+    """One round of a task; its span starts with the first record."""
 
     __slots__ = ("_attributes", "_context", "_name", "_token", "_tracer", "records", "span")
 
@@ -163,10 +163,10 @@ _round: Final[ContextVar[_Round | None]] = ContextVar("millrace-round", default=
 
 
 class Tracing:
-    """Implements `millrace.runtime.instrumentation.Instrumentation` with a tracer; one serves all threads.
+    """Implements `millrace.runtime.instrumentation.Instrumentation` with a tracer; one instance serves all threads.
 
     Args:
-        tracer: makes the spans.
+        tracer: creates the spans.
         application_id: the consumer group.
     """
 
@@ -175,7 +175,7 @@ class Tracing:
         self._application_id = application_id
 
     def poll(self, thread: str) -> FetchSpan:
-        """Bracket one fetch of records; empty ones leave no span."""
+        """Bracket one fetch of records; an empty one leaves no span."""
         attributes = self._attributes("poll", "receive", thread, "consumer")
         return FetchSpan(self._tracer, f"poll {self._application_id}", attributes)
 
@@ -187,7 +187,7 @@ class Tracing:
 
     @contextmanager
     def record(self, task_id: TaskId, topic: str, partition: int, offset: int, headers: Headers) -> Iterator[Span]:
-        """Bracket the processing of one record, in the trace of its producer if its headers tell."""
+        """Bracket the processing of one record, in its producer's trace if the headers contain one."""
         current_round = _round.get()
         round_span = None if current_round is None else current_round.started()
         context = extract_context(headers)
@@ -221,7 +221,7 @@ class Tracing:
             span.end()
 
     def inject(self, topic: str, headers: Headers) -> Headers:
-        """Return the headers to send, with the context of a span of the sending in them."""
+        """Return the headers to send, with the context of a span for sending."""
         context = get_current()
         attributes: dict[str, AttributeValue] = {
             SYSTEM: "kafka",
@@ -236,7 +236,7 @@ class Tracing:
             span.end()
 
     def send(self, thread: str) -> AbstractContextManager[object]:
-        """Bracket waiting for the acknowledgement of what was sent."""
+        """Bracket waiting until everything sent is acknowledged."""
         return self._tracer.start_as_current_span(
             f"flush {self._application_id}",
             kind=SpanKind.CLIENT,

@@ -1,4 +1,4 @@
-"""What tests of topologies and processors need: a driver, its topics, and a context that records what a processor does."""
+"""Tools for testing topologies and processors: a driver, its topics, and a context that records what a processor does."""
 
 from millrace.engine.task_metrics import MetricName
 from millrace.testing.collector import ProducedRecord

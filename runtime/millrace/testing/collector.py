@@ -1,4 +1,4 @@
-"""The record collector of tests: keeps what a task sends, in order, and counts offsets as a broker with one partition would."""
+"""The record collector of tests: keeps what a task sends, in order, and counts offsets like a broker with one partition."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from millrace.state.api import LogChange
 
 
 class ProducedRecord(NamedTuple):
-    """One record as it was handed to the producer."""
+    """One record as it was passed to the producer."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     timestamp: int | None
-    """None: the producer would stamp its wall clock."""
+    """None: the producer would set its wall clock."""
     headers: Headers
     partition: int | None
-    """None: the sender left the choice to the key."""
+    """None: the key determines the partition."""
 
 
 class CapturingCollector:
-    """Keeps every record sent.
+    """Keeps every record that is sent.
 
     Args:
-        partition_count: how many partitions a topic has, for partitioners.
+        partition_count: returns how many partitions a topic has, for partitioners.
     """
 
     def __init__(self, partition_count: Callable[[str], int] = lambda _topic: 1) -> None:
         self.partition_count = partition_count
         self.captured: list[ProducedRecord] = []
-        """Sent and not taken yet."""
+        """Records that were sent and not taken yet."""
         self._offsets: dict[TopicPartition, int] = {}
 
     def send(
@@ -48,7 +48,7 @@ class CapturingCollector:
         self.captured.append(ProducedRecord(topic, key, value, timestamp, headers, partition))
 
     def change_sender(self, partition: TopicPartition) -> LogChange:
-        """Return the function that sends changes to one changelog partition."""
+        """Return a function that sends changes to one changelog partition."""
         topic, number = partition
         captured, offsets = self.captured, self._offsets
 
@@ -65,8 +65,8 @@ class CapturingCollector:
         return taken
 
     def flush(self) -> None:
-        """Do nothing: what is captured is acknowledged."""
+        """Do nothing: captured records are acknowledged."""
 
     def changelog_offsets(self) -> Mapping[TopicPartition, int]:
-        """Return the offset of the last change per changelog partition."""
+        """Return the offset of the last change in each changelog partition."""
         return dict(self._offsets)

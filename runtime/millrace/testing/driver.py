@@ -1,8 +1,8 @@
 """`TopologyTestDriver`: a topology run in a test, without a broker, on the engine that production runs.
 
 As in Kafka Streams' driver the whole topology is one task over one partition of each topic, everything happens before `pipe`
-returns, the wall clock only moves when told to, and each processed record is followed by stream-time punctuation and a commit.
-What is sent to a topic the topology also reads (repartition topics among them) is read back at once.
+returns, the wall clock moves only when told to, and each processed record is followed by stream-time punctuation and a commit.
+Records sent to a topic that the topology also reads, such as a repartition topic, are read back immediately.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
 from millrace.serdes.base import Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
+from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
 from millrace.testing.collector import CapturingCollector, ProducedRecord
 from millrace.testing.topics import TestInputTopic, TestOutputTopic
@@ -40,7 +41,7 @@ _NO_THROTTLE = {FINAL_RESULTS_INTERVAL: 0, OUTER_JOIN_INTERVAL: 0}
 
 
 def _unthrottled(config: StreamsConfig) -> StreamsConfig:
-    """Have results sent as soon as they are due, unless the settings say otherwise: the wall clock stands still in tests."""
+    """Send results as soon as they are due, unless the settings say otherwise, because the wall clock stands still in tests."""
     return config.model_copy(update={"client_settings": {**_NO_THROTTLE, **config.client_settings}})
 
 
@@ -49,9 +50,9 @@ class TopologyTestDriver:
 
     Args:
         topology: what to run.
-        config: settings, under Kafka's names; `application.id` defaults to `test`.
-        initial_wall_clock_ms: where the driver's wall clock starts; it moves only by `advance_wall_clock_time`.
-        auto_commit: commit after every record, as Kafka's driver does; False leaves it to `commit`, which shows what record
+        config: settings, by Kafka's names; `application.id` defaults to `test`.
+        initial_wall_clock_ms: where the driver's wall clock starts; only `advance_wall_clock_time` moves it.
+        auto_commit: commit after every record, like Kafka's driver; with False only `commit` does, which shows what record
             caches hold back.
 
     Example:
@@ -70,7 +71,7 @@ class TopologyTestDriver:
     def __init__(
         self,
         topology: Topology,
-        config: Mapping[str, Any] | StreamsConfig | None = None,
+        config: Mapping[str, object] | StreamsConfig | None = None,
         *,
         initial_wall_clock_ms: int = 0,
         auto_commit: bool = True,
@@ -94,7 +95,7 @@ class TopologyTestDriver:
 
     def _start(self, topology: Topology) -> None:
         built = topology.build(self.config)
-        global_stores: Mapping[str, Any] = {}
+        global_stores: Mapping[str, StateStore] = {}
         self._global_topics: frozenset[str] = frozenset()
         if built.global_subtopology is not None:
             self._global_topics = frozenset(built.global_subtopology.source_topics)
@@ -141,10 +142,10 @@ class TopologyTestDriver:
 
         Args:
             name: a topic the topology reads.
-            key_serde: None takes `default.key.serde`.
-            value_serde: None takes `default.value.serde`.
-            start_timestamp_ms: of the first record piped without a timestamp; None takes the driver's wall clock.
-            auto_advance_ms: how far each such record moves the next one's timestamp.
+            key_serde: None for `default.key.serde`.
+            value_serde: None for `default.value.serde`.
+            start_timestamp_ms: of the first record piped without a timestamp; None for the driver's wall clock.
+            auto_advance_ms: how far each such record advances the timestamp of the next one.
         """
         return TestInputTopic(
             name,
@@ -158,7 +159,7 @@ class TopologyTestDriver:
     def create_output_topic(
         self, name: str, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None
     ) -> TestOutputTopic[K, V]:
-        """Return an output topic, also for changelog and repartition topics (by full name)."""
+        """Return an output topic; it may also be a changelog or repartition topic, by its full name."""
         return TestOutputTopic(
             name,
             self._serde(key_serde, "key"),
@@ -168,7 +169,7 @@ class TopologyTestDriver:
         )
 
     def produced_topic_names(self) -> frozenset[str]:
-        """Return the topics something was sent to, internal ones included."""
+        """Return the topics to which something was sent, internal ones included."""
         return frozenset(self._topics_produced)
 
     # Bytes in, bytes out
@@ -181,7 +182,7 @@ class TopologyTestDriver:
         timestamp: int,
         headers: Iterable[tuple[str, bytes | None]] = NO_HEADERS,
     ) -> None:
-        """Process one record given in bytes, and all that follows from it.
+        """Process one record given in bytes, and everything that follows from it.
 
         Raises:
             TopologyError: the topology does not read that topic.
@@ -197,36 +198,36 @@ class TopologyTestDriver:
         timestamp: int,
         headers: Iterable[tuple[str, bytes | None]] = NO_HEADERS,
     ) -> bool:
-        """Buffer one record without processing it; return whether a task waits for it (global stores take it at once)."""
+        """Buffer one record without processing it; return whether a task will process it (global stores apply it immediately)."""
         record = self._consumed(topic, key, value, timestamp, Headers(headers))
-        waits = self._reads(topic)
-        if waits:
+        buffered = self._reads(topic)
+        if buffered:
             self._running_task().add_records(TopicPartition(topic, _PARTITION), [record])
         if topic in self._global_topics:
             self._update_global(record)
-        elif not waits:
+        elif not buffered:
             known = ", ".join(sorted(self._input_topics | self._global_topics)) or "none"
             raise TopologyError(f"The topology does not read topic {topic!r}; its input topics: {known}")
-        return waits
+        return buffered
 
     def drain(self) -> None:
-        """Process what is buffered, in the order a task chooses, and what follows from it."""
+        """Process what is buffered, in the order that a task chooses, and everything that follows from it."""
         task = self._running_task()
         self._capture()
         more = True
         try:
-            while more:  # a record that is dropped counts as none processed, but may have sent a dead letter
+            while more:  # a dropped record does not count as processed, but may have sent a dead letter
                 processed = task.process(self._now_ms, 1)
                 task.punctuate_stream_time()
                 if self._auto_commit:
                     self._commit()
                 more = self._capture() or processed > 0
         except Exception:
-            self._capture()  # what the failed record had already sent
+            self._capture()  # what the failed record has already sent
             raise
 
     def record_produced(self) -> list[ProducedRecord]:
-        """Start keeping every record sent, to any topic, in one list; return that live list."""
+        """Start to collect every record that is sent, to any topic, in a list; return that live list."""
         if self._produced is None:
             self._produced = []
         return self._produced
@@ -239,7 +240,7 @@ class TopologyTestDriver:
         return self._now_ms
 
     def advance_wall_clock_time(self, by_ms: int) -> None:
-        """Move the wall clock and call the punctuators that it makes due."""
+        """Move the wall clock and call the punctuators that become due."""
         self._now_ms += by_ms
         task = self._running_task()
         try:
@@ -251,7 +252,7 @@ class TopologyTestDriver:
         self.drain()
 
     def commit(self) -> None:
-        """Commit now: flush record caches and buffers, and process what comes of it."""
+        """Commit now: flush record caches and buffers, and process what they send."""
         try:
             self._commit()
         finally:
@@ -261,14 +262,14 @@ class TopologyTestDriver:
     # Stores
 
     def get_state_store(self, name: str) -> Any:
-        """Return a store, local or global, or None when the topology has none of that name."""
+        """Return a store, local or global, or None if the topology has no store of that name."""
         task = self._running_task()
-        found: Any = task.stores.get(name)
+        found = task.stores.get(name)
         return self._global.stores.get(name) if found is None and self._global is not None else found
 
-    def get_all_state_stores(self) -> dict[str, Any]:
+    def get_all_state_stores(self) -> dict[str, StateStore]:
         """Return every store by name."""
-        stores: dict[str, Any] = dict(self._running_task().stores)
+        stores = dict(self._running_task().stores)
         if self._global is not None:
             stores.update(self._global.stores)
         return stores
@@ -277,7 +278,7 @@ class TopologyTestDriver:
         """Return a key-value store (plain, timestamped or with headers).
 
         Raises:
-            InvalidStateStoreError: there is none of that name, or it is of another kind.
+            InvalidStateStoreError: there is no store of that name, or it is of another kind.
         """
         return self._store_with(name, "key-value", ("get", "range"))
 
@@ -297,7 +298,7 @@ class TopologyTestDriver:
 
     @property
     def task(self) -> StreamTask:
-        """The task that hosts the topology."""
+        """The task that runs the topology."""
         return self._running_task()
 
     @property
@@ -307,7 +308,7 @@ class TopologyTestDriver:
         return self._running_task().dropped_records + of_global_stores
 
     def metrics(self) -> Mapping[MetricName, float]:
-        """Return the totals of the task and its nodes by group, name and, for those of nodes, the node.
+        """Return the totals of the task and its nodes, by group, name and node (None for those of the task).
 
         Example:
             >>> from millrace.topology import Topology
@@ -406,7 +407,7 @@ class TopologyTestDriver:
         return ConsumedRecord(topic, _PARTITION, offset, timestamp, key, value, headers)
 
     def _capture(self) -> bool:
-        """File what was sent, and feed back what goes to topics that are read here; return whether anything was sent."""
+        """Distribute what was sent, and read back what went to input topics; return whether anything was sent."""
         anything = False
         while sent := self._collector.take():
             anything = True

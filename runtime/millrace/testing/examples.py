@@ -1,4 +1,4 @@
-"""Runs the examples in the docstrings of the DSL, so that each shows an operator and nothing else."""
+"""Runs the examples in the docstrings of the DSL, so that each one only has to show an operator."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SETTINGS = {
 
 
 def run(operators: Callable[[KStream[Any, Any]], KStream[Any, Any]], *records: Any) -> list[tuple[Any, Any]]:
-    """Send records of text through operators, and return the keys and values that come out.
+    """Send text records through operators, and return the keys and values of the output.
 
     Args:
-        operators: gets the input stream, returns the output stream.
-        records: values, or pairs of key and value; the first has timestamp 0, each further one 1 ms more.
+        operators: takes the input stream and returns the output stream.
+        records: values, or pairs of key and value; the first has timestamp 0, each of the others 1 ms more.
     """
     builder = StreamsBuilder()
     operators(builder.stream("in")).to("out")

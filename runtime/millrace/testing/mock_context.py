@@ -58,7 +58,7 @@ class MockProcessorContext:
 
     def __init__(
         self,
-        config: Mapping[str, Any] | StreamsConfig | None = None,
+        config: Mapping[str, object] | StreamsConfig | None = None,
         *,
         task_id: TaskId = TaskId(0, 0),  # noqa: B008 (an immutable value)
         state_dir: Path | None = None,
@@ -84,7 +84,7 @@ class MockProcessorContext:
 
     @property
     def state_dir(self) -> Path:
-        """The directory given, or a temporary one made at the first use."""
+        """The directory given, or a temporary one created on first use."""
         if self._state_dir is None:
             self._state_dir = Path(tempfile.mkdtemp(prefix="millrace-mock-"))
         return self._state_dir
@@ -101,28 +101,28 @@ class MockProcessorContext:
 
     @property
     def record_metadata(self) -> RecordPosition | None:
-        """What `set_record_metadata` said, or None."""
+        """What was given to `set_record_metadata`, or None."""
         record = self._record
         return None if record.topic is None else RecordPosition(record.topic, record.partition, record.offset)
 
     def set_record_metadata(self, topic: str, partition: int, offset: int) -> None:
-        """Say where the record that is processed next came from."""
+        """Set where the record that is processed next comes from."""
         self._record.topic, self._record.partition, self._record.offset = topic, partition, offset
 
     def set_current_system_time_ms(self, now_ms: int) -> None:
-        """Set the wall clock the processor sees."""
+        """Set the wall clock that the processor sees."""
         self._system_time_ms = now_ms
 
     def set_current_stream_time_ms(self, stream_time_ms: int) -> None:
-        """Set the stream time the processor sees."""
+        """Set the stream time that the processor sees."""
         self._stream_time_ms = stream_time_ms
 
     def current_system_time_ms(self) -> int:
-        """Return what `set_current_system_time_ms` set."""
+        """Return the time given to `set_current_system_time_ms`."""
         return self._system_time_ms
 
     def current_stream_time_ms(self) -> int:
-        """Return what `set_current_stream_time_ms` set."""
+        """Return the time given to `set_current_stream_time_ms`."""
         return self._stream_time_ms
 
     def add_state_store(self, store: StateStore) -> None:
@@ -131,7 +131,7 @@ class MockProcessorContext:
         self._stores[store.name] = store
 
     def store_context(self) -> StoreContext:
-        """Return what a store is opened with here."""
+        """Return the context for opening stores."""
         return StoreContext(
             application_id=self.application_id,
             task_id=self.task_id,
@@ -157,7 +157,7 @@ class MockProcessorContext:
     def schedule(
         self, interval_ms: int, punctuation_type: PunctuationType, callback: Punctuator, *, start_ms: int | None = None
     ) -> CapturedPunctuator:
-        """Record a schedule; nothing calls it but the test."""
+        """Record a schedule; only the test calls the punctuator."""
         captured = CapturedPunctuator(interval_ms, punctuation_type, callback, start_ms)
         self.scheduled_punctuators.append(captured)
         return captured
@@ -194,7 +194,9 @@ class MockProcessorContext:
 
 def _given(serde: Serde[Any] | None, which: str) -> Serde[Any]:
     if serde is None:
-        raise ConfigError(f"The processor asks for the default {which} serde: give the context default.{which}.serde")
+        raise ConfigError(
+            f"The processor needs the default {which} serde: give the context the setting default.{which}.serde"
+        )
     return serde
 
 

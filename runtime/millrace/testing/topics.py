@@ -1,4 +1,4 @@
-"""Typed ends of a test driver: topics to pipe records into and to read results from."""
+"""The typed topics of a test driver: pipe records into them, and read results from them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _SHOWN = 5
 
 
 class TestInputTopic(Generic[K, V]):
-    """An input topic: serialises what it is given and has the driver process it at once.
+    """An input topic: serialises records and has the driver process them immediately.
 
-    Timestamps not given start at `start_ms` and grow by `auto_advance_ms` with each record.
+    Timestamps that are not given start at `start_ms` and increase by `auto_advance_ms` with each record.
     """
 
-    __test__ = False  # not a test class, whatever its name says to pytest
+    __test__ = False  # not a test class, whatever pytest concludes from its name
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class TestInputTopic(Generic[K, V]):
         Args:
             key: None is a null key.
             value: None is a tombstone.
-            timestamp: milliseconds since the epoch; None takes the topic's own time and advances it.
+            timestamp: milliseconds since the epoch; None for the topic's own time, which then advances.
             headers: name and value pairs.
         """
         if timestamp is None:
@@ -95,7 +95,7 @@ class TestInputTopic(Generic[K, V]):
             self.pipe_record(record)
 
     def advance_time(self, by_ms: int) -> None:
-        """Move the topic's own time, which records without a timestamp get."""
+        """Advance the topic's own time, for records without a timestamp."""
         if by_ms < 0:
             raise ValueError(f"the topic's time cannot go back (by {by_ms} ms); give records timestamps instead")
         self._next_ms += by_ms
@@ -105,7 +105,7 @@ class TestInputTopic(Generic[K, V]):
 
 
 class TestOutputTopic(Generic[K, V]):
-    """An output topic: reads, in order, what the topology sent to it since it was read last."""
+    """An output topic: reads, in order, what the topology has sent to it."""
 
     __test__ = False
 
@@ -143,19 +143,19 @@ class TestOutputTopic(Generic[K, V]):
         return self.read_record().value
 
     def read_records_to_list(self) -> list[Record[K | None, V | None]]:
-        """Read all records that are left."""
+        """Read all remaining records."""
         return [self.read_record() for _ in range(len(self._queue))]
 
     def read_key_values_to_list(self) -> list[KeyValue[K | None, V | None]]:
-        """Read keys and values of all records that are left."""
+        """Read keys and values of all remaining records."""
         return [self.read_key_value() for _ in range(len(self._queue))]
 
     def read_key_values_to_map(self) -> dict[K | None, V | None]:
-        """Read all records that are left into a map; the last value of each key wins."""
+        """Read all remaining records into a map; the last value of each key wins."""
         return dict(self.read_key_values_to_list())
 
     def read_values_to_list(self) -> list[V | None]:
-        """Read the values of all records that are left."""
+        """Read the values of all remaining records."""
         return [self.read_value() for _ in range(len(self._queue))]
 
     def is_empty(self) -> bool:

@@ -1,7 +1,7 @@
-"""Assembles the physical graph: names, parents, stores, internal topics; and cuts it into sub-topologies.
+"""Assembles the physical graph (nodes, stores, internal topics) and divides it into sub-topologies.
 
-Both `Topology` (users) and the DSL's compilation write into a `TopologyBuilder`. The order in which nodes are added counts:
-it numbers the sub-topologies and orders nodes and stores within a task.
+Both `Topology` (users) and the DSL's compilation write into a `TopologyBuilder`. The order in which nodes are added matters:
+it determines the numbers of sub-topologies, and the order of nodes and stores within a task.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class UnionFind:
         self._parent: dict[str, str] = {}
 
     def copy(self) -> UnionFind:
-        """Return the same sets, to be united further on their own."""
+        """Return a copy, which can be changed independently."""
         result = UnionFind()
         result._parent = dict(self._parent)
         return result
 
     def add(self, name: str) -> None:
-        """Start a set of one."""
+        """Add a set of one name."""
         self._parent.setdefault(name, name)
 
     def root(self, name: str) -> str:
-        """Return the name that stands for the set."""
+        """Return the name that represents the set."""
         parent = self._parent
         while parent[name] != name:
             parent[name] = parent[parent[name]]
@@ -59,7 +59,7 @@ class UnionFind:
         return name
 
     def unite(self, name: str, others: Iterable[str]) -> None:
-        """Join the sets of all these names."""
+        """Merge the sets of all these names."""
         root = self.root(name)
         for other in others:
             self._parent[self.root(other)] = root
@@ -73,7 +73,7 @@ class UnionFind:
 
 
 class TopologyBuilder:
-    """The physical graph while it is being put together."""
+    """The physical graph while it is being assembled."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, Node] = {}
@@ -93,7 +93,7 @@ class TopologyBuilder:
         """Add a source.
 
         Raises:
-            TopologyError: the name is taken, there is neither a topic nor a pattern, or a topic is read already.
+            TopologyError: the name is taken, there is neither a topic nor a pattern, or a topic is already read.
         """
         self._require_new(node.name)
         if node.pattern is None and not node.topics:
@@ -134,7 +134,7 @@ class TopologyBuilder:
     # Stores.
 
     def add_state_store(self, builder: DeclaredStore, processors: Sequence[str] = ()) -> None:
-        """Add a store, and connect it to processors; adding the very same builder again only connects.
+        """Add a store, and connect it to processors; adding the same builder again only connects it.
 
         Raises:
             TopologyError: another store has that name.
@@ -178,7 +178,7 @@ class TopologyBuilder:
         """Restore a store from the topic its table is read from, and create no changelog for it.
 
         Raises:
-            TopologyError: the store has a changelog of that kind already.
+            TopologyError: the store is already restored from a topic.
         """
         if store in self._source_changelogs:
             raise TopologyError(f"Store {store} is already restored from topic {self._source_changelogs[store]}")
@@ -218,17 +218,17 @@ class TopologyBuilder:
         self._repartition_topics[topic.name] = topic
 
     def copartition_sources(self, sources: Iterable[str]) -> None:
-        """Demand that the topics of these source nodes have equal numbers of partitions."""
+        """Require the topics of these source nodes to have the same number of partitions."""
         self._copartitioned.append(tuple(sources))
 
     def replace_copartitioned_source(self, replaced: str, replacement: str) -> None:
-        """Put another source in the place of one that the optimiser removed."""
+        """Replace a source that the optimiser removed with another one."""
         self._copartitioned = [
             tuple(replacement if name == replaced else name for name in sources) for sources in self._copartitioned
         ]
 
     def note_generated_name(self, kind: str, name: str) -> None:
-        """Remember that nobody chose the name of this internal resource (KIP-1111)."""
+        """Note that the name of this internal resource was generated (KIP-1111)."""
         names = self._generated_names.setdefault(kind, [])
         if name not in names:
             names.append(name)
@@ -236,7 +236,7 @@ class TopologyBuilder:
     # Results.
 
     def groups(self) -> list[NodeGroup]:
-        """Return the nodes by sub-topology; a group that reads global topics is filled by every instance itself."""
+        """Return the nodes by sub-topology; every instance runs groups that read global topics itself."""
         return [
             NodeGroup(number, [self.nodes[name] for name in names], any(map(self._is_global_source, names)))
             for number, names in enumerate(self._connected.groups(self.nodes))
@@ -250,7 +250,7 @@ class TopologyBuilder:
         """Resolve everything that depends on the application: full topic names and topic configurations.
 
         Raises:
-            ConfigError: the configured wrapper of processors is none.
+            ConfigError: the configured processor wrapper cannot be used.
             TopologyError: internal resources have generated names although the configuration forbids it.
         """
         wrapper = configured_wrapper(config)
@@ -258,7 +258,7 @@ class TopologyBuilder:
         return builder._resolve(config)
 
     def _wrapped(self, wrapper: ProcessorWrapper) -> TopologyBuilder:
-        """Return a copy in which the wrapper is around every processor, with the stores that it adds."""
+        """Return a copy in which every processor is wrapped, with the stores that the wrapper adds."""
         result = self._copy()
         for node in self.nodes.values():
             if isinstance(node, ProcessorNode):

@@ -1,8 +1,8 @@
-"""`Topology.describe()`: the text that Kafka Streams prints, equal to the byte, and the same as values.
+"""`Topology.describe()`: the text that Kafka Streams prints, byte for byte, and the same information as values.
 
 People keep these texts beside their applications and diff them on every upgrade, and tools draw them. The text is made from the
-values, so the two always agree. Nodes are ordered by the number of paths below them; the orders inside brackets and arrows are
-those of Java's collections (see `java_order`).
+values, so the two always agree. Nodes are ordered by the number of paths below them; inside brackets and after
+arrows, names are in the order of Java's collections (see `java_order`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class SourceDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorDescription:
-    """A processor, the names of its stores, and those of its neighbours."""
+    """A processor, and the names of its stores and neighbours."""
 
     name: str
     stores: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class ProcessorDescription:
 
 @dataclass(frozen=True, slots=True)
 class SinkDescription:
-    """A sink, its topic or what chooses one for each record, and the names of the nodes that send to it."""
+    """A sink, its topic or the function that chooses one per record, and the names of the nodes that send to it."""
 
     name: str
     topic: str | None = None
@@ -75,7 +75,7 @@ NodeDescription = SourceDescription | ProcessorDescription | SinkDescription
 
 @dataclass(frozen=True, slots=True)
 class SubtopologyDescription:
-    """The nodes of one sub-topology, those with the most nodes below them first."""
+    """The nodes of one sub-topology, sorted by the number of nodes below them, largest first."""
 
     id: int
     nodes: tuple[NodeDescription, ...]
@@ -86,7 +86,7 @@ class SubtopologyDescription:
 
 @dataclass(frozen=True, slots=True)
 class GlobalStoreDescription:
-    """A store that every instance fills itself: the source it is filled from, and the processor that does it."""
+    """A store that every instance fills itself: its source and the processor that fills it."""
 
     id: int
     source: SourceDescription
@@ -98,7 +98,7 @@ class GlobalStoreDescription:
 
 
 class TopologyDescription(str):
-    """The text of a topology, equal to the byte to what Kafka Streams prints, which is also read by its parts.
+    """The text of a topology, byte for byte what Kafka Streams prints, whose parts are available as attributes.
 
     Example:
         >>> from millrace.topology import Topology
@@ -113,13 +113,13 @@ class TopologyDescription(str):
     __slots__ = ("global_stores", "subtopologies")
 
     subtopologies: tuple[SubtopologyDescription, ...]
-    """Those whose tasks are distributed, by id."""
+    """The sub-topologies whose tasks are distributed, by id."""
     global_stores: tuple[GlobalStoreDescription, ...]
 
     def __new__(
         cls, subtopologies: Sequence[SubtopologyDescription], global_stores: Sequence[GlobalStoreDescription]
     ) -> Self:
-        """Put the text together: by id, and where ids of global stores leave a gap, those come in between."""
+        """Assemble the text in order of ids; global stores fill the gaps."""
         tasks, stores = list(subtopologies), list(global_stores)
         text = "Topologies:\n "
         expected = 0
@@ -132,7 +132,7 @@ class TopologyDescription(str):
         return result
 
     def __getnewargs__(self) -> Any:
-        """Return what a copy is made of."""
+        """Return the arguments for making a copy."""
         return self.subtopologies, self.global_stores
 
 
@@ -162,13 +162,13 @@ class _Described:
         self.successors: MutableKeyTreeSet[_Described] = MutableKeyTreeSet(_compare)
 
     def grow(self, amount: int) -> None:
-        """Count nodes that were found below this one, here and in everything above."""
+        """Add nodes found below this one to its size and to the sizes of all nodes above."""
         self.size += amount
         for predecessor in self.predecessors:
             predecessor.grow(amount)
 
     def described(self) -> NodeDescription:
-        """Return the description, now that all neighbours are known."""
+        """Return the description; call it when all neighbours are known."""
         node = self.node
         before = tuple(other.name for other in self.predecessors)
         after = tuple(other.name for other in self.successors)
@@ -191,7 +191,7 @@ class NodeGroup:
 def describe(groups: Sequence[NodeGroup]) -> TopologyDescription:
     """Return the description of all sub-topologies, in the order of their ids.
 
-    Each global store has a text of its own; ids of groups that hold several stay the same for all of them.
+    Each global store is described separately; global stores of the same group have the same id.
     """
     return TopologyDescription(
         [_subtopology(group) for group in groups if not group.is_global],

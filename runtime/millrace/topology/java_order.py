@@ -1,7 +1,7 @@
 """The iteration orders of Java's collections, on which the text of `describe()` depends.
 
 Kafka Streams keeps topics, store names and nodes in hash sets and in tree sets whose keys change while they are filled.
-The texts people compare when they upgrade an application therefore carry these orders, and so must ours.
+These orders therefore appear in the texts that people compare when they upgrade an application, and must appear in ours too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def hash_ordered(names: Iterable[str], *, copied: bool = False) -> list[str]:
 
     Args:
         names: in the order of their insertion.
-        copied: the set is made from another collection, which sizes its table at once instead of letting it grow.
+        copied: the set is made from another collection, which sizes its table up front instead of growing it.
     """
     distinct = list(dict.fromkeys(names))
     size = 16
@@ -62,10 +62,10 @@ class _Entry(Generic[T]):
 
 
 class MutableKeyTreeSet(Generic[T]):
-    """A red-black tree that compares as keys are at the moment of insertion, like Java's `TreeSet` does.
+    """A red-black tree that compares keys as they are at the moment of insertion, like Java's `TreeSet`.
 
-    The descriptions' nodes grow while they are put into such sets, so the result is not sorted by any final key; it
-    depends on the path each insertion took, hence on the tree's shape.
+    The descriptions' nodes grow while they are put into such sets, so the result is not sorted by the final keys; it
+    depends on the path of each insertion, and so on the tree's shape.
     """
 
     def __init__(self, compare: Callable[[T, T], int]) -> None:
@@ -73,7 +73,7 @@ class MutableKeyTreeSet(Generic[T]):
         self._root: _Entry[T] | None = None
 
     def add(self, item: T) -> None:
-        """Insert an item unless one that compares as equal is met on the way down."""
+        """Insert an item, unless an equal one is found on the way down."""
         parent: _Entry[T] | None = None
         current = self._root
         order = 0

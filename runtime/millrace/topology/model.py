@@ -74,13 +74,13 @@ class RepartitionTopic:
 
     name: str
     partitions: int | None = None
-    """A fixed count, or None: the largest of the upstream inputs (which co-partitioning may raise)."""
+    """A fixed number, or None for the largest number of the upstream inputs (co-partitioning may raise it)."""
     enforced: bool = False
     config: Mapping[str, str] = field(default_factory=dict)
 
 
 class DeferredSerde(Serde[Any]):
-    """Stands for a serde made from the configuration, such as one around the default value serde."""
+    """A placeholder for a serde made from the configuration, such as one that wraps the default value serde."""
 
     def __init__(self, make: Callable[[StreamsConfig], Serde[Any]]) -> None:
         self.for_config = make
@@ -88,15 +88,15 @@ class DeferredSerde(Serde[Any]):
 
 @runtime_checkable
 class DeferredStore(Protocol):
-    """A store whose implementation and default serdes the configuration decides."""
+    """A store whose implementation and default serdes depend on the configuration."""
 
     name: str
     logging_enabled: bool
     generated_name: bool
-    """Whether nobody chose the store's name (KIP-1111)."""
+    """Whether the store's name was generated (KIP-1111)."""
 
     def for_config(self, config: StreamsConfig) -> StoreBuilder:
-        """Return the builder of the store as this application has it."""
+        """Return the builder of the store for an application."""
 
 
 DeclaredStore = StoreBuilder | DeferredStore
@@ -104,7 +104,7 @@ DeclaredStore = StoreBuilder | DeferredStore
 
 
 def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any] | None:
-    """Return a serde as this application has it, configured."""
+    """Return a serde for an application, configured."""
     found = serde.for_config(config) if isinstance(serde, DeferredSerde) else serde
     if found is not None:
         found.configure(config)
@@ -112,7 +112,7 @@ def resolved_serde(serde: Serde[Any] | None, config: StreamsConfig) -> Serde[Any
 
 
 def resolved_store(store: DeclaredStore, config: StreamsConfig) -> StoreBuilder:
-    """Return the builder of a store as this application has it."""
+    """Return the builder of a store for an application."""
     return store.for_config(config) if isinstance(store, DeferredStore) else store
 
 
@@ -127,16 +127,16 @@ class Subtopology:
     source_topics: tuple[str, ...] = ()
     source_patterns: tuple[re.Pattern[str], ...] = ()
     sink_topics: tuple[str, ...] = ()
-    """Those known in advance; sinks with a topic extractor may write anywhere."""
+    """The topics known in advance; sinks with a topic extractor can write to any topic."""
     repartition_topics: Mapping[str, RepartitionTopic] = field(default_factory=dict)
-    """Those among the source topics, by full name, with their complete configuration."""
+    """The repartition topics among the source topics, by full name, with their complete configuration."""
     changelog_topics: Mapping[str, str] = field(default_factory=dict)
     """Store → topic it is restored from: its changelog, or the source topic it is a copy of."""
     changelog_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Changelog topics to be created, with their configuration."""
     copartition_groups: tuple[frozenset[str], ...] = ()
     source_changelogs: frozenset[str] = frozenset()
-    """Stores restored from a source topic; changes of these are not logged, and standbys stop at committed offsets."""
+    """Stores restored from a source topic: their changes are not logged, and standbys stop at committed offsets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +148,9 @@ class BuiltTopology:
     global_subtopology: Subtopology | None = None
     """Sources, processors and stores of all global stores; every instance runs it once, over all partitions."""
     node_names: tuple[str, ...] = ()
-    """Of all nodes, in the order in which they were added: what the whole topology goes by when it runs as one task."""
+    """All nodes in the order in which they were added, which is used when the whole topology runs as one task."""
     dead_letter_topic: str | None = None
-    """Where the exception handlers send what they skip or fail on (KIP-1034), by the configuration."""
+    """The configured topic to which exception handlers send the records they skip or fail on (KIP-1034)."""
 
     @property
     def persistent(self) -> bool:
@@ -159,10 +159,10 @@ class BuiltTopology:
         return any(builder.persistent for part in parts if part is not None for builder in part.store_builders)
 
     def subtopology(self, number: int) -> Subtopology:
-        """Return the sub-topology of that id.
+        """Return the sub-topology with this id.
 
         Raises:
-            KeyError: there is none; global ones do not count.
+            KeyError: there is no such sub-topology; global ones are not included.
         """
         for subtopology in self.subtopologies:
             if subtopology.id == number:
@@ -170,7 +170,7 @@ class BuiltTopology:
         raise KeyError(number)
 
     def plan(self) -> TopologyPlan:
-        """Return what this topology needs of a cluster, as data."""
+        """Return what this topology needs from a cluster, as data."""
         subtopologies = tuple(_planned(subtopology) for subtopology in self.subtopologies)
         stores = _planned_global_stores(self.global_subtopology)
         return TopologyPlan(

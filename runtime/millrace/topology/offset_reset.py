@@ -1,4 +1,4 @@
-"""Where a source begins to read when its group has no committed offset (KIP-1106)."""
+"""Where a source starts reading when its group has no committed offset (KIP-1106)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AutoOffsetReset:
 
     @classmethod
     def by_duration(cls, duration: timedelta | int) -> AutoOffsetReset:
-        """Begin with records not older than a duration (ms, or a timedelta) before now.
+        """Start with records that are at most this old (ms, or a timedelta).
 
         Raises:
             TopologyError: the duration is negative.
@@ -41,10 +41,10 @@ AutoOffsetReset.NONE = AutoOffsetReset("none")
 
 
 def offset_reset_policy(reset: AutoOffsetReset | str | None) -> str | None:
-    """Return the policy as source nodes hold it.
+    """Return the policy in the form that source nodes use.
 
     Raises:
-        TopologyError: the text names no policy.
+        TopologyError: the text is not a policy.
     """
     if reset is None or isinstance(reset, AutoOffsetReset):
         return None if reset is None else reset.policy

@@ -1,16 +1,17 @@
-"""`processor.wrapper.class` (KIP-1112): code of the user's around every processor of a topology, also those of the DSL.
+"""`processor.wrapper.class` (KIP-1112): user code around every processor of a topology, including operators of the DSL.
 
-The wrapper is applied when the topology is built for a configuration, so describing a topology needs none. Without a wrapper
-nothing of this runs. With one, operators of the DSL, which are plain functions otherwise, become processors of `Record`s.
+The wrapper is applied when the topology is built for a configuration, so describing a topology needs none. Without a wrapper,
+none of this runs. With one, operators of the DSL, which are otherwise plain functions, become processors of `Record`s.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
+from millrace.loading import load_instance
 from millrace.processor.adapter import (
     FixedKeyProcessorFactory,
     NodeProcessorSupplier,
@@ -26,14 +27,14 @@ from millrace.topology.model import ProcessorNode
 
 
 class ProcessorWrapper:
-    """Puts something around processors, such as logging, tracing or a check of every record.
+    """Wraps processors, for example to log, trace or check every record.
 
-    The setting `processor.wrapper.class` is an object, a class, or `module:attribute` naming one. Override what is to be wrapped;
-    a supplier that is returned as it is costs nothing.
+    The setting `processor.wrapper.class` is an object, a class, or `module:attribute` naming one. Override the methods you
+    need; returning the given supplier unchanged costs nothing.
 
-    What is returned is called once per task, and the processor it makes should pass `init`, `process` and `close` on to the one
-    that the given supplier makes. It may have `stores()` like any supplier: those stores are added to the topology, beside the
-    ones that the processor has anyway, and connected to it.
+    The returned supplier is called once per task, and the processor it returns should delegate `init`, `process` and `close` to
+    the processor of the given supplier. Like any supplier, it may have `stores()`: these are added to the topology and
+    connected to the node, in addition to the stores that the processor already has.
 
     Example:
         >>> from millrace import Processor, StreamsBuilder, TopologyTestDriver
@@ -59,19 +60,19 @@ class ProcessorWrapper:
     """
 
     def configure(self, config: StreamsConfig) -> None:
-        """Take what the wrapper needs from the application's settings; called once, before anything is wrapped."""
+        """Configure the wrapper from the application's settings; called once, before anything is wrapped."""
 
     def wrap_processor_supplier(
         self,
         name: str,  # noqa: ARG002
         supplier: ProcessorSupplier[Any, Any, Any, Any],
     ) -> ProcessorSupplier[Any, Any, Any, Any]:
-        """Return what a node is run with instead: a processor of the user's, or an operator of the DSL.
+        """Return a supplier to use instead for a node, which is a user's processor or an operator of the DSL.
 
         Args:
             name: of the node.
-            supplier: makes the processor. Records of an operator that reads a table have a `Change` as value, that is the
-                tuple (new, old, is latest).
+            supplier: returns the processor. For operators that read a table, the value of records is a `Change`, the tuple
+                (new, old, is latest).
         """
         return supplier
 
@@ -80,49 +81,46 @@ class ProcessorWrapper:
         name: str,  # noqa: ARG002
         supplier: FixedKeyProcessorSupplier[Any, Any, Any],
     ) -> FixedKeyProcessorSupplier[Any, Any, Any]:
-        """Return what a node of `process_values` is run with instead.
+        """Return a supplier to use instead for a node of `process_values`.
 
         Args:
             name: of the node.
-            supplier: makes the user's processor.
+            supplier: returns the user's processor.
         """
         return supplier
+
+
+@runtime_checkable
+class _Wraps(Protocol):
+    """The methods of a `ProcessorWrapper`, which a user's class may have without being derived from it."""
+
+    wrap_processor_supplier: Callable[..., Any]
+    wrap_fixed_key_processor_supplier: Callable[..., Any]
 
 
 def configured_wrapper(config: StreamsConfig) -> ProcessorWrapper | None:
     """Return the wrapper of a configuration, configured.
 
     Raises:
-        ConfigError: it cannot be loaded, or is none.
+        ConfigError: it cannot be loaded, or is not a wrapper.
     """
-    given: Any = config.processor_wrapper_class
+    given = config.processor_wrapper_class
     if given is None or (isinstance(given, str) and given.endswith("NoOpProcessorWrapper")):
         return None
-    if isinstance(given, str):
-        module, _, attribute = given.partition(":")
-        try:
-            given = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"processor.wrapper.class: {config.processor_wrapper_class!r} cannot be loaded ({error}); give module:attribute"
-            ) from error
-    wrapper = given() if isinstance(given, type) else given
-    for method in ("wrap_processor_supplier", "wrap_fixed_key_processor_supplier"):
-        if not callable(getattr(wrapper, method, None)):
-            raise ConfigError(
-                f"processor.wrapper.class: {given!r} has no method {method}; derive it from ProcessorWrapper"
-            )
-    configure = getattr(wrapper, "configure", None)
-    if callable(configure):
-        configure(config)
+    wrapper = load_instance(given, "processor.wrapper.class", config=config)
+    if not isinstance(wrapper, _Wraps):
+        raise ConfigError(
+            f"processor.wrapper.class: {given!r} is not a processor wrapper; derive it from ProcessorWrapper, which has the "
+            "methods wrap_processor_supplier and wrap_fixed_key_processor_supplier"
+        )
     return cast("ProcessorWrapper", wrapper)
 
 
 def wrapped(node: ProcessorNode, wrapper: ProcessorWrapper) -> tuple[NodeFactory, tuple[StoreBuilder, ...]]:
-    """Return the factory of a node with the wrapper around its processor, and the stores that the wrapper adds.
+    """Return the factory of a node with its processor wrapped, and the stores that the wrapper adds.
 
     Raises:
-        ConfigError: the wrapper returned no supplier.
+        ConfigError: the wrapper did not return a supplier.
     """
     factory = node.factory
     given: Any

@@ -1,4 +1,4 @@
-"""The configuration of the internal topics (formats §1): library's own < `topic.*` of the application < per store."""
+"""The configuration of internal topics (formats §1). Precedence: per store, then the application's `topic.*`, then defaults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMMON = {"message.timestamp.type": "CreateTime"}
 
 
 def repartition_topic_config(topic: RepartitionTopic, config: StreamsConfig) -> dict[str, str]:
-    """Return the configuration of a repartition topic; records are deleted by purging, never by age."""
+    """Return the configuration of a repartition topic; its records are purged, never deleted by age."""
     return {
         **_COMMON,
         "cleanup.policy": "delete",
@@ -29,8 +29,8 @@ def repartition_topic_config(topic: RepartitionTopic, config: StreamsConfig) -> 
 def changelog_topic_config(builder: StoreBuilder, config: StreamsConfig) -> dict[str, str]:
     """Return the configuration of a store's changelog topic.
 
-    The retention of windowed stores follows the store and wins over `topic.retention.ms`, but not over the store's own
-    log configuration; the same holds for the compaction lag of versioned stores.
+    The retention of windowed stores is derived from the store; it takes precedence over `topic.retention.ms`, but not over the
+    store's own log configuration. The same is true of the compaction lag of versioned stores.
     """
     own: Mapping[str, str] = builder.log_config
     result = {**_COMMON, "cleanup.policy": _cleanup_policy(builder), **_application_defaults(config), **own}

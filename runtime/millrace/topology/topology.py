@@ -1,4 +1,4 @@
-"""`Topology`: a graph of sources, processors, stores and sinks that users put together node by node (Processor API)."""
+"""`Topology`: a graph of sources, processors, stores and sinks that users assemble node by node (Processor API)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from millrace.topology.offset_reset import AutoOffsetReset, offset_reset_policy
 class Topology:
     """The processing graph of an application.
 
-    Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order numbers
-    the sub-topologies, and with them tasks and their state.
+    Every `add_*` returns the topology, so that calls can be chained. Add parents before their children: the order
+    determines the numbers of sub-topologies, and so those of tasks and their state.
 
     Example:
         >>> topology = Topology().add_source("lines", "in").add_sink("copy", "out", "lines")
@@ -58,12 +58,12 @@ class Topology:
 
         Args:
             name: of the node.
-            topics: whose records go to this source's children; a topic can be read by one source only.
+            topics: to read; each topic can be read by only one source.
             pattern: instead of topics; re-evaluated whenever the cluster's topics change.
-            key_serde: reads keys; None takes `default.key.serde`.
-            value_serde: reads values; None takes `default.value.serde`.
-            timestamp_extractor: gives records their time; None takes `default.timestamp.extractor`.
-            offset_reset: where to begin without committed offsets; None takes `auto.offset.reset`.
+            key_serde: reads keys; None means `default.key.serde`.
+            value_serde: reads values; None means `default.value.serde`.
+            timestamp_extractor: determines the records' timestamps; None means `default.timestamp.extractor`.
+            offset_reset: where to start without committed offsets; None means `auto.offset.reset`.
 
         Raises:
             TopologyError: the name is taken, nothing is read, or a topic is already read.
@@ -84,9 +84,9 @@ class Topology:
         return self
 
     def add_processor(self, name: str, supplier: ProcessorSupplier[Any, Any, Any, Any], *parents: str) -> Self:
-        """Run a processor on the records of its parents; the supplier makes one per task.
+        """Run a processor on the records of its parents; the supplier is called once per task.
 
-        A supplier with a method `stores()` brings state stores, which are added and connected to the processor.
+        If the supplier has a method `stores()`, these state stores are added and connected to the processor.
 
         Raises:
             TopologyError: the name is taken, or a parent is unknown.
@@ -105,7 +105,7 @@ class Topology:
         value_serde: Serde[Any] | None = None,
         partitioner: StreamPartitioner | None = None,
     ) -> Self:
-        """Write the records of its parents to a topic, or to the one a function chooses for each record.
+        """Write the records of its parents to a topic, or to topics that a function chooses per record.
 
         Raises:
             TopologyError: the name is taken, or a parent is unknown.
@@ -133,7 +133,7 @@ class Topology:
         return self
 
     def connect_processor_and_state_stores(self, processor: str, *stores: str) -> Self:
-        """Let a processor use stores that were added before.
+        """Let a processor use stores that have been added.
 
         Raises:
             TopologyError: the processor or a store is unknown, or the store is global.
@@ -155,17 +155,17 @@ class Topology:
         value_serde: Serde[Any] | None = None,
         timestamp_extractor: TimestampExtractor | None = None,
     ) -> Self:
-        """Add a store that every instance fills with the whole of a topic; all processors may read it.
+        """Add a store that every instance fills with a whole topic; all processors can read it.
 
         Args:
             builder: of the store; it must not log its changes.
             source_name: of the node that reads the topic.
-            topic: whose records fill the store.
+            topic: to fill the store from.
             processor_name: of the node that updates the store.
-            supplier: of the processor that puts records into the store; restoring does not go through it.
+            supplier: of the processor that puts records into the store; restoration bypasses it.
             key_serde: reads keys.
             value_serde: reads values.
-            timestamp_extractor: gives records their time.
+            timestamp_extractor: determines the records' timestamps.
 
         Raises:
             TopologyError: a name is taken, or the store logs its changes.
@@ -209,7 +209,7 @@ class Topology:
         return self
 
     def describe(self) -> TopologyDescription:
-        """Return the text that Kafka Streams prints for this topology; its sub-topologies and nodes are attributes of it."""
+        """Return the text that Kafka Streams prints for this topology; sub-topologies and nodes are its attributes."""
         return self._builder.describe()
 
     def build(self, config: StreamsConfig) -> BuiltTopology:

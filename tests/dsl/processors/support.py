@@ -1,4 +1,4 @@
-"""Operators to test with: one node with its stores in the real engine, fed by topics of text, its output recorded as objects."""
+"""A test bench for operators: one node and its stores in the real engine, fed with text, its output recorded as objects."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = {"application.id": "app", "default.key.serde": "string", "default.val
 
 
 class Sent(NamedTuple):
-    """What a node sent on."""
+    """A record that a node forwarded."""
 
     key: Any
     value: Any
@@ -38,14 +38,14 @@ class Sent(NamedTuple):
 
 
 class Pipeline:
-    """A topology under construction: sources, nodes and stores, whose last node is listened to."""
+    """A topology under construction: sources, nodes and stores, whose last node is recorded."""
 
     def __init__(self) -> None:
         self.builder = TopologyBuilder()
         self.sent: list[Sent] = []
 
     def source(self, topic: str) -> Self:
-        """Read a topic; the source has its name."""
+        """Read a topic; the source has the topic's name."""
         self.builder.add_source(SourceNode(topic, (topic,)))
         return self
 
@@ -60,7 +60,7 @@ class Pipeline:
         return self
 
     def listen_to(self, *nodes: str) -> Self:
-        """Record what these nodes send on."""
+        """Record what these nodes forward."""
 
         def listener(_node: NodeContext) -> ProcessFn:
             def hear(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
@@ -73,7 +73,7 @@ class Pipeline:
 
 
 class Running:
-    """A pipeline as one task. Records go in as they are; `sent` takes what came out since it was asked last."""
+    """A pipeline as one task. Records go in; `sent` returns what came out since its last call."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Running:
     def pipe(
         self, topic: str, key: str | None, value: str | None, timestamp: int, headers: Iterable[Any] = NO_HEADERS
     ) -> list[Sent]:
-        """Process one record; return what was sent on."""
+        """Process one record; return what was forwarded."""
         offset = self._offsets.get(topic, 0)
         self._offsets[topic] = offset + 1
         raw_key, raw_value = (None if text is None else text.encode() for text in (key, value))
@@ -126,7 +126,7 @@ class Running:
         return offsets
 
     def sent(self) -> list[Sent]:
-        """Return what was sent on since the last call."""
+        """Return what has been forwarded since the last call."""
         taken, self._pipeline.sent[:] = list(self._pipeline.sent), []
         return taken
 
@@ -136,7 +136,7 @@ class Running:
 
     @property
     def dropped(self) -> int:
-        """Records dropped so far."""
+        """The number of dropped records so far."""
         return self.task.dropped_records
 
     def close(self) -> None:

@@ -69,7 +69,7 @@ def pipeline(kind: str, windows: JoinWindows = WINDOWS) -> Pipeline:
 
 
 def test_a_record_without_a_partner_is_sent_when_window_and_grace_have_passed() -> None:
-    """It has its own timestamp, and the headers of the record that moved time on."""
+    """It has its own timestamp, and the headers of the record that advanced stream time."""
     with Running(pipeline("left"), **AT_ONCE) as task:
         assert task.pipe("left", "k", "a", 100) == []
         assert task.pipe("right", "other", "x", 115) == []
@@ -80,7 +80,7 @@ def test_a_record_without_a_partner_is_sent_when_window_and_grace_have_passed() 
 
 
 def test_a_partner_takes_a_waiting_record_out() -> None:
-    """What was joined is not sent again without a partner."""
+    """A record that was joined is not emitted again without a match."""
     with Running(pipeline("outer"), **AT_ONCE) as task:
         task.pipe("left", "k", "a", 100)
         assert task.pipe("right", "k", "x", 105) == [Sent("k", "a/x", 105)]
@@ -88,7 +88,7 @@ def test_a_partner_takes_a_waiting_record_out() -> None:
 
 
 def test_only_an_outer_side_keeps_records_without_a_partner() -> None:
-    """A left join forgets what the right stream cannot match; an outer join sends it."""
+    """A left join forgets unmatched records of the right stream; an outer join emits them."""
     for kind, expected in (("left", []), ("outer", [Sent("k", "None/x", 100)])):
         with Running(pipeline(kind), **AT_ONCE) as task:
             task.pipe("right", "k", "x", 100)
@@ -104,7 +104,7 @@ def test_all_values_that_wait_under_one_key_and_time_are_sent() -> None:
 
 
 def test_a_record_that_comes_after_its_window_is_sent_at_once() -> None:
-    """Nothing can be waited for when stream time is past its window; grace does not matter then."""
+    """There is nothing to wait for if stream time is past its window; the grace period does not matter then."""
     with Running(pipeline("left"), **AT_ONCE) as task:
         task.pipe("right", "other", "x", 111)
         assert task.pipe("left", "k", "late", 100) == [Sent("k", "late/None", 100)]
@@ -112,7 +112,7 @@ def test_a_record_that_comes_after_its_window_is_sent_at_once() -> None:
 
 
 def test_an_outer_side_joins_records_without_a_key_with_nothing() -> None:
-    """KIP-962: they cannot have a partner. The other side of a left join drops them; no side takes a null value."""
+    """KIP-962: they cannot have a match. The other side of a left join drops them; no side accepts null values."""
     with Running(pipeline("left"), **AT_ONCE) as task:
         assert task.pipe("left", None, "a", 1) == [Sent(None, "a/None", 1)]
         assert task.pipe("right", None, "x", 1) == []
@@ -121,7 +121,7 @@ def test_an_outer_side_joins_records_without_a_key_with_nothing() -> None:
 
 
 def test_expired_records_are_looked_for_once_per_interval_of_wall_clock() -> None:
-    """Looking costs a scan, so it is done every second unless set otherwise."""
+    """Checking costs a scan, so it is done every second unless configured otherwise."""
     with Running(pipeline("left"), now_ms=5_000) as task:
         task.pipe("left", "k", "a", 100)
         task.pipe("left", "k", "b", 200)
@@ -132,7 +132,7 @@ def test_expired_records_are_looked_for_once_per_interval_of_wall_clock() -> Non
 
 
 def test_each_side_of_an_asymmetric_window_waits_for_its_own_time() -> None:
-    """A left record waits for later right ones for `after`, a right record for later left ones for `before`."""
+    """A left record waits `after` for later right ones, a right record waits `before` for later left ones."""
     windows = JoinWindows.of_time_difference_with_no_grace(0).before(100).after(10)
     with Running(pipeline("outer", windows), **AT_ONCE) as task:
         task.pipe("right", "r", "x", 1_000)
@@ -142,7 +142,7 @@ def test_each_side_of_an_asymmetric_window_waits_for_its_own_time() -> None:
 
 
 def test_a_failing_joiner_is_reported_with_its_node() -> None:
-    """What user code raises goes to the processing exception handler, which may skip the record."""
+    """Exceptions of user code go to the processing exception handler, which may skip the record."""
     with Running(pipeline("left"), **AT_ONCE) as task:
         task.pipe("left", "k", "a", 1)
         with pytest.raises(FailedProcessingError, match="node join-right failed"):
@@ -163,7 +163,7 @@ RECORDS = st.lists(
 @given(RECORDS)
 @settings(max_examples=100)
 def test_every_record_gives_results_with_all_partners_or_one_without(records: list[tuple[str, str, int]]) -> None:
-    """As long as stream time never goes back, an outer join is complete, and never sends a result too many."""
+    """If stream time never goes back, an outer join is complete, and never emits a superfluous result."""
     time = 0
     numbered = []
     for index, (topic, key, step) in enumerate(records):

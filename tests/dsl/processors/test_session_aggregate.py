@@ -22,7 +22,7 @@ GAP = 10
 
 
 def merged(_key: str, one: str, other: str) -> str:
-    """Merge letters without regard to their order."""
+    """Merge letters regardless of their order."""
     return "".join(sorted(one + other))
 
 
@@ -54,7 +54,7 @@ def k(start: int, end: int, key: str = "k") -> Windowed[str]:
 
 
 def test_records_within_the_gap_extend_a_session() -> None:
-    """The old session is deleted downstream before the longer one is sent; both have the timestamp of their end."""
+    """The old session is deleted before the longer one is forwarded; both updates have their session's end as timestamp."""
     with Running(pipeline()) as task:
         assert new_values(task.pipe("in", "k", "a", 100)) == [(k(100, 100), "a", 100)]
         assert new_values(task.pipe("in", "k", "b", 110)) == [(k(100, 100), None, 100), (k(100, 110), "ab", 110)]
@@ -62,7 +62,7 @@ def test_records_within_the_gap_extend_a_session() -> None:
 
 
 def test_a_record_between_two_sessions_merges_them() -> None:
-    """Every session that is within the gap of the record becomes part of the merged one."""
+    """All sessions within the gap of the record become part of the merged one."""
     with Running(pipeline()) as task:
         task.pipe("in", "k", "a", 100)
         task.pipe("in", "k", "b", 115)
@@ -83,7 +83,7 @@ def test_a_second_record_of_the_same_time_overwrites_its_session() -> None:
 @given(st.lists(st.integers(min_value=0, max_value=150), max_size=15))
 @settings(max_examples=100)
 def test_the_sessions_are_those_of_the_set_of_records_in_whatever_order_they_come(times: list[int]) -> None:
-    """Sessions are the groups of records with no gap between neighbours longer than the inactivity gap."""
+    """Whatever the order of records, sessions are the groups in which no gap between neighbours exceeds the inactivity gap."""
     records = [(time, chr(ord("a") + index)) for index, time in enumerate(times)]
     expected: list[tuple[int, int, str]] = []
     for time, letter in sorted(records):
@@ -110,27 +110,27 @@ def test_a_session_takes_records_until_gap_and_grace_have_passed() -> None:
 
 
 def test_records_without_a_key_are_dropped() -> None:
-    """There is no session without a key."""
+    """A session needs a key."""
     with Running(pipeline()) as task:
         assert task.pipe("in", None, "a", 1) == []
         assert task.dropped == 1
 
 
 def test_deletions_say_what_they_delete_if_asked() -> None:
-    """The old value is sent with the deletion of a merged session, and not with the new session."""
+    """The old value is part of the deletion of a merged session, not of the new session."""
     with Running(pipeline(send_old_values=True)) as task:
         task.pipe("in", "k", "a", 100)
         assert [s.value for s in task.pipe("in", "k", "b", 105)] == [Change(None, "a"), Change("ab", None)]
 
 
 def test_updates_carry_no_headers() -> None:
-    """As in Kafka Streams, since a session is the work of many records."""
+    """As in Kafka Streams, since a session is made of many records."""
     with Running(pipeline()) as task:
         assert task.pipe("in", "k", "a", 1, [("h", b"1")])[0].headers == NO_HEADERS
 
 
 def test_a_failing_aggregator_is_skipped_if_the_handler_says_so() -> None:
-    """User code that raises is the processing exception handler's business."""
+    """Exceptions of user code go to the processing exception handler."""
     with Running(pipeline()) as task, pytest.raises(FailedProcessingError, match="node agg failed"):
         task.pipe("in", "k", "bad", 1)
     handler: dict[str, Any] = {"processing.exception.handler": LogAndContinueProcessingExceptionHandler}
@@ -140,7 +140,7 @@ def test_a_failing_aggregator_is_skipped_if_the_handler_says_so() -> None:
 
 
 def test_with_a_record_cache_merged_sessions_are_sent_at_the_commit() -> None:
-    """Sessions that came and went between commits are never seen; the timestamp of what is sent is the session's end."""
+    """Sessions that exist only between commits are never forwarded; the timestamp of an update is the session's end."""
     with Running(pipeline(caching=True), cache_bytes=100_000) as task:
         assert task.pipe("in", "k", "a", 100) == []
         task.pipe("in", "k", "b", 105)
@@ -152,7 +152,7 @@ def test_with_a_record_cache_merged_sessions_are_sent_at_the_commit() -> None:
 
 
 def test_final_results_come_once_when_gap_and_grace_have_passed() -> None:
-    """On close no deletions are needed: only final sessions are sent, by their end, with the trigger's headers."""
+    """Emit on close needs no deletions: only final sessions are emitted, in order of end, with the trigger's headers."""
     interval = {"__emit.interval.ms.kstreams.windowed.aggregation__": 0}
     with Running(pipeline(grace=5, emit=ON_CLOSE), **interval) as task:
         assert task.pipe("in", "k", "a", 100) == []

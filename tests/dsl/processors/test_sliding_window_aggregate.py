@@ -1,4 +1,4 @@
-"""Aggregations over sliding windows, held to KIP-450's definition of which windows there are."""
+"""Aggregations over sliding windows, compared with KIP-450's definition of which windows exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DIFFERENCE = 10
 
 
 def sorted_letters(_key: str, value: str, so_far: str) -> str:
-    """Aggregate letters without regard to their order."""
+    """Aggregate letters regardless of their order."""
     return "".join(sorted(so_far + value))
 
 
@@ -52,7 +52,7 @@ def stored(task: Running) -> dict[int, tuple[str, int]]:
 
 
 def expected(records: list[tuple[str, int]]) -> dict[int, tuple[str, int]]:
-    """Return the windows that a set of records has: one ending at each record, one beginning behind each with later ones."""
+    """Return the windows of a set of records: those that end at a record, and those that start after one with later ones."""
 
     def content(start: int) -> list[tuple[str, int]]:
         return [(letter, time) for letter, time in records if start <= time <= start + DIFFERENCE]
@@ -69,7 +69,7 @@ def expected(records: list[tuple[str, int]]) -> dict[int, tuple[str, int]]:
 
 
 def test_two_near_records_make_three_windows() -> None:
-    """One window ends at each record; the one behind the first record holds the second only."""
+    """One window ends at each record; the one after the first record contains only the second."""
     with Running(pipeline()) as task:
         assert new_values(task.pipe("in", "k", "a", 20)) == [(Windowed("k", Window(10, 20)), "a", 20)]
         assert new_values(task.pipe("in", "k", "b", 25)) == [
@@ -92,7 +92,7 @@ def test_the_windows_are_those_of_the_set_of_records_in_whatever_order_they_come
 
 
 def test_records_before_the_first_full_window_share_one() -> None:
-    """No window starts before the epoch: [0, difference] holds all early records, each has its right window."""
+    """No window starts before the epoch: [0, difference] contains all early records, and each has its right window."""
     with Running(pipeline()) as task:
         task.pipe("in", "k", "a", 3)
         task.pipe("in", "k", "b", 8)
@@ -101,7 +101,7 @@ def test_records_before_the_first_full_window_share_one() -> None:
 
 
 def test_a_record_without_key_or_value_is_dropped() -> None:
-    """Sliding windows aggregate values only."""
+    """Sliding windows aggregate only values."""
     with Running(pipeline()) as task:
         assert task.pipe("in", None, "a", 1) == []
         assert task.pipe("in", "k", None, 1) == []
@@ -109,7 +109,7 @@ def test_a_record_without_key_or_value_is_dropped() -> None:
 
 
 def test_a_record_is_late_when_the_window_behind_it_has_closed() -> None:
-    """Then none of its windows can change any more: it is dropped and counted."""
+    """None of its windows can change any more, so it is dropped and counted."""
     with Running(pipeline(grace=5)) as task:
         task.pipe("in", "other", "x", 45)
         assert task.pipe("in", "k", "late", 29) == []
@@ -117,7 +117,7 @@ def test_a_record_is_late_when_the_window_behind_it_has_closed() -> None:
 
 
 def test_a_late_record_still_changes_the_windows_that_are_open() -> None:
-    """Each closed window counts as a drop; open ones, and the one behind the record, are updated."""
+    """Each closed window counts as a drop; open windows, including the one after the record, are updated."""
     with Running(pipeline(grace=5)) as task:
         task.pipe("in", "other", "x", 45)
         task.pipe("in", "k", "b", 41)
@@ -129,7 +129,7 @@ def test_a_late_record_still_changes_the_windows_that_are_open() -> None:
 
 
 def test_old_values_are_sent_if_asked_for() -> None:
-    """An update says what it replaces; a right window that is split off replaces nothing."""
+    """An update has the value it replaces; a right window that is split off replaces nothing."""
     with Running(pipeline(send_old_values=True)) as task:
         task.pipe("in", "k", "b", 25)
         assert [s.value for s in task.pipe("in", "k", "a", 25)] == [Change("ab", "b")]
@@ -137,7 +137,7 @@ def test_old_values_are_sent_if_asked_for() -> None:
 
 
 def test_a_failing_aggregator_is_reported_with_its_node() -> None:
-    """What user code raises goes to the processing exception handler."""
+    """Exceptions of user code go to the processing exception handler."""
 
     def aggregator(_key: str, _value: str, _so_far: str) -> str:
         raise ValueError("no good")
@@ -150,7 +150,7 @@ def test_a_failing_aggregator_is_reported_with_its_node() -> None:
 
 
 def test_an_aggregate_of_none_deletes_the_window() -> None:
-    """A deleted window begins anew with the next record."""
+    """A deleted window starts again with the next record."""
 
     def aggregator(key: str, value: str, so_far: str) -> str | None:
         return None if value == "delete" else sorted_letters(key, value, so_far)
@@ -164,7 +164,7 @@ def test_an_aggregate_of_none_deletes_the_window() -> None:
 
 
 def test_final_results_are_sent_when_the_inclusive_end_has_passed_by_the_grace_period() -> None:
-    """A sliding window's end belongs to it, so it closes one millisecond later than a tumbling window would."""
+    """A sliding window includes its end, so it closes one millisecond later than a tumbling window."""
     interval = {"__emit.interval.ms.kstreams.windowed.aggregation__": 0}
     with Running(pipeline(grace=5, emit=ON_CLOSE), **interval) as task:
         assert task.pipe("in", "k", "a", 20) == []

@@ -22,7 +22,7 @@ SETTINGS = {"default.key.serde": "string", "default.value.serde": "string"}
 
 
 def first_letter(_key: str | None, value: str | None) -> str | None:
-    """Map a record to the key of its value's first letter; `?` has none."""
+    """Map a record to the key for its value's first letter; `?` has no key."""
     if value == "bad":
         raise ValueError("no good")
     return None if value is None or value.startswith("?") else value[0]
@@ -60,7 +60,7 @@ def results(driver: TopologyTestDriver, *records: tuple[Any, Any]) -> list[Any]:
 
 
 def test_a_record_is_joined_by_the_key_it_is_mapped_to() -> None:
-    """Its own key stays; it may even be None. Without a match an inner join sends nothing."""
+    """It keeps its own key, which may even be None. Without a match an inner join forwards nothing."""
     with TopologyTestDriver(topology(left=False), SETTINGS) as driver:
         driver.create_input_topic("global").pipe_input("a", "v", 1)
         assert results(driver, ("k", "apple"), ("k", "bear"), (None, "ant")) == ["k:apple/v", "None:ant/v"]
@@ -68,7 +68,7 @@ def test_a_record_is_joined_by_the_key_it_is_mapped_to() -> None:
 
 
 def test_a_left_join_sends_records_without_a_match_or_a_mapped_key() -> None:
-    """KIP-962: a mapped key of None is joined with nothing."""
+    """KIP-962: a mapped key of None is joined with None."""
     with TopologyTestDriver(topology(left=True), SETTINGS) as driver:
         assert results(driver, ("k", "apple"), ("k", "?"), (None, "b")) == [
             "k:apple/None",
@@ -78,7 +78,7 @@ def test_a_left_join_sends_records_without_a_match_or_a_mapped_key() -> None:
 
 
 def test_what_cannot_be_joined_is_dropped() -> None:
-    """Records without a value in every join; in an inner join also those whose mapped key is None."""
+    """Records without a value in every join; in an inner join also records whose mapped key is None."""
     with TopologyTestDriver(topology(left=False), SETTINGS) as driver:
         assert results(driver, ("k", None), ("k", "?")) == []
         assert driver.dropped_records == 2
@@ -88,7 +88,7 @@ def test_what_cannot_be_joined_is_dropped() -> None:
 
 
 def test_a_failing_key_mapper_is_reported_with_its_node() -> None:
-    """What user code raises goes to the processing exception handler."""
+    """Exceptions of user code go to the processing exception handler."""
     driver = TopologyTestDriver(topology(left=True), SETTINGS)
     with pytest.raises(FailedProcessingError, match="node join failed"):
         results(driver, ("k", "bad"))

@@ -70,7 +70,7 @@ def self_join(windows: JoinWindows) -> Pipeline:
 
 
 def test_records_are_joined_within_the_window_whichever_comes_first() -> None:
-    """The window is seen from the left stream, whose value is the left one in every result."""
+    """Windows are relative to the left stream, whose value is the left one in every result."""
     with Running(inner()) as task:
         assert task.pipe("left", "k", "a", 100) == []
         assert task.pipe("right", "k", "x", 110) == [Sent("k", "a/x", 110)]
@@ -81,7 +81,7 @@ def test_records_are_joined_within_the_window_whichever_comes_first() -> None:
 
 
 def test_every_record_of_a_time_is_joined() -> None:
-    """The stores keep duplicates."""
+    """The stores retain duplicates."""
     with Running(inner()) as task:
         task.pipe("left", "k", "a", 100)
         task.pipe("left", "k", "a", 100)
@@ -89,7 +89,7 @@ def test_every_record_of_a_time_is_joined() -> None:
 
 
 def test_results_carry_the_headers_of_the_record_that_completed_them() -> None:
-    """The record kept in the window has no headers any more."""
+    """Records in the window store have no headers any more."""
     with Running(inner()) as task:
         task.pipe("left", "k", "a", 100, [("h", b"left")])
         assert task.pipe("right", "k", "x", 100, [("h", b"right")])[0].headers == Headers([("h", b"right")])
@@ -104,7 +104,7 @@ def test_records_without_key_or_value_are_dropped() -> None:
 
 
 def test_a_failing_joiner_skips_the_record_if_the_handler_says_so() -> None:
-    """The skipped record is in its window nevertheless: it was not the one that failed to be read."""
+    """The skipped record is in the window store nevertheless: it was read without an error."""
     with Running(inner()) as task:
         task.pipe("left", "k", "a", 1)
         with pytest.raises(FailedProcessingError, match="node join-right failed"):
@@ -125,7 +125,7 @@ RECORDS = st.lists(
 @given(RECORDS)
 @settings(max_examples=100)
 def test_the_results_are_all_pairs_within_the_window(records: list[tuple[str, str, int]]) -> None:
-    """Each pair gives one result with the later timestamp, in whatever order the records come."""
+    """Each pair has one result with the later timestamp, whatever the order of records."""
     numbered = [(topic, key, str(index), time) for index, (topic, key, time) in enumerate(records)]
     expected = Counter(
         Sent(key, f"{left}/{right}", max(left_time, right_time))
@@ -141,14 +141,14 @@ def test_the_results_are_all_pairs_within_the_window(records: list[tuple[str, st
 @given(st.lists(st.tuples(st.sampled_from("km"), st.integers(min_value=0, max_value=60)), max_size=12))
 @settings(max_examples=100)
 def test_a_self_join_gives_what_a_join_of_two_equal_streams_gives(records: list[tuple[str, int]]) -> None:
-    """One store and one node instead of two stores and three nodes: the same results in the same order per record."""
+    """One store and one node instead of two stores and three nodes give the same results, in the same order per record."""
     with Running(inner(right="left")) as two, Running(self_join(ASYMMETRIC)) as one:
         for index, (key, time) in enumerate(records):
             assert one.pipe("left", key, str(index), time) == two.pipe("left", key, str(index), time)
 
 
 def test_a_self_join_drops_records_without_key_or_value() -> None:
-    """As every inner join does, but once."""
+    """Like every inner join, but counted only once."""
     with Running(self_join(ASYMMETRIC)) as task:
         assert task.pipe("left", None, "a", 1) == []
         assert task.pipe("left", "k", None, 1) == []
@@ -156,7 +156,7 @@ def test_a_self_join_drops_records_without_key_or_value() -> None:
 
 
 def test_an_expired_record_is_not_joined_with_itself() -> None:
-    """A join of two streams would not find it in the expired window either."""
+    """Nor would a join of two streams find it in the expired window."""
     windows = JoinWindows.of_time_difference_and_grace(10, 5)
     with Running(self_join(windows)) as task:
         task.pipe("left", "k", "a", 1_000)

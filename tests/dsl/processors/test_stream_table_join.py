@@ -17,7 +17,7 @@ from millrace.state.grace_buffer import GraceBufferBuilder
 
 
 def described(key: str | None, value: str, found: str | None) -> str:
-    """Join, showing what the joiner was given."""
+    """Join, showing the joiner's arguments."""
     if value == "bad":
         raise ValueError("no good")
     return f"{key}:{value}/{found}"
@@ -46,7 +46,7 @@ def pipeline(*, left: bool = False, grace_ms: int | None = None) -> Pipeline:
 
 
 def test_a_record_is_joined_with_the_value_the_table_has_when_it_comes() -> None:
-    """Only the stream's records give results; later updates of the table do not. Timestamp and headers are the record's."""
+    """Only records of the stream have results; later updates of the table do not. Timestamp and headers are the record's."""
     with Running(pipeline()) as task:
         task.pipe("table", "k", "v1", 50)
         assert task.pipe("stream", "k", "a", 10, [("h", b"1")]) == [Sent("k", "k:a/v1", 10, Headers([("h", b"1")]))]
@@ -55,7 +55,7 @@ def test_a_record_is_joined_with_the_value_the_table_has_when_it_comes() -> None
 
 
 def test_an_inner_join_sends_nothing_without_a_match() -> None:
-    """A record without a match is no error and no drop."""
+    """A record without a match is neither an error nor counted as dropped."""
     with Running(pipeline()) as task:
         task.pipe("table", "k", "v", 1)
         task.pipe("table", "k", None, 2)
@@ -64,13 +64,13 @@ def test_an_inner_join_sends_nothing_without_a_match() -> None:
 
 
 def test_a_left_join_sends_records_without_a_match() -> None:
-    """The joiner gets None for the table's value."""
+    """The joiner gets None as the table's value."""
     with Running(pipeline(left=True)) as task:
         assert task.pipe("stream", "k", "a", 1) == [Sent("k", "k:a/None", 1)]
 
 
 def test_a_left_join_joins_records_without_a_key_with_nothing() -> None:
-    """KIP-962: they are not dropped any more. An inner join still drops them."""
+    """KIP-962: they are no longer dropped. An inner join still drops them."""
     with Running(pipeline(left=True)) as task:
         assert task.pipe("stream", None, "a", 1) == [Sent(None, "None:a/None", 1)]
         assert task.dropped == 0
@@ -89,7 +89,7 @@ def test_records_without_a_value_are_dropped(kind: str) -> None:
 
 
 def test_with_a_grace_period_records_wait_for_the_table() -> None:
-    """KIP-923: the look-up is made when stream time has passed the record by the grace period; its context is its own."""
+    """KIP-923: the look-up happens when stream time has passed the record by the grace period; its context is its own."""
     with Running(pipeline(left=True, grace_ms=100)) as task:
         assert task.pipe("stream", "k", "a", 1_000, [("h", b"1")]) == []
         task.pipe("table", "k", "v", 1_000)
@@ -98,7 +98,7 @@ def test_with_a_grace_period_records_wait_for_the_table() -> None:
 
 
 def test_with_a_grace_period_late_records_and_those_without_a_key_do_not_wait() -> None:
-    """What is later than the grace period is joined at once; without a key there is nothing to wait for."""
+    """Records that are later than the grace period are joined at once; without a key there is nothing to wait for."""
     with Running(pipeline(left=True, grace_ms=100)) as task:
         task.pipe("stream", "k", "a", 1_000)
         assert task.pipe("stream", "k", "late", 899) == [Sent("k", "k:late/None", 899)]
@@ -108,7 +108,7 @@ def test_with_a_grace_period_late_records_and_those_without_a_key_do_not_wait() 
 
 
 def test_a_failing_joiner_is_reported_with_its_node() -> None:
-    """What user code raises goes to the processing exception handler."""
+    """Exceptions of user code go to the processing exception handler, which may skip the record."""
     with Running(pipeline(left=True)) as task, pytest.raises(FailedProcessingError, match="node join failed"):
         task.pipe("stream", "k", "bad", 1)
 

@@ -65,7 +65,7 @@ def window_pipeline(*, grace: int = 50) -> Pipeline:
 
 
 def test_an_update_waits_for_its_time_and_only_the_last_one_is_sent() -> None:
-    """The time runs from the first update of the key; what is sent has the timestamp and headers of the last one."""
+    """The time starts with the key's first update; the emitted update has timestamp and headers of the last one."""
     with Running(table_pipeline(100)) as task:
         assert task.pipe("in", "k", "a", 1_000) == []
         assert task.pipe("in", "k", "b", 1_050, [("h", b"1")]) == []
@@ -75,7 +75,7 @@ def test_an_update_waits_for_its_time_and_only_the_last_one_is_sent() -> None:
 
 
 def test_updates_are_sent_in_the_order_they_are_due() -> None:
-    """Those due at the same time come in the order of their keys."""
+    """Updates that are due at the same time are emitted in order of their keys."""
     with Running(table_pipeline(100)) as task:
         for key, time in (("z", 1_000), ("b", 1_001), ("a", 1_000)):
             task.pipe("in", key, "v", time)
@@ -83,7 +83,7 @@ def test_updates_are_sent_in_the_order_they_are_due() -> None:
 
 
 def test_deletions_are_sent_when_suppressing_by_time() -> None:
-    """They may delete what was sent before."""
+    """They may delete what has been emitted before."""
     with Running(table_pipeline(100)) as task:
         task.pipe("in", "k", "a", 1_000)
         task.pipe("in", "k", None, 1_010)
@@ -91,14 +91,14 @@ def test_deletions_are_sent_when_suppressing_by_time() -> None:
 
 
 def test_a_record_that_comes_late_is_sent_at_once() -> None:
-    """Its time has passed already."""
+    """Its time has already passed."""
     with Running(table_pipeline(100)) as task:
         task.pipe("in", "other", "x", 2_000)
         assert task.pipe("in", "k", "a", 1_900) == [Sent("k", Change("a", None), 1_900)]
 
 
 def test_final_results_are_sent_once_per_window_when_it_closes() -> None:
-    """Stream time has to reach the window's end plus grace."""
+    """Stream time must reach the window's end plus grace."""
     with Running(window_pipeline()) as task:
         assert task.pipe("in", "k", "a", 10) == []
         assert task.pipe("in", "k", "b", 20) == []
@@ -108,7 +108,7 @@ def test_final_results_are_sent_once_per_window_when_it_closes() -> None:
 
 
 def test_a_full_buffer_sends_its_oldest_updates_early() -> None:
-    """At most so many keys wait."""
+    """The number of waiting keys is limited."""
     with Running(table_pipeline(1_000, BufferConfig.max_records(2))) as task:
         task.pipe("in", "a", "1", 100)
         task.pipe("in", "b", "2", 101)
@@ -118,7 +118,7 @@ def test_a_full_buffer_sends_its_oldest_updates_early() -> None:
 
 
 def test_a_buffer_that_is_full_by_bytes_sends_early_too() -> None:
-    """Bytes are estimated as Java does: key, values, context and eight for the time."""
+    """Bytes are estimated as in Java: key, values, context and eight for the time."""
     with Running(table_pipeline(1_000, BufferConfig.max_bytes(90))) as task:
         task.pipe("in", "a", "1", 100)
         assert task.store("b").buffer_size == 8 + 1 + 1 + 20 + len("in")
@@ -127,7 +127,7 @@ def test_a_buffer_that_is_full_by_bytes_sends_early_too() -> None:
 
 
 def test_a_full_buffer_can_fail_the_task_instead() -> None:
-    """Nothing is sent early; the error names buffer, sizes and limits."""
+    """Nothing is emitted early; the error names buffer, sizes and limits."""
     buffer = BufferConfig.max_records(1).shut_down_when_full()
     with Running(table_pipeline(1_000, buffer)) as task:
         task.pipe("in", "a", "1", 100)
@@ -138,7 +138,7 @@ def test_a_full_buffer_can_fail_the_task_instead() -> None:
 
 
 def test_looking_up_a_suppressed_table_gives_what_was_sent_on_last() -> None:
-    """While an update waits, the buffer answers with the value before; otherwise the table below does."""
+    """While an update waits, the buffer returns the previous value; otherwise the table upstream does."""
     table = TableSourceProcessor("t", materialized=True, on_materialize=lambda: None)
     suppress = TableSuppress(
         parent=table, store_name="b", wait_ms=100, final_results=False, buffer=BufferConfig.unbounded()

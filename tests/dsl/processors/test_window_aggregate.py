@@ -21,7 +21,7 @@ INTERVAL = "__emit.interval.ms.kstreams.windowed.aggregation__"
 
 
 def joined(_key: str, value: str | None, so_far: str) -> str:
-    """Aggregate values in the order they came."""
+    """Aggregate values in order of arrival."""
     return so_far + str(value)
 
 
@@ -62,7 +62,7 @@ def k(start: int, end: int, key: str = "k") -> Windowed[str]:
 
 
 def test_a_record_counts_in_the_one_tumbling_window_it_falls_in() -> None:
-    """Windows are aligned to the epoch, start inclusive and end exclusive."""
+    """Windows are aligned to the epoch, with inclusive start and exclusive end."""
     with Running(pipeline(tumbling(), initializer=count_initializer, aggregator=count_aggregator)) as task:
         assert new_values(task.pipe("in", "k", "a", 0)) == [(k(0, 100), 1, 0)]
         assert new_values(task.pipe("in", "k", "b", 99)) == [(k(0, 100), 2, 99)]
@@ -71,7 +71,7 @@ def test_a_record_counts_in_the_one_tumbling_window_it_falls_in() -> None:
 
 
 def test_hopping_windows_are_updated_from_the_earliest_on() -> None:
-    """A record belongs to every hopping window around it; none starts before the epoch."""
+    """A record belongs to every hopping window around it; no window starts before the epoch."""
     windows = TimeWindows.of_size_with_no_grace(100).advance_by(30)
     with Running(pipeline(windows)) as task:
         assert [key.window.start for key, _, _ in new_values(task.pipe("in", "k", "a", 50))] == [0, 30]
@@ -90,7 +90,7 @@ def test_a_window_takes_late_records_until_its_grace_period_has_passed() -> None
 
 
 def test_a_record_late_for_some_hopping_windows_still_counts_in_the_others() -> None:
-    """Each window closes for itself; every closed one counts as a drop."""
+    """Windows close independently; each closed one counts as a drop."""
     windows = TimeWindows.of_size_with_no_grace(100).advance_by(50)
     with Running(pipeline(windows)) as task:
         task.pipe("in", "k", "a", 130)
@@ -99,7 +99,7 @@ def test_a_record_late_for_some_hopping_windows_still_counts_in_the_others() -> 
 
 
 def test_an_aggregate_has_the_largest_timestamp_of_its_records() -> None:
-    """An out-of-order record does not turn the timestamp of a window back."""
+    """An out-of-order record does not lower the timestamp of a window."""
     with Running(pipeline(tumbling())) as task:
         task.pipe("in", "k", "a", 60)
         assert new_values(task.pipe("in", "k", "b", 30)) == [(k(0, 100), "ab", 60)]
@@ -107,7 +107,7 @@ def test_an_aggregate_has_the_largest_timestamp_of_its_records() -> None:
 
 
 def test_records_without_a_key_are_dropped_but_null_values_are_aggregated() -> None:
-    """A window has no place for a record without a key; a null value is the aggregator's business."""
+    """A windowed key needs a key; null values are up to the aggregator."""
     with Running(pipeline(tumbling())) as task:
         assert task.pipe("in", None, "a", 1) == []
         assert task.dropped == 1
@@ -116,7 +116,7 @@ def test_records_without_a_key_are_dropped_but_null_values_are_aggregated() -> N
 
 @pytest.mark.parametrize("windows", [tumbling(), TimeWindows.of_size_with_no_grace(100).advance_by(60)])
 def test_an_aggregate_of_none_deletes_the_window(windows: TimeWindows) -> None:
-    """After a deletion the next record begins with the initial aggregate again."""
+    """After a deletion, the next record starts again with the initial aggregate."""
 
     def aggregator(key: str, value: str, so_far: str) -> str | None:
         return None if value == "delete" else joined(key, value, so_far)
@@ -129,7 +129,7 @@ def test_an_aggregate_of_none_deletes_the_window(windows: TimeWindows) -> None:
 
 
 def test_old_values_are_sent_only_if_asked_for_and_begin_with_the_initial_one() -> None:
-    """As in Kafka Streams the first update of a window replaces the initial aggregate, not nothing."""
+    """As in Kafka Streams, the first update of a window replaces the initial aggregate, not None."""
     with Running(pipeline(tumbling(), send_old_values=True)) as task:
         assert task.pipe("in", "k", "a", 1)[0].value == Change("a", "")
         assert task.pipe("in", "k", "b", 2)[0].value == Change("ab", "a")
@@ -166,7 +166,7 @@ def test_a_failing_aggregator_fails_the_task_or_skips_the_record() -> None:
 
 
 def test_with_a_record_cache_only_the_last_update_of_a_commit_is_sent() -> None:
-    """The cache sends, per window, the value at the commit and the one at the commit before."""
+    """Per window, the cache forwards the values at this commit and at the one before."""
     with Running(pipeline(tumbling(), caching=True, send_old_values=True), cache_bytes=100_000) as task:
         assert task.pipe("in", "k", "a", 1) == []
         task.pipe("in", "k", "b", 2)
@@ -178,7 +178,7 @@ def test_with_a_record_cache_only_the_last_update_of_a_commit_is_sent() -> None:
 
 
 def test_unlimited_windows_begin_where_they_were_told_and_never_end() -> None:
-    """Records before the start are in no window; all others are in the one."""
+    """Records before the start are in no window; all others are in the same one."""
     with Running(pipeline(UnlimitedWindows.of().start_on(100), size_ms=2**63 - 1, retention_ms=2**63 - 1)) as task:
         assert task.pipe("in", "k", "early", 99) == []
         task.pipe("in", "k", "a", 100)
@@ -186,13 +186,13 @@ def test_unlimited_windows_begin_where_they_were_told_and_never_end() -> None:
 
 
 def test_windows_that_never_end_cannot_be_emitted_on_close() -> None:
-    """The definition is refused, before anything runs."""
+    """The definition is refused before anything runs."""
     with pytest.raises(TopologyError, match="cannot be emitted on close"):
         windowed_aggregate("w", UnlimitedWindows.of(), ON_CLOSE, str, joined)
 
 
 def test_final_results_are_sent_once_when_their_grace_period_has_passed() -> None:
-    """On close nothing is sent before; then all windows of the time come at once, with the headers of what moved time on."""
+    """Nothing is emitted before windows close; then all of them are, with the headers of the record that advanced stream time."""
     with Running(pipeline(tumbling(grace=50), emit=ON_CLOSE), **{INTERVAL: 0}) as task:
         assert task.pipe("in", "a", "1", 10) == []
         assert task.pipe("in", "b", "2", 20) == []
@@ -209,7 +209,7 @@ def test_final_results_are_sent_once_when_their_grace_period_has_passed() -> Non
 
 
 def test_final_results_are_looked_for_once_per_interval_of_wall_clock() -> None:
-    """Between two looks results wait, however far stream time moves on."""
+    """Between two checks results wait, however far stream time advances."""
     with Running(pipeline(tumbling(grace=0), emit=ON_CLOSE), now_ms=1, **{INTERVAL: 500}) as task:
         assert task.pipe("in", "k", "a", 10) == []
         assert task.pipe("in", "k", "b", 110) == []
@@ -220,7 +220,7 @@ def test_final_results_are_looked_for_once_per_interval_of_wall_clock() -> None:
 
 
 def test_up_to_where_final_results_were_sent_is_committed_and_remembered() -> None:
-    """A restarted task does not send again what was sent before the commit (formats §9)."""
+    """A restarted task does not emit again what was emitted before the commit (formats §9)."""
     with Running(pipeline(tumbling(grace=0), emit=ON_CLOSE), **{INTERVAL: 0}) as task:
         task.pipe("in", "k", "a", 10)
         assert len(task.pipe("in", "k", "b", 100)) == 1

@@ -2,9 +2,9 @@
 
     python -m tests.interop.differential [--seeds N] [--first-seed N] [--only TOPOLOGY…] [--suffixes SUFFIX…] [--keep FOLDER]
 
-For every topology its description and topics are compared, and for every topology, suffix and seed an input is made: Kafka
-Streams' own test driver records what it does with it, and the replay of the golden cases compares. Prints each mismatch and
-last `N passed, N failed`; exits with 1 if any failed.
+It compares every topology's description and topics. For every topology, suffix and seed it also generates an input: Kafka
+Streams' own test driver records the results, and the golden cases' replay compares them. It prints each mismatch and finally `N
+passed, N failed`, and exits with 1 if any failed.
 """
 # ruff: noqa: T201 (a command-line tool)
 
@@ -29,7 +29,7 @@ INFORMATIONAL = {
     ("ts_negative_fail", "sync*"): "Java reads one record ahead of the one it processes",
     ("ts_use_partition_time", "sync*"): "Java reads one record ahead of the one it processes",
 }
-"""Topologies and suffixes, as patterns, that may differ, each with the reason."""
+"""Patterns of topologies and suffixes that may differ, each with the reason."""
 _MAX_SHOWN, _MAX_LENGTH = 3, 1500
 
 

@@ -1,4 +1,4 @@
-"""Makes random cases, has Kafka Streams record them, replays them, and returns where the two differ."""
+"""Generates random cases, has Kafka Streams record them, replays them, and returns the differences."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from millrace.testing import TopologyTestDriver
 from millrace.topology import BuiltTopology
 
 NEVER_RAN = -1
-"""The failed operation where Kafka Streams refuses the topology."""
+"""The failed operation if Kafka Streams refuses the topology."""
 BATCH = 400
 """Cases recorded by one JVM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One case to be made."""
+    """One case to generate."""
 
     topology: str
     suffix: str
@@ -48,8 +48,8 @@ def write_case(wanted: Wanted, folder: Path) -> None:
     """Write a case's description and input.
 
     Args:
-        wanted: Which one.
-        folder: Where its own folder is made.
+        wanted: The case.
+        folder: Where to create the case's folder.
     """
     compared, suffix = COMPARED[wanted.topology], SUFFIXES[wanted.suffix]
     seed = zlib.crc32(str(wanted).encode())
@@ -75,13 +75,13 @@ def write_case(wanted: Wanted, folder: Path) -> None:
 def differences(
     cases: Iterable[Wanted], recorder: Recorder, directory: Path, *, keep: bool = False
 ) -> Iterator[tuple[Wanted, list[str]]]:
-    """Make, record and replay cases; yield each with its mismatches.
+    """Generate, record and replay cases; yield each with its mismatches.
 
     Args:
-        cases: What to compare.
+        cases: The cases to compare.
         recorder: Runs Kafka Streams.
-        directory: Where the cases go.
-        keep: Whether those that differ stay there.
+        directory: Where to put the cases.
+        keep: Whether to keep those that differ.
     """
     remaining = iter(cases)
     while batch := list(islice(remaining, BATCH)):
@@ -118,7 +118,7 @@ def _unless_refused(case: Case) -> list[str]:
 
 
 def described_differences(names: Iterable[str], recorder: Recorder, directory: Path) -> Iterator[tuple[str, list[str]]]:
-    """Have both describe topologies; yield each with the lines that differ."""
+    """Let both describe topologies; yield each with the lines that differ."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     wanted = list(names)

@@ -1,6 +1,6 @@
-"""The topologies that are compared: their inputs and configuration, which Java and Python share, and the Python definitions.
+"""The topologies that are compared: their inputs and configuration, shared by Java and Python, and the Python definitions.
 
-Those of the golden cases, and more of their kind (`extra_*`, and `Extra*.java` under the same names).
+They are the topologies of the golden cases, and more of the same kind (`extra_*`, and `Extra*.java` under the same names).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Compared:
     build: Callable[..., Any]
     inputs: tuple[str, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Empty inputs: it is described only."""
+    """Without inputs it is only described."""
 
 
 def _golden() -> dict[str, Compared]:
@@ -81,7 +81,7 @@ _INPUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("papi_read_only", "papi_global_persistent"), ("in:word", "g:letter:word")),
     "papi_two_tasks": TWO,
 }
-"""Of those that differ from what their module's topologies have."""
+"""Overrides for topologies that differ from the others in their module."""
 
 _SETTINGS: dict[str, Mapping[str, str]] = {
     "emit_sliding": EAGER_WINDOWS,

@@ -1,7 +1,7 @@
-"""Random inputs for recorded cases, in the layout and of the kinds of the golden ones.
+"""Random inputs for recorded cases, in the same layout and of the same kinds as the golden ones.
 
-One seed gives one input. The first seed of a topology is shaped as the golden inputs are; others vary the number of records,
-the steps of time, how many records are late and by how much, and leap far ahead so that windows and segments expire.
+A seed always gives the same input. A topology's first seed has the shape of the golden inputs. Others vary the number of records,
+the time steps, how many records are late and by how much, and jump far ahead so that windows and segments expire.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ REALTIME_MS = 1_700_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How an input looks."""
+    """The properties of an input."""
 
     records: int = 200
     max_step_ms: int = 20
@@ -43,7 +43,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Suffix:
-    """A way of running a topology."""
+    """A way to run a topology."""
 
     settings: Mapping[str, str]
     deferred_commit: bool = False
@@ -75,11 +75,11 @@ SUFFIXES = {
     "hdrfmt_inmem": Suffix({**NO_CACHE, **HEADERS, **IN_MEMORY}),
     "hdrfmt_inmem_cache": Suffix({**HEADERS, **IN_MEMORY}, deferred_commit=True, shape=COMMITS),
 }
-"""What is run for every topology, by the suffix of the case's name."""
+"""The ways in which every topology is run, by the suffix of the case's name."""
 
 
 def varied(shape: Shape, chance: random.Random) -> Shape:
-    """Return a shape like that one with other densities of keys in time."""
+    """Return that shape with other densities of keys in time."""
     return replace(
         shape,
         records=chance.choice((60, 120, shape.records)),
@@ -96,8 +96,8 @@ def operations(inputs: tuple[str, ...], shape: Shape, seed: int, *, negative: bo
 
     Args:
         inputs: `topic:value kind` or `topic:key kind:value kind` of every topic.
-        shape: How the input looks.
-        seed: Equal seeds give equal inputs.
+        shape: The properties of the input.
+        seed: The same seed gives the same input.
         negative: Whether some timestamps are negative.
     """
     chance = random.Random(seed)

@@ -18,7 +18,7 @@ class Recorder:
     """The compiled recorder.
 
     Args:
-        directory: Where its classes and the state of its stores go.
+        directory: For its classes and the state of its stores.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -29,7 +29,7 @@ class Recorder:
         self._state = directory / "state"
 
     def record(self, folder: Path) -> None:
-        """Write what Kafka Streams does beside the cases and descriptions that are asked for in a folder."""
+        """Let Kafka Streams write its results next to the requested cases and descriptions in a folder."""
         options = ["-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
         command = [str(find_java().executable), *options, "-cp", self._class_path]
         result = subprocess.run(

@@ -59,7 +59,7 @@ def test_either_kind_of_address_is_answered(get, host):
     assert get("/healthz", host)[0] == 200
 
 
-def test_machine_without_ipv6_is_served(monkeypatch, metrics):
+def test_machine_without_ipv6_is_supported(monkeypatch, metrics):
     """Where the kernel has IPv6 turned off, the server listens by IPv4."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     server = OperatorHealthServer(0, live=list, ready=list, registry=metrics.registry)

@@ -1,12 +1,12 @@
 """A thousand applications with credentials of their own, and brokers that are away: the operator gets on, within bounds."""
 
 import threading
-import time
 from contextlib import closing
 
 import pytest
 from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import streams_app
+from tests.waiting import wait_until
 
 from millrace.errors import BrokerUnreachableError
 from millrace_operator.app.app_controller import AppController
@@ -79,27 +79,26 @@ def test_brokers_that_are_away_hold_none_of_a_thousand_applications_up(server, r
         workers = Workers(queue, {"StreamsApp": passes.run}, count=4, metrics=OperatorMetrics())
         before, most_threads = threading.active_count(), 0
 
-        def wait_until(condition):
+        def check():
             nonlocal most_threads
-            deadline = time.monotonic() + DEADLINE_S
-            while not condition():
-                assert workers.problems(DEADLINE_S) == []
-                assert len(connections) <= MOST_OPEN
-                most_threads = max(most_threads, threading.active_count() - before)
-                assert time.monotonic() < deadline, f"{len(decided)} of {MANY} had a pass"
-                time.sleep(0.05)
+            assert workers.problems(DEADLINE_S) == []
+            assert len(connections) <= MOST_OPEN
+            most_threads = max(most_threads, threading.active_count() - before)
+
+        def wait_for_all(condition):
+            wait_until(condition, lambda: f"{len(decided)} of {MANY} had a pass", DEADLINE_S, meanwhile=check)
 
         try:
             for ref in refs:
                 queue.add(ref, urgent=True)
             workers.start()
-            wait_until(lambda: len(decided) == MANY)
+            wait_for_all(lambda: len(decided) == MANY)
             assert set(decided.values()) == {"Unknown"}, "nobody has answered"
             decided.clear()
             queue.add(refs[-1], urgent=True)
-            wait_until(lambda: refs[-1].name in decided)
+            wait_for_all(lambda: refs[-1].name in decided)
             away.refuse.set()
-            wait_until(lambda: len(decided) == MANY and set(decided.values()) == {"Unreachable"})
+            wait_for_all(lambda: len(decided) == MANY and set(decided.values()) == {"Unreachable"})
             assert away.attempts < 10
             assert most_threads <= 4 + 16
         finally:

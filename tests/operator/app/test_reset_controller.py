@@ -1,11 +1,11 @@
 """Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
 
-import time
 from contextlib import closing
 
 import pytest
 from tests.operator.app.support import PassWorld
 from tests.operator.kafka.support import count_plan, streams_app
+from tests.waiting import wait_until
 
 from millrace.plan import reset
 from millrace.records import TopicPartition
@@ -92,13 +92,14 @@ def test_reset_makes_what_is_known_of_the_brokers_old(world):
 
     def known(brokers):
         """Return how many brokers are known of, once they have answered."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+
+        def answer():
             try:
                 return world.brokers.state(APP, lambda: KafkaState(brokers=brokers), 1).brokers
             except AnswerAwaitedError:
-                time.sleep(0.01)
-        raise AssertionError("the brokers have not answered")
+                return None
+
+        return wait_until(answer, "the brokers' answer")
 
     world.run()
     assert known(1) == 1

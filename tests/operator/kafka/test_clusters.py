@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.kafka.support import Group
 from tests.operator.kafka.support import count_plan, patient_clusters, streams_app
+from tests.waiting import wait_until
 
 from millrace.dev.kafka import SaslPlain
 from millrace.errors import ActiveGroupError, ConfigError, MissingSourceTopicError, StreamsError, StreamsTimeoutError
@@ -343,8 +344,11 @@ def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
 
 def seen_again(clusters, app, plan):
     """Observe until the brokers answer."""
-    deadline = time.monotonic() + 60
-    while (state := observed_in_time(clusters, app, Credentials(), plan)).error is not None:
-        assert time.monotonic() < deadline, state.error
-        time.sleep(0.1)
-    assert state.topics.keys() == {"in"}
+    found = []
+
+    def answered():
+        found[:] = [observed_in_time(clusters, app, Credentials(), plan)]
+        return found[0].error is None
+
+    wait_until(answered, lambda: found[0].error, poll_s=0.1)
+    assert found[0].topics.keys() == {"in"}

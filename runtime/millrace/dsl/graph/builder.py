@@ -1,7 +1,7 @@
-"""Collects the logical graph of one application and compiles it: merge sources, optimise, then write in build order.
+"""Collects the logical graph of one application and compiles it: merges sources, optimises, and writes nodes in build order.
 
-The order of writing is that in which the user called the operators (the build priority), parents first. It decides the order
-of nodes in a task and the numbers of sub-topologies.
+Nodes are written in the order in which the user called the operators (the build priority), parents first. That determines the
+order of nodes in a task and the numbers of sub-topologies.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ class GraphBuilder:
 
     def __init__(self, new_stream: Callable[..., Any]) -> None:
         self.new_stream = new_stream
-        """The class `KStream`: a table is turned into a stream, but `KTable` cannot import `KStream`, which imports it."""
+        """The class `KStream`. Tables can be turned into streams, but `KTable` cannot import `KStream`, which imports it."""
         self.root = Root()
         self.names = Names()
         self.topology = TopologyBuilder()
         self.nodes: list[GraphNode] = []
-        """All nodes in the order they were added, each once."""
+        """All nodes in the order in which they were added, each once."""
         self._priority = 0
 
     def add(self, parents: GraphNode | Iterable[GraphNode], node: GraphNode) -> None:
-        """Put a node below its parents."""
+        """Add a node below its parents."""
         for parent in (parents,) if isinstance(parents, GraphNode) else tuple(parents):
             parent.add_child(node)
             self._priority += 1
@@ -41,7 +41,7 @@ class GraphBuilder:
             self.nodes.append(node)
 
     def compile(self, config: StreamsConfig | None) -> TopologyBuilder:
-        """Write the graph into the topology; the optimiser runs only when the configuration asks for it."""
+        """Write the graph into the topology; optimise it only if the configuration says so."""
         merge_duplicate_sources(self.root)
         optimize(self.nodes, self.names, self.topology, config)
         for node in self.nodes:

@@ -10,11 +10,11 @@ from millrace.topology.model import DeclaredStore
 
 
 class WindowedStore(ProcessorStep):
-    """Puts the records of one side into its window store, and passes them on."""
+    """Puts the records of one side into its window store, and forwards them."""
 
 
 class StreamStreamJoin(GraphNode):
-    """Both join processors, the merge of their results, and the stores. Its name is that of the merge."""
+    """Both join processors, the merge of their results, and the stores. It has the name of the merge."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class StreamStreamJoin(GraphNode):
 
 
 class TableTableJoin(GraphNode):
-    """Both join processors, the merge of their results, and the joined table's store. Its name is that of the merge."""
+    """Both join processors, the merge of their results, and the joined table's store. It has the name of the merge."""
 
     def __init__(
         self,
@@ -97,11 +97,11 @@ class TableTableJoin(GraphNode):
 
     @property
     def output_versioned(self) -> bool | None:
-        """Whether the joined table is kept in a versioned store; without a store nothing behind a join is versioned."""
+        """Whether the joined table is kept in a versioned store; without a store the result of a join is never versioned."""
         return bool(self._versioned_output)
 
     def use_versioned_semantics(self, parent: str) -> None:
-        """Tell the side that the parent feeds."""
+        """Tell the side whose updates come from that parent."""
         if parent == self._this_parent:
             self._this.use_versioned_semantics()
         if parent == self._other_parent:

@@ -1,6 +1,6 @@
-"""Names of nodes and stores: one counter per builder, ten digits, and an index is used up even where a name is given.
+"""Names of nodes and stores: one counter of ten digits per builder, and a given name uses up an index too.
 
-That keeps the generated names of everything else as they are when somebody names one operator (formats §11).
+So naming one operator does not change the generated names of all others (formats §11).
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ def checked_name(name: str) -> str:
     """Return a name if it may be part of a topic's name.
 
     Raises:
-        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has others than ASCII alphanumerics, `.`, `_`, `-`.
+        TopologyError: it is empty, `.`, `..`, longer than 249 characters, or has characters other than ASCII letters, digits,
+            `.`, `_` and `-`.
     """
     if not name:
         raise TopologyError("A name must not be empty")
@@ -34,7 +35,7 @@ def checked_name(name: str) -> str:
 
 
 def is_generated_stream_name(name: str) -> bool:
-    """Whether a repartition topic of that base name gets nodes with generated names too."""
+    """Whether the nodes around a repartition topic with this base name have generated names too."""
     return _GENERATED_STREAM_NAME.fullmatch(name) is not None
 
 
@@ -50,7 +51,7 @@ class Names:
         return f"{index:010d}"
 
     def processor(self, prefix: str, given: str | None = None, suffix: str = "") -> str:
-        """Return the given name with a suffix, or a generated one; either way one index is gone."""
+        """Return the given name with a suffix, or a generated one; either way, one index is used up."""
         generated = prefix + self._index()
         return generated if given is None else checked_name(given + suffix)
 

@@ -1,7 +1,7 @@
 """The nodes of the logical graph, and how each is written into the physical topology.
 
-A logical node may become several physical ones (a repartition is a filter, a sink and a source). `name` is that of the
-physical node whose output is the step's output. The flags are what the optimiser looks at.
+A logical node may become several physical ones (a repartition is a filter, a sink and a source). `name` is the name
+of the physical node whose output is the logical node's output. The optimiser looks at the flags.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class GraphNode:
     value_changing = False
     is_merge = False
     takes_null_keys = False
-    """Whether it is a join in which records with null keys take part (KIP-962)."""
+    """Whether it is a join that keeps records with null keys (KIP-962)."""
     window_grace_ms: int | None = None
-    """How long after its end the windows of its output can change; None where the parents decide that."""
+    """How long after their end the windows of its output can change; None if that depends on the parents."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -66,12 +66,12 @@ class GraphNode:
 
     @property
     def output_versioned(self) -> bool | None:
-        """Whether the records it sends on come from a versioned table; None when that depends on its parents."""
+        """Whether the records it forwards come from a versioned table; None if that depends on its parents."""
         return None
 
     @property
     def is_versioned(self) -> bool:
-        """Whether the records it sends on come from a versioned table, its own or one upstream."""
+        """Whether the records it forwards come from a versioned table, its own or one upstream."""
         if self.output_versioned is not None:
             return self.output_versioned
         return all(parent.is_versioned for parent in self._parents)
@@ -83,7 +83,7 @@ class GraphNode:
         return max((ms for node in self._parents if (ms := node.longest_grace_ms()) is not None), default=None)
 
     def use_versioned_semantics(self, parent: str) -> None:
-        """Take out-of-order updates of the named parent for what they are; called when that parent is versioned."""
+        """Expect out-of-order updates from this parent; called if the parent is versioned."""
 
     def write(self, topology: TopologyBuilder) -> None:
         """Add the physical nodes."""
@@ -94,7 +94,7 @@ class GraphNode:
 
 
 class Root(GraphNode):
-    """What all sources hang from."""
+    """The root, whose children are the sources."""
 
     def __init__(self) -> None:
         super().__init__("root")
@@ -117,7 +117,7 @@ class VersionedSemantics(Protocol):
 
 
 class ProcessorStep(GraphNode):
-    """One processor, the stores it brings and the names of those it uses besides."""
+    """A processor, its own stores, and the names of other stores it uses."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class ProcessorStep(GraphNode):
         self.value_changing = value_changing
         self.is_merge = is_merge
         self.versioned_output: bool | None = None
-        """Whether its output is kept in a versioned store; None where it has no store of its own."""
+        """Whether its output is kept in a versioned store; None if it has no store of its own."""
 
     @property
     def output_versioned(self) -> bool | None:
@@ -146,13 +146,13 @@ class ProcessorStep(GraphNode):
         return self.versioned_output
 
     def use_versioned_semantics(self, parent: str) -> None:  # noqa: ARG002 (one input is all a processor has)
-        """Tell the definition of a table operator; others do not care."""
+        """Tell the operator, if it treats versioned tables in a special way."""
         factory: object = self.factory
         if isinstance(factory, VersionedSemantics):
             factory.use_versioned_semantics()
 
     def write(self, topology: TopologyBuilder) -> None:
-        """Add the processor, its own stores, and connect the others."""
+        """Add the processor and its own stores, and connect the others."""
         topology.add_processor(self.name, self.factory, self.parent_names)
         for store in self.stores:
             topology.add_state_store(store, (self.name,))

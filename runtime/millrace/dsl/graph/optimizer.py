@@ -3,11 +3,11 @@
 | rule | effect |
 |---|---|
 | reuse.ktable.source.topics | a table's input topic serves as its store's changelog |
-| merge.repartition.topics | several repartitions after one key-changing step become one, right behind that step |
+| merge.repartition.topics | several repartitions after one key-changing operator become one, right after that operator |
 | single.store.self.join | a stream joined with itself keeps one window store instead of two |
 
-`all` is every rule and `none` (the default) no rule. Whatever is chosen, repartitions ahead of nothing but left and outer joins
-keep records with null keys (KIP-962).
+`all` means every rule, `none` (the default) no rule. In any case, repartition topics of left and outer joins keep records with
+null keys (KIP-962).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def rules_of(setting: str) -> frozenset[str]:
     """Return the rules that `topology.optimization` turns on.
 
     Raises:
-        ConfigError: a rule is unknown, or `all` or `none` stand beside others.
+        ConfigError: a rule is unknown, or `all` or `none` is combined with others.
     """
     names = [name.strip() for name in setting.split(",") if name.strip()]
     if names in ([], ["none"]):
@@ -54,9 +54,9 @@ def optimize(nodes: list[GraphNode], names: Names, topology: TopologyBuilder, co
 
     Args:
         nodes: all nodes of the graph in the order they were added; changed in place.
-        names: counts the names of new nodes.
+        names: generates the names of new nodes.
         topology: where co-partitioned sources are noted.
-        config: the application's; None applies no rule.
+        config: the application's configuration; None applies no rule.
     """
     rules = frozenset[str]() if config is None else rules_of(config.topology_optimization)
     if REUSE_SOURCE_TOPICS in rules:
@@ -128,7 +128,7 @@ def _repartitions_by_key_changer(nodes: list[GraphNode]) -> dict[GraphNode, list
 def _moved_below_merges(
     nodes: list[GraphNode], found: dict[GraphNode, list[Repartition]]
 ) -> dict[GraphNode, list[Repartition]]:
-    """Where streams with changed keys are merged first and repartitioned then, one topic behind the merge will do."""
+    """If streams with changed keys are merged before they are repartitioned, one topic after the merge is enough."""
     merged: dict[GraphNode, list[GraphNode]] = {}
     for merge in (node for node in nodes if node.is_merge and not node.key_changing):
         merged[merge] = [
@@ -150,14 +150,14 @@ def _child_of(parent: GraphNode) -> Callable[[GraphNode], bool]:
 
 
 def _key_changer_of(repartition: GraphNode) -> GraphNode | None:
-    """Return the step that changed the key, unless a later one may have changed the type of the value."""
+    """Return the operator that changed the key, unless a later one may have changed the type of the value."""
     nearest = _find_upward(repartition, lambda node: node.key_changing or node.value_changing)
     changer = _find_upward(repartition, lambda node: node.key_changing)
     return changer if nearest is changer else None
 
 
 def _find_upward(node: GraphNode, matches: Callable[[GraphNode], bool]) -> GraphNode | None:
-    """Search a node and its ancestors, depth first; of several parents the last one's ancestors win."""
+    """Search a node and its ancestors, depth first; of several parents, the last one's ancestors take precedence."""
     if matches(node):
         return node
     found = None
@@ -186,7 +186,7 @@ def _keep_one_store(join: StreamStreamJoin) -> None:
 
 
 def _feeds_relaxed_join(repartition: Repartition) -> bool:
-    """Whether a join that takes records with null keys comes before the next repartition."""
+    """Whether a join that keeps records with null keys comes before the next repartition topic."""
     pending = list(repartition.children)
     while pending:
         node = pending.pop()

@@ -1,4 +1,4 @@
-"""Repartitioning: records leave through a sink to an internal topic, and come back through a source by their new key."""
+"""Repartitioning: records are written to an internal topic by a sink, and read back by a source, partitioned by their new key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SOURCE = "KSTREAM-SOURCE-"
 
 
 class Repartition(GraphNode):
-    """Filter, sink and source around a repartition topic. Its name is that of the source."""
+    """Filter, sink and source around a repartition topic. It has the name of the source."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class TableRepartition(GraphNode):
 
     @property
     def output_versioned(self) -> bool | None:
-        """Nothing behind a repartition topic is versioned."""
+        """Updates that went through a repartition topic are not versioned."""
         return False
 
     def write(self, topology: TopologyBuilder) -> None:

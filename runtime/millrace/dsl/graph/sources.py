@@ -1,4 +1,4 @@
-"""Where records enter: streams and tables read from topics. Sources of exactly the same topics become one."""
+"""Sources: streams and tables read from topics. Sources of exactly the same topics are merged into one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StreamSource(GraphNode):
         """Take over the children of a source of the same topics.
 
         Raises:
-            TopologyError: the two want to begin at different offsets.
+            TopologyError: the two have different offset resets.
         """
         if other.offset_reset is not None and other.offset_reset != self.offset_reset:
             raise TopologyError(
@@ -122,7 +122,7 @@ def merge_duplicate_sources(root: GraphNode) -> None:
     """Let streams of exactly the same topics (or the same pattern) share a source.
 
     Raises:
-        TopologyError: topics of two sources overlap without being the same.
+        TopologyError: the topics of two sources overlap but are not the same.
     """
     by_topic: dict[str, StreamSource] = {}
     by_pattern: dict[tuple[str, int], StreamSource] = {}

@@ -30,7 +30,7 @@ class Consumed(Generic[K, V]):
 
     @classmethod
     def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Consumed[K, V]:
-        """Read with these serdes; None takes the application's default."""
+        """Read with these serdes; None means the application's default."""
         return cls(key_serde, value_serde)
 
     @classmethod
@@ -47,11 +47,11 @@ class Consumed(Generic[K, V]):
         return replace(self, value_serde=serde)
 
     def with_timestamp_extractor(self, extractor: TimestampExtractor | None) -> Consumed[K, V]:
-        """Take the time of records from this function."""
+        """Get the timestamps of records from this function."""
         return replace(self, timestamp_extractor=extractor)
 
     def with_offset_reset_policy(self, reset: AutoOffsetReset | str | None) -> Consumed[K, V]:
-        """Begin here when the group has no committed offset."""
+        """Start here when the group has no committed offset."""
         return replace(self, offset_reset=reset)
 
     def with_name(self, name: str | None) -> Consumed[K, V]:

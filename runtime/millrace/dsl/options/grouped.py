@@ -1,4 +1,4 @@
-"""`Grouped` and `Repartitioned`: how records go through a repartition topic, because of a grouping or on demand."""
+"""`Grouped` and `Repartitioned`: how records are sent through a repartition topic, for a grouping or on request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Grouped(Generic[K, V]):
-    """How the records of a group are repartitioned, where their key has changed."""
+    """How records are repartitioned for a grouping, if their key has changed."""
 
     name: str | None = None
     """The topic is `<application.id>-<name>-repartition`."""
@@ -48,14 +48,14 @@ class Grouped(Generic[K, V]):
 
 @dataclass(frozen=True, slots=True)
 class Repartitioned(Generic[K, V]):
-    """How a stream goes through an internal topic on its way."""
+    """How a stream is sent through an internal topic."""
 
     name: str | None = None
     """The topic is `<application.id>-<name>-repartition`."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
     number_of_partitions: int | None = None
-    """None: as many as the largest input has."""
+    """None: as many as the largest input."""
     partitioner: StreamPartitioner | None = None
 
     @classmethod
@@ -78,7 +78,7 @@ class Repartitioned(Generic[K, V]):
         return replace(self, name=name)
 
     def with_number_of_partitions(self, number: int) -> Repartitioned[K, V]:
-        """Demand that many partitions; inputs joined with it must have as many."""
+        """Use this number of partitions; streams and tables joined with it must have the same number."""
         return replace(self, number_of_partitions=number)
 
     def with_key_serde(self, serde: Serde[K] | None) -> Repartitioned[K, V]:

@@ -1,4 +1,4 @@
-"""How joins name, repartition and store what they join."""
+"""`Joined`, `StreamJoined` and `TableJoined`: how joins are named, and how they repartition and store records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
+from millrace.dsl.store_suppliers import DslStoreSuppliers
 from millrace.processor.api import StreamPartitioner
 from millrace.serdes.base import Serde
+from millrace.state.suppliers import WindowBytesStoreSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -26,7 +28,7 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeyWithKey(Generic[K, V, FK]):
-    """Marks a foreign key that is found in key and value: `foreign_key=ForeignKeyWithKey(lambda key, value: …)` (KIP-1104)."""
+    """Marks a foreign-key extractor that takes the key too: `foreign_key=ForeignKeyWithKey(lambda key, value: …)` (KIP-1104)."""
 
     extractor: Callable[[K, V], FK | None]
 
@@ -36,12 +38,12 @@ class Joined(Generic[K, V, VO]):
     """How a stream is joined with a table."""
 
     name: str | None = None
-    """Of the join, and of the repartition topic where one is needed."""
+    """Of the join, and of the repartition topic if one is needed."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
     other_value_serde: Serde[VO] | None = None
     grace_period_ms: int | None = None
-    """Hold stream records back this long, so that a versioned table can catch up (KIP-923)."""
+    """Hold stream records back for this time, so that a versioned table can catch up (KIP-923)."""
 
     @classmethod
     def as_(cls, name: str) -> Joined[Any, Any, Any]:
@@ -58,7 +60,7 @@ class Joined(Generic[K, V, VO]):
         name: str | None = None,
         grace_period: Duration | None = None,
     ) -> Joined[K, V, VO]:
-        """Use these serdes where the stream has to be repartitioned."""
+        """Use these serdes if the stream has to be repartitioned."""
         joined = cls(name, key_serde, value_serde, other_value_serde)
         return joined if grace_period is None else joined.with_grace_period(grace_period)
 
@@ -79,7 +81,7 @@ class Joined(Generic[K, V, VO]):
         return replace(self, other_value_serde=serde)
 
     def with_grace_period(self, grace: Duration) -> Joined[K, V, VO]:
-        """Hold stream records back this long; the table must be versioned.
+        """Hold stream records back for this time; the table must be versioned.
 
         Raises:
             TopologyError: it is negative.
@@ -97,9 +99,9 @@ class StreamJoined(Generic[K, V, VO]):
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
     other_value_serde: Serde[VO] | None = None
-    this_store_supplier: Any = None
-    other_store_supplier: Any = None
-    dsl_store_suppliers: Any = None
+    this_store_supplier: WindowBytesStoreSupplier | None = None
+    other_store_supplier: WindowBytesStoreSupplier | None = None
+    dsl_store_suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
     logging_enabled: bool = True
     log_config: Mapping[str, str] = field(default_factory=dict)
 
@@ -138,15 +140,17 @@ class StreamJoined(Generic[K, V, VO]):
         """Use this serde for the values of the other side."""
         return replace(self, other_value_serde=serde)
 
-    def with_this_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
-        """Keep this side in a store of that supplier, which must retain duplicates and match the windows."""
+    def with_this_store_supplier(self, supplier: WindowBytesStoreSupplier) -> StreamJoined[K, V, VO]:
+        """Keep this side in a store of this supplier, which must retain duplicates and match the windows."""
         return replace(self, this_store_supplier=supplier)
 
-    def with_other_store_supplier(self, supplier: Any) -> StreamJoined[K, V, VO]:
-        """Keep the other side in a store of that supplier, which must retain duplicates and match the windows."""
+    def with_other_store_supplier(self, supplier: WindowBytesStoreSupplier) -> StreamJoined[K, V, VO]:
+        """Keep the other side in a store of this supplier, which must retain duplicates and match the windows."""
         return replace(self, other_store_supplier=supplier)
 
-    def with_dsl_store_suppliers(self, suppliers: Any) -> StreamJoined[K, V, VO]:
+    def with_dsl_store_suppliers(
+        self, suppliers: DslStoreSuppliers | type[DslStoreSuppliers]
+    ) -> StreamJoined[K, V, VO]:
         """Take all stores from these suppliers."""
         return replace(self, dsl_store_suppliers=suppliers)
 
@@ -155,7 +159,7 @@ class StreamJoined(Generic[K, V, VO]):
         return replace(self, logging_enabled=True, log_config=dict(config or {}))
 
     def with_logging_disabled(self) -> StreamJoined[K, V, VO]:
-        """Log no changes."""
+        """Do not log changes."""
         return replace(self, logging_enabled=False, log_config={})
 
 
@@ -178,7 +182,7 @@ class TableJoined(Generic[K, VO]):
     def with_(
         cls, partitioner: StreamPartitioner | None = None, other_partitioner: StreamPartitioner | None = None
     ) -> TableJoined[Any, Any]:
-        """Send subscriptions and responses where these put them."""
+        """Let these choose the partitions of subscriptions and responses."""
         return cls(None, partitioner, other_partitioner)
 
     def with_name(self, name: str | None) -> TableJoined[K, VO]:
@@ -186,9 +190,9 @@ class TableJoined(Generic[K, VO]):
         return replace(self, name=name)
 
     def with_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
-        """Send responses where this puts them."""
+        """Let this choose the partitions of responses."""
         return replace(self, partitioner=partitioner)
 
     def with_other_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
-        """Send subscriptions where this puts them."""
+        """Let this choose the partitions of subscriptions."""
         return replace(self, other_partitioner=partitioner)

@@ -10,6 +10,7 @@ from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.graph.names import checked_name
 from millrace.dsl.store_suppliers import DslStoreSuppliers, StoreType
 from millrace.serdes.base import Serde
+from millrace.state.suppliers import AnyStoreSupplier
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -17,19 +18,19 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Materialized(Generic[K, V]):
-    """How a table is kept: the name by which it can be queried, its store, serdes, cache and changelog.
+    """How a table is kept: its name for queries, its store, serdes, cache and changelog.
 
     >>> Materialized.as_("counts").with_caching_disabled().caching_enabled
     False
     """
 
     store_name: str | None = None
-    supplier: Any = None
-    """A store supplier of `Stores`, which also brings the name."""
+    supplier: AnyStoreSupplier | None = None
+    """A store supplier, for example from `Stores`, which also determines the name."""
     store_type: StoreType | None = None
-    """None takes `default.dsl.store`."""
-    dsl_store_suppliers: Any = None
-    """Makes the suppliers of all kinds of stores (KIP-954); None takes `dsl.store.suppliers.class`."""
+    """None means `default.dsl.store`."""
+    dsl_store_suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
+    """Makes the suppliers of all kinds of stores (KIP-954); None means `dsl.store.suppliers.class`."""
     key_serde: Serde[K] | None = None
     value_serde: Serde[V] | None = None
     logging_enabled: bool = True
@@ -37,14 +38,14 @@ class Materialized(Generic[K, V]):
     log_config: Mapping[str, str] = field(default_factory=dict)
     """Settings of the changelog topic."""
     retention_ms: int | None = None
-    """How long windows are kept; None: as long as late records can change them."""
+    """How long windows are kept; None means as long as late records can change them."""
 
     def __post_init__(self) -> None:
         if self.store_name is not None:
             checked_name(self.store_name)
 
     @classmethod
-    def as_(cls, name_or_supplier: Any) -> Materialized[Any, Any]:
+    def as_(cls, name_or_supplier: str | StoreType | DslStoreSuppliers | AnyStoreSupplier) -> Materialized[Any, Any]:
         """Name the store, or give a store supplier or a `StoreType`."""
         if isinstance(name_or_supplier, str):
             return cls(name_or_supplier)
@@ -56,7 +57,7 @@ class Materialized(Generic[K, V]):
 
     @classmethod
     def with_(cls, key_serde: Serde[K] | None = None, value_serde: Serde[V] | None = None) -> Materialized[K, V]:
-        """Use these serdes, in a store that nobody queries by name."""
+        """Use these serdes, in a store that cannot be queried by name."""
         return cls(key_serde=key_serde, value_serde=value_serde)
 
     def with_key_serde(self, serde: Serde[K] | None) -> Materialized[K, V]:
@@ -72,15 +73,15 @@ class Materialized(Generic[K, V]):
         return replace(self, logging_enabled=True, log_config=dict(config or {}))
 
     def with_logging_disabled(self) -> Materialized[K, V]:
-        """Log no changes: the table is lost with its disk."""
+        """Do not log changes: if the disk is lost, so is the table."""
         return replace(self, logging_enabled=False, log_config={})
 
     def with_caching_enabled(self) -> Materialized[K, V]:
-        """Let several updates of a key between commits become one downstream."""
+        """Combine several updates of a key between commits into one downstream."""
         return replace(self, caching_enabled=True)
 
     def with_caching_disabled(self) -> Materialized[K, V]:
-        """Send every update downstream."""
+        """Forward every update downstream."""
         return replace(self, caching_enabled=False)
 
     def with_retention(self, retention: Duration) -> Materialized[K, V]:

@@ -1,4 +1,4 @@
-"""Names of operators."""
+"""`Named`: the name of an operator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millrace.dsl.graph.names import checked_name
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Gives an operator's node a name; a plain string does the same."""
+    """The name of an operator's node; a plain string does the same."""
 
     name: str
 
@@ -23,10 +23,10 @@ class Named:
 
 
 def name_of(named: Named | str | None) -> str | None:
-    """Return the checked text of a name.
+    """Return the text of a name, checked.
 
     Raises:
-        TopologyError: the name has characters that topic names cannot have.
+        TopologyError: the name has characters that are illegal in topic names.
     """
     if named is None:
         return None

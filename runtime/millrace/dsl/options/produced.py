@@ -1,4 +1,4 @@
-"""`Produced` and `Printed`: where the records of a stream go, a topic or a text."""
+"""`Produced` and `Printed`: how the records of a stream are written to a topic, or printed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Produced(Generic[K, V]):
         value_serde: Serde[V] | None = None,
         partitioner: StreamPartitioner | None = None,
     ) -> Produced[K, V]:
-        """Write with these serdes; None takes the stream's, or the application's default."""
+        """Write with these serdes; None means the stream's, or else the application's default."""
         return cls(key_serde, value_serde, partitioner)
 
     @classmethod
@@ -81,11 +81,11 @@ class Printed(Generic[K, V]):
         return cls(Path(path))
 
     def with_label(self, label: str) -> Printed[K, V]:
-        """Begin every line with `[label]: ` instead of the name of the node before."""
+        """Start every line with `[label]: ` instead of the parent node's name."""
         return replace(self, label=label)
 
     def with_key_value_mapper(self, mapper: Callable[[K, V], str]) -> Printed[K, V]:
-        """Print what the function returns instead of key and value."""
+        """Print what this function returns instead of key and value."""
         return replace(self, mapper=mapper)
 
     def with_name(self, name: str | None) -> Printed[K, V]:

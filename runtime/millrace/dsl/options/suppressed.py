@@ -1,4 +1,4 @@
-"""How updates of a table are held back."""
+"""`Suppressed` and `BufferConfig`: how updates of a table are held back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millrace.errors import TopologyError
 
 @dataclass(frozen=True, slots=True)
 class BufferConfig:
-    """How much is held back at most, and what happens when that is reached."""
+    """How much is held back at most, and what happens when the limit is reached."""
 
     record_limit: int | None = None
     byte_limit: int | None = None
@@ -26,29 +26,29 @@ class BufferConfig:
 
     @classmethod
     def max_records(cls, limit: int) -> BufferConfig:
-        """Hold at most that many keys; emit the oldest early when there are more."""
+        """Hold at most this many keys; emit the oldest early when there are more."""
         return cls(record_limit=limit)
 
     @classmethod
     def max_bytes(cls, limit: int) -> BufferConfig:
-        """Hold at most that many bytes; emit the oldest early when there are more."""
+        """Hold at most this many bytes; emit the oldest early when there are more."""
         return cls(byte_limit=limit)
 
     @classmethod
     def unbounded(cls) -> BufferConfig:
-        """Hold whatever has to be held."""
+        """Hold everything; there is no limit."""
         return cls(shuts_down=True)
 
     def with_max_records(self, limit: int) -> BufferConfig:
-        """Hold at most that many keys."""
+        """Hold at most this many keys."""
         return replace(self, record_limit=limit)
 
     def with_max_bytes(self, limit: int) -> BufferConfig:
-        """Hold at most that many bytes."""
+        """Hold at most this many bytes."""
         return replace(self, byte_limit=limit)
 
     def with_no_bound(self) -> BufferConfig:
-        """Hold whatever has to be held."""
+        """Hold everything; there is no limit."""
         return replace(self, record_limit=None, byte_limit=None, shuts_down=True)
 
     def emit_early_when_full(self) -> BufferConfig:
@@ -64,18 +64,18 @@ class BufferConfig:
         return replace(self, logging_enabled=True, log_config=dict(config or {}))
 
     def with_logging_disabled(self) -> BufferConfig:
-        """Lose what is buffered with the task."""
+        """Do not log the buffer: its content is lost when the task moves."""
         return replace(self, logging_enabled=False, log_config={})
 
     @property
     def is_strict(self) -> bool:
-        """Whether no update can ever be emitted early."""
+        """Whether no update is ever emitted early."""
         return self.shuts_down
 
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """Until when updates are held back."""
+    """How long updates are held back."""
 
     wait_ms: int | None = None
     """Time after the first update of a key; None: until its window closes."""
@@ -84,7 +84,7 @@ class Suppressed:
 
     @classmethod
     def until_time_limit(cls, wait: Duration, buffer: BufferConfig) -> Suppressed:
-        """Send an update on this much stream time after the first of its key, and only the latest of them.
+        """Emit only the latest update of a key, when this much stream time has passed since the first one.
 
         Raises:
             TopologyError: the time is negative.
@@ -93,10 +93,10 @@ class Suppressed:
 
     @classmethod
     def until_window_closes(cls, buffer: BufferConfig) -> Suppressed:
-        """Send exactly one, final result per window.
+        """Emit exactly one final result per window.
 
         Raises:
-            TopologyError: the buffer may emit early, so that results were not final.
+            TopologyError: the buffer may emit early, so results would not be final.
         """
         if not buffer.is_strict:
             raise TopologyError(

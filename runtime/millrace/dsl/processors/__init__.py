@@ -1,4 +1,4 @@
-"""What the operators do with each record: factories of the closures that a task's graph is compiled to.
+"""What operators do with each record: factories of the closures that a task's graph is compiled to.
 
-Families have a module each. The graph knows them only by their definitions; they know nothing of the graph.
+There is one module per family of operators. The graph knows only their factories, and they know nothing about the graph.
 """

@@ -1,4 +1,4 @@
-"""Aggregations of streams by key: count, reduce, aggregate; and the node that joins those of a cogroup."""
+"""Aggregations of streams by key: count, reduce, aggregate; and the node that merges the aggregations of a cogroup."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from millrace.records import Headers
 
 Initializer = Callable[[], Any]
 Aggregator = Callable[[Any, Any, Any], Any]
-"""key, value, aggregate so far; returns the new aggregate, None to delete it."""
+"""key, value, aggregate so far; returns the new aggregate, or None to delete it."""
 Reducer = Callable[[Any, Any], Any]
 
 
 def count_initializer() -> int:
-    """Begin to count."""
+    """Return the initial count."""
     return 0
 
 
 def count_aggregator(key: Any, value: Any, count: int) -> int:  # noqa: ARG001 (any record counts)
-    """Count one more."""
+    """Count one more record."""
     return count + 1
 
 
 class StreamAggregate:
     """Keeps one aggregate per key. Records without key or value are dropped.
 
-    The first old value sent on is the initial one, as in Kafka Streams.
+    As in Kafka Streams, the first old value that is forwarded is the initial one.
     """
 
     def __init__(self, store_name: str, initializer: Initializer, aggregator: Aggregator) -> None:
@@ -88,7 +88,7 @@ class StreamAggregate:
 
 
 class StreamReduce(StreamAggregate):
-    """Keeps one value per key, combined from all values so far; the first is taken as it is."""
+    """Keeps one value per key, combined from all values so far, starting with the first one."""
 
     def __init__(self, store_name: str, reducer: Reducer) -> None:
         super().__init__(store_name, lambda: None, lambda _key, value, so_far: reducer(so_far, value))
@@ -129,7 +129,7 @@ class StreamReduce(StreamAggregate):
 
 
 class CogroupMerge:
-    """Joins the outputs of the aggregations of a cogroup, which share one store."""
+    """Merges the outputs of a cogroup's aggregations, which share one store."""
 
     def __init__(self, parents: Sequence[Any]) -> None:
         self._parents = tuple(parents)
@@ -141,7 +141,7 @@ class CogroupMerge:
         return True
 
     def view(self) -> View:
-        """Look into the common store."""
+        """Look into the shared store."""
         view: View = self._parents[0].view()
         return view
 

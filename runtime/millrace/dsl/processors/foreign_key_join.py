@@ -1,13 +1,13 @@
-"""The four processors of a foreign-key join (KIP-213), in the order in which an update of the left table meets them.
+"""The processors of a foreign-key join (KIP-213), in the order in which an update of the left table passes them.
 
-1. `SubscriptionSend`, at the left entry's partition, subscribes the entry to its foreign key, and ends an old subscription.
+1. `SubscriptionSend`, at the left entry's partition, subscribes the entry to its foreign key, and cancels its old subscription.
 2. `SubscriptionReceive`, at the foreign key's partition, keeps the subscriptions in a store.
-3. `SubscriptionJoin`, behind it, answers with the current right value. An update of the right table is sent to all
+3. `SubscriptionJoin`, its child, answers with the current right value. An update of the right table is sent to all
    subscribers by `ForeignTableJoin`.
 4. `ResponseJoin`, back at the left entry's partition, joins the answer with the entry, if the entry is still the one that
    subscribed: answers to its earlier values may arrive late, and from other partitions.
 
-Sending a subscription that was there before does no harm, so a task that starts over leads to the same result.
+Sending the same subscription again is harmless, so a task that is restarted produces the same result.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ ForeignKeyExtractor = Callable[[Any, Any], Any]
 """primary key and left value to foreign key, or None."""
 
 _PARTITION_SINCE = (3, 4)
-"""The version whose subscriptions are the first to carry a partition."""
+"""The first version of subscriptions that contains the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignKeySerdes:
-    """The serdes of a foreign-key join, and the names they are given in place of topics; None is the default serde."""
+    """The serdes of a foreign-key join, and the names they are given instead of topics; None means the default serde."""
 
     topic: str
     """The registration topic, without the application id."""
@@ -111,11 +111,11 @@ def _older_instances_may_run(upgrade_from: str | None) -> bool:
 class SubscriptionSend:
     """Turns updates of the left table into subscriptions.
 
-    An inner join asks for an answer only where one may change the result; a left join always does, since every entry has a
-    result. A left entry without foreign key is dropped by the inner join, and by the left join answered like one without match.
+    An inner join asks for an answer only if it may change the result; a left join always does, since every entry has a result. A
+    left entry without a foreign key is dropped by an inner join; a left join treats it like an entry without a match.
 
     As in Kafka Streams, an inner join can miss a deletion: if the right value is deleted while a subscription with the same
-    foreign key is on its way, the answer to the deletion is late, and the new subscription is not answered.
+    foreign key is in flight, the answer to the deletion arrives late, and the new subscription is not answered.
     """
 
     def __init__(self, extractor: ForeignKeyExtractor, serdes: ForeignKeySerdes, *, left_join: bool) -> None:
@@ -162,7 +162,7 @@ class SubscriptionSend:
 
 
 Instructions = tuple[tuple[Any, Instruction], ...]
-"""Foreign keys, and what their owners are to do."""
+"""Foreign keys, each with an instruction for its owner."""
 _Instruct = Callable[[Any, Any, Any, Any, bool], Instructions]
 """New and old left value, old and new foreign key, and whether these differ."""
 
@@ -193,7 +193,7 @@ def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
 
 
 class SubscriptionReceive:
-    """Keeps subscriptions in their store, and passes each on with both keys."""
+    """Keeps subscriptions in their store, and forwards each with both keys."""
 
     def __init__(self, store_name: str, serdes: ForeignKeySerdes) -> None:
         self._store_name = store_name
@@ -248,7 +248,7 @@ class SubscriptionJoin:
 
 
 class ForeignTableJoin:
-    """Sends an update of the right table to all who subscribed to its key."""
+    """Sends an update of the right table to all subscribers of its key."""
 
     def __init__(self, store_name: str, serdes: ForeignKeySerdes) -> None:
         self._store_name = store_name
@@ -280,9 +280,9 @@ class ForeignTableJoin:
 
 
 class ResponseJoin:
-    """Joins answers with the left entries they were meant for, and drops answers to what an entry was before.
+    """Joins answers with the left entries they were meant for, and drops answers to earlier values of an entry.
 
-    The result is a plain record, with None as its value where there is no match.
+    The result is a plain record, whose value is None if there is no match.
     """
 
     def __init__(self, left: View, serdes: ForeignKeySerdes, joiner: Joiner, *, left_join: bool) -> None:

@@ -1,8 +1,8 @@
 """Aggregations over session windows.
 
-A record that falls within the gap of existing sessions merges them into one: the merged ones are removed, and deleted
-downstream, before the new one is stored. The timestamp of an update is its session's end. A session takes records until its end
-plus gap plus grace has passed.
+A record within the gap of existing sessions merges them into one: the old sessions are removed, and deleted downstream, before
+the new one is stored. The timestamp of an update is the end of its session. A session accepts records until its end plus gap
+plus grace has passed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millrace.processor.node import NodeContext, ProcessFn, UserCodeError, call_
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowed
 
 Merger = Callable[[Any, Any, Any], Any]
-"""key, one aggregate, another; returns that of the merged session."""
+"""key, one aggregate, another; returns the merged session's aggregate."""
 
 
 class SessionAggregate:
@@ -27,8 +27,8 @@ class SessionAggregate:
     Args:
         store_name: of its session store.
         windows: gap and grace.
-        emit_strategy: when results are sent on.
-        initializer: makes a new session's aggregate.
+        emit_strategy: when results are emitted.
+        initializer: returns a new session's aggregate.
         aggregator: key, value, aggregate so far → new aggregate, None to delete it.
         merger: key and two aggregates → the aggregate of both.
     """
@@ -91,7 +91,7 @@ class _SessionTask:
         self._stream_time = UNKNOWN_TIMESTAMP
         self._final_results: FinalResults | None = None
         self._silent = definition.emit_strategy is EmitStrategy.ON_WINDOW_CLOSE
-        """Updates are not sent on from here: the cache does it, or only final results are."""
+        """Updates are not forwarded here: the cache does it, or only final results are emitted."""
         if self._silent:
             self._final_results = self._emitting_on_close(definition.store_name)
         else:
@@ -103,7 +103,7 @@ class _SessionTask:
         )
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Put one record into its session."""
+        """Add one record to its session."""
         self._stream_time = max(self._stream_time, timestamp)
         close_time = self._stream_time - self._closes_after
         start = end = timestamp
@@ -128,7 +128,7 @@ class _SessionTask:
         timestamp: int,
         headers: Headers,
     ) -> None:
-        """Store a session instead of those it was merged from. An existing session of just this time is overwritten."""
+        """Replace the merged sessions with the new one. An existing session with exactly these bounds is overwritten."""
         key, (start, end) = session
         node, store, forward, silent = self._node, self._store, self._node.forward, self._silent
         record = node.record

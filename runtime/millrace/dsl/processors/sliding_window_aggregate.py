@@ -1,13 +1,13 @@
-"""Aggregations over sliding windows (KIP-450): for every set of records at most a time difference apart there is one window.
+"""Aggregations over sliding windows (KIP-450): one window for every set of records that are at most a time difference apart.
 
 Only windows with different sets of records are kept. Seen from a record at `t`, with difference `d`:
 
-* its *left* window [t - d, t] ends at it, its *right* window [t + 1, t + 1 + d] begins behind it;
-* it belongs to every stored window that starts in [t - d, t], and to the right window of the record before it if that is near;
+* its *left* window [t - d, t] ends at the record, its *right* window [t + 1, t + 1 + d] starts after it;
+* it belongs to every stored window that starts in [t - d, t], and to the right window of the previous record if that is near;
 * its right window is needed only if there are later records within `d`, that is, if a stored window that holds `t` has a later
   record (the timestamp kept with an aggregate is the largest of its records).
 
-A window that would begin before the epoch does not exist. Instead [0, d] holds all records earlier than `d` together.
+A window that would start before the epoch does not exist; instead, [0, d] holds all records earlier than `d`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SlidingWindowAggregate:
     Args:
         store_name: of its timestamped window store.
         windows: time difference and grace.
-        emit_strategy: when results are sent on.
-        initializer: makes a new window's aggregate.
+        emit_strategy: when results are emitted.
+        initializer: returns a new window's aggregate.
         aggregator: key, value, aggregate so far → new aggregate, None to delete it.
     """
 
@@ -78,7 +78,7 @@ class SlidingWindowAggregate:
 
 
 class _SlidingTask:
-    """The windows of one task. While a record is processed, `_key` … `_headers` are that record."""
+    """The windows of one task. While a record is processed, `_key` … `_headers` hold its parts."""
 
     def __init__(self, definition: SlidingWindowAggregate, node: NodeContext) -> None:
         self._node = node
@@ -144,7 +144,7 @@ class _SlidingTask:
                 has_left = True
                 self._update(start, found)
                 if found.timestamp >= timestamp:
-                    return  # a record of the same time was here before: all other windows exist
+                    return  # there was a record with the same timestamp: all other windows exist
                 previous = found.timestamp
             else:
                 before = found
@@ -187,11 +187,11 @@ class _SlidingTask:
             self._update(0, combined)
 
     def _create(self, start: int) -> None:
-        """Begin a window with this record as its first."""
+        """Create a window with this record as its first."""
         self._update(start, ValueAndTimestamp(call_user(self._initializer), self._timestamp))
 
     def _create_left(self, before: _Aggregate | None) -> None:
-        """Begin the window that ends at this record: with the records of the window before, if the last of them is near."""
+        """Create the window that ends at this record, with the records of the previous window if the last of them is near."""
         start = self._timestamp - self._difference
         if before is not None and before.timestamp >= start:
             self._update(start, ValueAndTimestamp(before.value, self._timestamp))
@@ -199,13 +199,13 @@ class _SlidingTask:
             self._create(start)
 
     def _create_right(self, later: _Aggregate | None) -> None:
-        """Begin the window behind this record, if there are later records near it; they are all that it holds."""
+        """Create the window after this record, if there are later records near it; it holds only those."""
         if later is None or later.timestamp <= self._timestamp:
             return
         self._store_and_forward(self._timestamp + 1, None, later.value, later.timestamp)
 
     def _update(self, start: int, so_far: _Aggregate) -> None:
-        """Add this record to a window, unless it is late for it."""
+        """Add this record to a window, unless it is too late."""
         if start + self._difference < self._close_time:
             self._node.drop_record()
             return

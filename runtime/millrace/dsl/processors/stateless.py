@@ -1,4 +1,4 @@
-"""Operators on streams that keep no state. Each function returns the factory of one node."""
+"""Stateless operators on streams. Each function returns the factory of a node."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Predicate = Callable[[Any, Any], Any]
 
 
 def pass_through() -> NodeFactory:
-    """Send every record on as it is."""
+    """Forward every record unchanged."""
     return lambda node: node.forward
 
 
 def filtering(predicate: Predicate, *, negate: bool = False) -> NodeFactory:
-    """Send on the records for which the predicate is true (or false)."""
+    """Forward the records for which the predicate is true (or false)."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -104,7 +104,7 @@ def mapping_values(mapper: Callable[[Any], Any]) -> NodeFactory:
 
 
 def mapping_values_with_key(mapper: Callable[[Any, Any], Any]) -> NodeFactory:
-    """Replace the value, knowing the key."""
+    """Replace the value, given the key too."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -123,7 +123,7 @@ def mapping_values_with_key(mapper: Callable[[Any, Any], Any]) -> NodeFactory:
 
 
 def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> NodeFactory:
-    """Replace a record by any number of others; all are made before the first is sent on."""
+    """Replace each record with any number of records, all of which are created before the first is forwarded."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -143,7 +143,7 @@ def flat_mapping(mapper: Callable[[Any, Any], Iterable[tuple[Any, Any]]]) -> Nod
 
 
 def flat_mapping_values(mapper: Callable[[Any], Iterable[Any]]) -> NodeFactory:
-    """Replace a value by any number of others."""
+    """Replace each value with any number of values."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -163,7 +163,7 @@ def flat_mapping_values(mapper: Callable[[Any], Iterable[Any]]) -> NodeFactory:
 
 
 def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[Any]]) -> NodeFactory:
-    """Replace a value by any number of others, knowing the key."""
+    """Replace each value with any number of values, given the key too."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -183,7 +183,7 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[Any]]) ->
 
 
 def peeking(action: Callable[[Any, Any], Any]) -> NodeFactory:
-    """Call a function, and send the record on; without children this is `foreach`."""
+    """Call a function, and forward the record; without children this is `foreach`."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward, fail = node.forward, node.processing_failed
@@ -202,11 +202,12 @@ def peeking(action: Callable[[Any, Any], Any]) -> NodeFactory:
 
 
 def branching(predicates: Sequence[Predicate], children: Sequence[str]) -> NodeFactory:
-    """Send a record to the child of the first predicate that is true.
+    """Forward each record to the child of the first predicate that is true.
 
     Args:
-        predicates: in the order they are tried.
-        children: their nodes; filled while branches are added. One more than predicates is the default branch.
+        predicates: in the order in which they are tried.
+        children: their nodes; filled while branches are added. If there is one more than predicates, the last is the default
+            branch.
     """
 
     def factory(node: NodeContext) -> ProcessFn:

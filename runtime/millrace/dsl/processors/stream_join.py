@@ -30,13 +30,13 @@ class StreamJoinFactories:
     """The node factories of one join; `left` and `right` belong together."""
 
     left_window: NodeFactory
-    """Passes the left stream's records on and keeps them."""
+    """Forwards the left stream's records and keeps them."""
     right_window: NodeFactory
     left: NodeFactory
     """Joins the left stream's records with the right window."""
     right: NodeFactory
     self_join: NodeFactory
-    """Stands for `left`, `right` and the merge of both, if both streams are the same."""
+    """Replaces `left`, `right` and their merge if both streams are the same."""
 
 
 def stream_join(
@@ -52,13 +52,13 @@ def stream_join(
     """Return the node factories of a join.
 
     Args:
-        windows: which records belong together, seen from the left stream.
+        windows: which records are joined, as seen from the left stream.
         joiner: key, left value, right value → result.
         left_store_name: the window store of the left stream.
         right_store_name: the window store of the right stream.
-        outer_store_name: where records without a partner wait; None for inner joins.
-        left_outer: records of the left stream without a partner give results too.
-        right_outer: records of the right stream without a partner give results too.
+        outer_store_name: where records without a match wait; None for inner joins.
+        left_outer: records of the left stream without a match have results too.
+        right_outer: records of the right stream without a match have results too.
     """
     left: NodeFactory
     right: NodeFactory
@@ -88,7 +88,7 @@ def _reversed(joiner: Joiner) -> Joiner:
 
 
 class WindowedRecords:
-    """Passes records on to the join, and then keeps those that have a key for the other side.
+    """Forwards records to the join, and then keeps those with a key for the other side.
 
     Args:
         store_name: of its window store, which retains duplicates.
@@ -150,11 +150,11 @@ class InnerJoinSide:
 
 
 class SelfJoin:
-    """Joins a stream with itself through one store; the results come in the order that a join of two equal streams gives.
+    """Joins a stream with itself, using one store; results have the same order as in a join of two equal streams.
 
     Args:
         store_name: the stream's window store.
-        windows: which records belong together.
+        windows: which records are joined.
         joiner: key, left value, right value → result.
     """
 
@@ -210,14 +210,14 @@ _DEFAULT_EMIT_INTERVAL_MS = 1000
 
 
 class JoinTimes:
-    """What the two sides know together, in one task."""
+    """What the two sides of a join share in one task."""
 
     __slots__ = ("earliest_waiting", "next_look_ms", "stream_time")
 
     def __init__(self) -> None:
         self.stream_time = UNKNOWN_TIMESTAMP
         self.earliest_waiting: int | None = None
-        """Timestamp from which on records may wait (ms); None = nobody has looked, or none was found."""
+        """Records with this timestamp or later may be waiting (ms); None: not checked yet, or none were found."""
         self.next_look_ms = 0
 
 
@@ -241,13 +241,13 @@ class OuterJoinSide:
     """One side of a left or outer join.
 
     Args:
-        windows: which records belong together, seen from the left stream.
+        windows: which records are joined, as seen from the left stream.
         joiner: key, left value, right value → result.
         other_store_name: the other side's window store.
-        outer_store_name: where records without a partner wait; shared by both sides.
+        outer_store_name: where records without a match wait; shared by both sides.
         times: shared by both sides.
         is_left: whether this is the left side.
-        keeps_unmatched: whether records of this side without a partner give results.
+        keeps_unmatched: whether records of this side without a match have results.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class _OuterJoinTask:
         self._headers = NO_HEADERS
 
     def process(self, key: Any, value: Any, timestamp: int, headers: Headers) -> None:
-        """Join one record, and send on what has expired if it moves time on."""
+        """Join one record; if it advances stream time, forward what has expired."""
         times = self._times
         times.stream_time = max(times.stream_time, timestamp)
         if value is None or (key is None and not self._keeps_unmatched):
@@ -338,7 +338,7 @@ class _OuterJoinTask:
         return call_user(self._joiner, key, other, value)
 
     def _take(self, other: JoinSideKey[Any]) -> None:
-        """Stop the other record from waiting, if it does."""
+        """Remove the other record from the waiting ones, if it is one."""
         self._own_context()
         self._waiting.take(other)
 
@@ -377,7 +377,7 @@ class _OuterJoinTask:
         return True
 
     def _expired(self) -> list[tuple[JoinSideKey[Any], LeftOrRightValue[Any]]]:
-        """Return the waiting records whose window has closed, and note from when on others wait."""
+        """Return the waiting records whose window has closed, and note the timestamp of the first one that is still open."""
         times = self._times
         stream_time = times.stream_time
         times.earliest_waiting = None

@@ -22,13 +22,13 @@ Joiner = Callable[[Any, Any, Any], Any]
 class StreamTableJoin:
     """Joins records with a table by their key.
 
-    Records without a value are dropped, and so are those without a key; in a left join the latter are joined with nothing
+    Records without a value are dropped, and so are those without a key; in a left join the latter are joined with None
     (KIP-962).
 
     Args:
         view: of the table.
         joiner: key, record's value, table's value → result.
-        left: send records on that have no match.
+        left: forward records without a match.
         buffer_name: the store in which records wait for the grace period; None: they do not wait.
     """
 
@@ -40,7 +40,7 @@ class StreamTableJoin:
 
     @property
     def store_names(self) -> tuple[str, ...]:
-        """The stores its node has to be connected to."""
+        """The stores that its node must be connected to."""
         return (*self._view.store_names, *(() if self._buffer_name is None else (self._buffer_name,)))
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -97,13 +97,13 @@ class StreamGlobalTableJoin:
     """Joins records with a global table by a key made from the record.
 
     Records without a value are dropped, and so are those whose mapped key is None; in a left join the latter are joined with
-    nothing (KIP-962).
+    None (KIP-962).
 
     Args:
         view: of the global table.
         key_mapper: key and value of a record (which may be None) → key in the table.
         joiner: the record's key, its value, the table's value → result.
-        left: send records on that have no match.
+        left: forward records without a match.
     """
 
     def __init__(self, *, view: View, key_mapper: Callable[[Any, Any], Any], joiner: Joiner, left: bool) -> None:

@@ -1,8 +1,9 @@
-"""Holds updates of a table back, so that fewer, or only final ones, are sent on (KIP-328).
+"""Holds updates of a table back, so that fewer of them, or only final ones, are forwarded (KIP-328).
 
-An update waits in a buffer, where a later one of its key takes its place in the queue. It leaves when the stream time of this
-operator, the largest timestamp it has seen, has passed its time by the suppression's duration: its time is that of the first
-update, or the end of its window. A full buffer sends its oldest updates early, or fails the task.
+An update waits in a buffer, where a later update of the same key replaces it and keeps its place in the queue. It is emitted
+when the operator's stream time, the largest timestamp it has seen, is later than the update's time by the suppression's
+duration. The update's time is the timestamp of the key's first update, or the end of its window. A full buffer emits its oldest
+updates early, or fails the task.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ class TableSuppress:
     """Holds back the updates of a table.
 
     Args:
-        parent: the table; it sends old values, since the buffer answers look-ups with the value before what it holds.
+        parent: the table; it sends old values, since look-ups in the buffer return the value before the one it holds.
         store_name: of the buffer.
         wait_ms: how long an update waits; for final results of windows that is their grace period.
-        final_results: an update's time is the end of its window, and deletions are not sent on, because nothing was sent before.
+        final_results: an update's time is the end of its window, and deletions are not forwarded, because nothing was forwarded
+            before.
         buffer: its limits, and what happens when they are reached.
     """
 
@@ -44,7 +46,7 @@ class TableSuppress:
         return self._parent.send_old_values(force=force)
 
     def view(self) -> View:
-        """Look up the last value sent on: that of the buffer, or of the parent where nothing is held back."""
+        """Look up the last value that was forwarded: in the buffer, or in the parent if nothing is held back."""
         parent = self._parent.view()
         store_name = self.store_name
 

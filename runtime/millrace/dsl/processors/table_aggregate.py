@@ -1,4 +1,4 @@
-"""Aggregations of tables: each update takes its old value out of the aggregate and puts its new value in."""
+"""Aggregations of tables: each update removes its old value from the aggregate and adds its new value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Selector = Callable[[Any, Any], tuple[Any, Any]]
 
 
 class TableGroupBy:
-    """Sends the old and the new value of every update to the groups that they belong to.
+    """Sends the old and the new value of every update to the groups they belong to.
 
     Both go in one record when they belong to the same group (KIP-904), unless an application is being upgraded from 3.4 or
     older, whose instances could not read that.
@@ -25,7 +25,7 @@ class TableGroupBy:
         self._versioned = False
 
     def use_versioned_semantics(self) -> None:
-        """Leave out-of-order updates out, uncounted: the group has seen newer ones (KIP-914)."""
+        """Ignore out-of-order updates, without counting them as dropped: the group has seen newer ones (KIP-914)."""
         self._versioned = True
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -57,7 +57,7 @@ class TableGroupBy:
 
 
 def writes_both_at_once(upgrade_from: str | None) -> bool:
-    """Whether every instance that may be running can read a record with old and new value (3.5 and later)."""
+    """Whether all instances that may be running can read records with old and new value (3.5 and later)."""
     if upgrade_from is None:
         return True
     major, _, minor = upgrade_from.partition(".")
@@ -106,7 +106,9 @@ class TableAggregate:
 
         def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
             if key is None:
-                raise StreamsError(f"Node {name} was sent an update without a key; its repartition topic holds none")
+                raise StreamsError(
+                    f"Node {name} received an update without a key, which cannot come from its repartition topic"
+                )
             record.timestamp = timestamp
             record.headers = headers
             new_value, old_value, _ = change

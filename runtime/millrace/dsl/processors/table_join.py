@@ -28,7 +28,7 @@ _UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class JoinSide:
-    """What one side of a join demands.
+    """Which values one side of a join requires.
 
     `needs_own`: a result needs a value of this side; `needs_other`: it needs one of the other side.
     """
@@ -55,7 +55,7 @@ class TableJoinSide:
         self._versioned = False
         self._sends_old_values = False
         self.other_view = other.view()
-        """Its stores have to be connected to the node."""
+        """The node must be connected to its stores."""
 
     def use_versioned_semantics(self) -> None:
         """Drop out-of-order updates of this side (KIP-914)."""
@@ -69,7 +69,7 @@ class TableJoinSide:
         return True
 
     def view(self) -> View:
-        """Join the values of both tables when one is asked for."""
+        """Join the values of both tables on demand."""
         this, other, joiner, side = self._this.view(), self.other_view, self._joiner, self._side
 
         def open_view(node: NodeContext) -> ValueGetter:
@@ -117,7 +117,7 @@ class TableJoinSide:
 
 
 class TableJoinMerge:
-    """Brings the results of both sides together, and keeps them if the joined table is materialised."""
+    """Merges the results of both sides, and keeps them if the joined table is materialised."""
 
     def __init__(self, this: TableJoinSide, other: TableJoinSide, store_name: str | None) -> None:
         self._this = this

@@ -21,12 +21,12 @@ from millrace.records import Change, Headers, ValueAndTimestamp
 
 
 class TableSourceProcessor:
-    """Keeps the latest value of each key of a topic; without a store it passes updates on without old values.
+    """Keeps the latest value of each key of a topic; without a store it forwards updates without old values.
 
     Args:
         store_name: of the table's store, which exists only if `materialize` is called.
         materialized: the user asked for the store.
-        on_materialize: called when somebody needs the store.
+        on_materialize: called when the store turns out to be needed.
     """
 
     def __init__(self, store_name: str, *, materialized: bool, on_materialize: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class TableSourceProcessor:
         self._on_materialize()
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Send old values if there is a store, or make one if forced to."""
+        """Send old values if there is a store; if forced, create one."""
         if not (force or self._materialized):
             return False
         self.materialize()
@@ -116,8 +116,8 @@ class _ComputedTable:
 class TableFilter(_ComputedTable):
     """Keeps the entries of a table for which a predicate is true; others are deleted downstream.
 
-    Old values are used wherever the parent can send them without a new store, so that an entry which was never there is not
-    deleted again and again.
+    Old values are used if the parent can send them without a new store, so that entries that never existed are not deleted
+    again and again.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TableFilter(_ComputedTable):
         self._sends_old_values = parent.send_old_values(force=False)
 
     def use_versioned_semantics(self) -> None:
-        """Send deletions on even if nothing was there: out-of-order updates need them."""
+        """Forward deletions even if there was no entry: out-of-order updates need them."""
         self._versioned = True
 
     def _compute(self, key: Any, value: Any) -> Any:
@@ -236,7 +236,7 @@ class TableMapValues(_ComputedTable):
 
 
 def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
-    """Send the new values of a table's updates on as records of a stream."""
+    """Forward the new values of a table's updates as records of a stream."""
 
     def factory(node: NodeContext) -> ProcessFn:
         forward = node.forward
@@ -250,10 +250,9 @@ def table_to_stream() -> Callable[[NodeContext], ProcessFn]:
 
 
 class TableTransformValues(_ComputedTable):
-    """Replaces the values of a table by what a stateful transformer makes of them.
+    """Replaces the values of a table with the results of a stateful transformer.
 
-    Without a store of its own, its results cannot be told from the parent's values, so looking one up transforms the parent's
-    current value again.
+    Without a store of its own, its results are not kept, so a look-up transforms the parent's current value again.
     """
 
     def __init__(self, parent: TableProcessor, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:

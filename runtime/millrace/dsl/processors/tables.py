@@ -1,8 +1,8 @@
-"""What all table operators share: values of a table, whether they come from a store or are computed on the way.
+"""What all table operators share: access to a table's values, whether they are stored or computed on the fly.
 
-Every operator that yields a table has a `TableProcessor`. Two things are asked of it while the graph is built: that it sends
-the old value along with each new one (only if somebody needs it, since that may force a store), and how others can look up
-the table's current value of a key.
+Every operator that yields a table has a `TableProcessor`. While the graph is built, it may be told to send the
+old value along with each new one (only if needed, since that may force a store), and asked how others can look up the table's
+current value of a key.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millrace.records import Headers, ValueAndTimestamp, Windowed
 from millrace.state.api import CachedStateStore, DirectAccess
 
 NOT_PUT = -(2**63)
-"""What a versioned store returns for an update that is too old for it; nothing is sent on."""
+"""What a versioned store returns for an update that is too old; nothing is forwarded."""
 IS_LATEST = -1
 """What it returns for an update that is the newest of its key."""
 
@@ -26,16 +26,16 @@ Found = tuple[Any, int] | None
 
 @dataclass(frozen=True, slots=True)
 class ValueGetter:
-    """Looks up the current value of a table, or, for versioned tables, that of a point in time."""
+    """Looks up the current value of a table, or, for versioned tables, the value at a point in time."""
 
     get: Callable[[Any], Found]
     get_as_of: Callable[[Any, int], Found] | None = None
-    """Present where the table is versioned: key and timestamp (ms)."""
+    """Only for versioned tables: key and timestamp (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How to look up a table's values from another node, and the stores that node has to be connected to."""
+    """How to look up a table's values from another node, and the stores that node must be connected to."""
 
     store_names: tuple[str, ...]
     open: Callable[[NodeContext], ValueGetter]
@@ -45,7 +45,7 @@ class TableProcessor(Protocol):
     """The definition of a node whose output is a table."""
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Send old values from now on, materialising the table if need be and forced to; return whether it does."""
+        """Send old values from now on, if forced even if the table has to be materialised; return whether it sends them."""
 
     def view(self) -> View:
         """Return how to look up the table's values."""
@@ -55,7 +55,7 @@ class TableProcessor(Protocol):
 
 
 class TableStore:
-    """A table's store as operators use it: timestamped or versioned, the same functions.
+    """A table's store as operators use it: the same functions for timestamped and versioned stores.
 
     `direct` is for operators that read and write the same key: see `DirectAccess`. Its `put` returns None for an update that is
     the newest of its key, or what a versioned store does.
@@ -116,13 +116,13 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
 def forward_flushed(
     node: NodeContext, store: Any, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
 ) -> bool:
-    """Have what the record cache flushes sent on; return False when the store is not cached, and the node has to do it.
+    """Forward what the record cache flushes; return False if the store is not cached and the node has to forward.
 
     Args:
         node: whose children get the updates.
         store: of the node.
         send_old_values: send the value before the update too.
-        timestamp_of: key and timestamp of the update → the timestamp to send it with (ms).
+        timestamp_of: key and timestamp of the update → the timestamp to forward it with (ms).
     """
     if not isinstance(store, CachedStateStore):
         return False
@@ -141,7 +141,7 @@ ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
 
 
 def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) -> ForwardChange:
-    """Return what sends an update on that was put into a store: at once, or from the cache when that is flushed.
+    """Return a function that forwards an update that was put into a store: at once, or not if the cache forwards it when flushed.
 
     `store` is the state store itself. With a record cache the returned function does nothing, and what is flushed is
     forwarded instead: the last value since the previous flush with the one before that.
@@ -163,7 +163,7 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
 
 
 def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: bool) -> bool:
-    """Return whether a store is cached, so that the node must not forward: what is flushed is forwarded from its start on."""
+    """Return whether a store is cached, so that the node must not forward; if so, flushed entries are forwarded instead."""
 
     def listen() -> None:
         forward_flushed(node, store, send_old_values=send_old_values)

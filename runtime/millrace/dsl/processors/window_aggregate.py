@@ -1,12 +1,13 @@
 """Aggregations over tumbling, hopping and unlimited windows.
 
-Stream time is that of the operator: the largest timestamp it has seen itself. A window takes records until its end plus grace
-has passed; a record that is late for a window is dropped for that window only.
+Stream time is the operator's own: the largest timestamp it has seen. A window accepts records until its end plus grace has
+passed; a record that is too late for a window is dropped for that window only.
 
-Results are sent on with every update, or once when a window is final (KIP-825); sliding windows and sessions share the latter.
-Final results are looked for when a record has been processed, but at most once per
-`__emit.interval.ms.kstreams.windowed.aggregation__` of wall-clock time, because that costs a scan. How far they have been sent is
-kept in the task's metadata and committed with its offsets (formats §9), so that a restart neither repeats nor skips windows.
+Results are emitted with every update, or once when a window is final (KIP-825); the latter is shared with sliding and session
+windows. The store is checked for final results after a record has been processed, but at most once per
+`__emit.interval.ms.kstreams.windowed.aggregation__` of wall-clock time, because that costs a scan. How far they have been
+emitted is kept in the task's metadata and committed with its offsets (formats §9), so that a restart neither repeats nor skips
+windows.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from millrace.records import UNKNOWN_TIMESTAMP, Change, Headers, Window, Windowe
 _DEFAULT_EMIT_INTERVAL_MS = 1000
 
 NO_CLOSE_TIME = -1
-"""Nothing was sent yet."""
+"""Nothing has been emitted yet."""
 
 Range = tuple[int, int]
 FinalResult = tuple[Windowed[Any], Any, int]
-"""The key with its window, the aggregate, and the timestamp (ms) to send it with."""
+"""The key with its window, the aggregate, and the timestamp (ms) of the result."""
 
 
 class FinalResults:
-    """Sends the results of windows that have closed, in the order of their start.
+    """Emits the results of windows that have closed, in order of their start.
 
     Args:
         node: whose children get the results.
@@ -63,11 +64,11 @@ class FinalResults:
         self._last_close_time = self._node.metadata.get(self._store_name, NO_CLOSE_TIME)
 
     def emit(self, close_time: int, headers: Headers) -> None:
-        """Send what has closed, if it is time to look.
+        """Emit what has closed, if it is time to check.
 
         Args:
-            close_time: windows that end up to here are final (ms).
-            headers: of the record that moved time on; the results carry them.
+            close_time: windows that end at this time or earlier are final (ms).
+            headers: of the record that advanced stream time; the results get them too.
         """
         node = self._node
         now = node.system_time()
@@ -91,15 +92,15 @@ class FinalResults:
 
 
 class Windows(Protocol):
-    """Windows that follow from a record's timestamp alone."""
+    """Windows that depend only on a record's timestamp."""
 
     @property
     def size_ms(self) -> int:
-        """From start to end."""
+        """The length from start to end."""
 
     @property
     def grace_ms(self) -> int:
-        """How long after its end a window still takes records."""
+        """How long after its end a window still accepts records."""
 
     def windows_for(self, timestamp: int) -> list[Window]:
         """Return the windows a record belongs to, the earliest first."""
@@ -110,13 +111,13 @@ class WindowAggregate:
 
     Args:
         store_name: of its timestamped window store.
-        windows: `TimeWindows`, `UnlimitedWindows` or any other whose windows follow from the timestamp.
-        emit_strategy: when results are sent on.
-        initializer: makes a new window's aggregate.
+        windows: `TimeWindows`, `UnlimitedWindows` or any other whose windows depend only on the timestamp.
+        emit_strategy: when results are emitted.
+        initializer: returns a new window's aggregate.
         aggregator: key, value, aggregate so far → new aggregate, None to delete it.
 
     Raises:
-        TopologyError: results are asked for on close of windows that are not `TimeWindows`.
+        TopologyError: results are to be emitted on close, but the windows are not `TimeWindows`.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class WindowAggregate:
             put(row, (new, time))
             if silent:
                 return
-            if window[0] != start:  # else it is the window of the record before, as most often
+            if window[0] != start:  # otherwise it is the same window as for the previous record, the usual case
                 window = Window(start, start + size)
             forward(new_tuple(Windowed, (key, window)), (new, old if sends_old else None, True), time, headers)
 

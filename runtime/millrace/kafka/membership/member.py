@@ -72,6 +72,7 @@ class GroupMember:
         self._assign = assign
         self._shared = SharedState(self._settings)
         self._connection: Connection
+        self._connected = False
 
     # Life cycle
 
@@ -94,6 +95,7 @@ class GroupMember:
             raise BrokerUnreachableError(
                 f"The brokers of bootstrap.servers={servers} stopped answering ({error}): check that they are running"
             ) from error
+        self._connected = True
         shared, settings = self._shared, self._settings
         self._coordinator = Coordinator(self._connection, settings, lambda: shared.closed)
         self._offsets = GroupOffsets(self._connection, self._coordinator, settings)
@@ -122,7 +124,7 @@ class GroupMember:
         if self.closed:
             return
         leave = self._settings.instance_id is None if leave_group is None else leave_group
-        if hasattr(self, "_connection"):
+        if self._connected:
             if leave:
                 self._leave("the application closes", timeout_s)
             self._shared.state = MemberState.CLOSED

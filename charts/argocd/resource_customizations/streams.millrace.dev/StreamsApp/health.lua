@@ -1,7 +1,7 @@
 -- The health of a StreamsApp in Argo CD.
 --   Healthy      every replica runs all its tasks, as the manifest says
---   Progressing  the operator is at work, or waits for something that may still come
---   Degraded     someone has to do something; what runs, runs on
+--   Progressing  the operator is working, or waiting for something that may still come
+--   Degraded     someone has to act; what is running keeps running
 --   Suspended    the manifest says so, or the operator is paused
 local health = {}
 
@@ -32,7 +32,7 @@ if is("ReconciliationPaused", "True") then
   return answer("Suspended", because("ReconciliationPaused"))
 end
 
--- What is told of an older manifest says nothing about this one.
+-- A status about an older manifest says nothing about this one.
 if (obj.status.observedGeneration or 0) < (obj.metadata.generation or 0) then
   return answer("Progressing", "Waiting for the operator to see generation " .. obj.metadata.generation)
 end
@@ -46,7 +46,7 @@ if is("Stalled", "True") then
   end
   return answer("Degraded", because("Stalled"))
 end
--- The old revision runs, but what is in git does not.
+-- The old revision is running, but what is in git is not.
 if is("RolledBack", "True") then
   return answer("Degraded", because("RolledBack"))
 end
@@ -59,7 +59,7 @@ if is("Ready", "True") and not is("Reconciling", "True") then
   return answer("Healthy", conditions["Ready"].message)
 end
 
--- Brokers that have never answered may be part of the same rollout; others have gone away.
+-- Brokers that have never answered may be part of the same rollout; otherwise they have gone down.
 if is("BrokersReachable", "False") then
   local never_ran = obj.status.stableRevision == nil and conditions["BrokersReachable"].reason == "Unreachable"
   return answer(never_ran and "Progressing" or "Degraded", because("BrokersReachable"))

@@ -1,0 +1,42 @@
+"""Waiting for a condition with a deadline, instead of sleeping; for all tests, those in `e2e` included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from millrace.deadline import Deadline
+
+Found = TypeVar("Found")
+
+
+def wait_until(
+    condition: Callable[[], Found],
+    what: str | Callable[[], str],
+    timeout_s: float = 60.0,
+    *,
+    meanwhile: Callable[[], object] = lambda: None,
+    poll_s: float = 0.02,
+    error: Callable[[str], Exception] = AssertionError,
+) -> Found:
+    """Wait until a condition is true and return its value.
+
+    Args:
+        condition: Evaluated again and again, the last time after the timeout.
+        what: Describes the condition, for the error; or a function that also describes the state of things then.
+        timeout_s: How long to wait.
+        meanwhile: Called before each further attempt: keeps something going, or fails because waiting is pointless.
+        poll_s: The pause between two attempts; 0 if `meanwhile` takes long enough.
+        error: Makes the error to raise if the condition does not become true in time.
+    """
+    deadline = Deadline(timeout_s)
+    while True:
+        late = deadline.passed
+        found = condition()
+        if found:
+            return found
+        if late:
+            raise error(f"not within {timeout_s:.0f} s: {what() if callable(what) else what}")
+        meanwhile()
+        time.sleep(poll_s)
