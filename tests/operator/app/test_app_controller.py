@@ -160,7 +160,7 @@ def test_pass_knows_where_the_operator_runs(world):
 
 
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
-    """A decision asks, the passes that follow are told that it is its turn; gone, it leaves its turn to another."""
+    """A decision asks for a permit, later passes see it; an application that is gone leaves it to another."""
     woken = []
     world.passes.renewals = RenewalLimiter(1, woken.append)
     other = ResourceRef("StreamsApp", "shop", "returns")
@@ -189,7 +189,7 @@ def test_pass_sees_what_the_pass_before_has_done(world):
 
 
 def test_pass_that_acts_is_followed_by_another_soon_and_then_later(world):
-    """Until there is nothing to do; but what never comes to an end does not turn in circles at full speed."""
+    """Until there is nothing to do; but what never ends does not loop at full speed."""
     delays = [world.run(Decision((Apply(MAP),))) for _ in range(10)]
     assert delays[:3] == [0.05, 0.1, 0.2]
     assert max(delays) == delays[-1] == 5.0
@@ -216,7 +216,7 @@ def test_nothing_is_done_for_a_resource_that_is_gone(world):
 
 
 def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
-    """The decision was made from the one before it: nothing more is done, and the next pass decides anew."""
+    """The decision was made from the one before it: nothing more is done, and the next pass decides again."""
     world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
     served = world.server.objects[PATH]
     world.server.put(PATH, {**served, "status": {"stableRevision": "patched"}})

@@ -55,24 +55,24 @@ def test_credentials_outlive_their_secret_while_the_application_is_deleted(failu
     """Those that were read last are used; an application that is not being deleted is told that its Secret is missing."""
     now = [0.0]
     requests, asked = Requests(), Asked()
-    hands = KafkaService(requests, asked, lambda: now[0])
-    hands.observe(desired(**AUTH), {})
+    service = KafkaService(requests, asked, lambda: now[0])
+    service.observe(desired(**AUTH), {})
     requests.failure = failure
     now[0] = 1e6
-    assert hands.observe(desired(**AUTH), {}).reason == "SecretMissing"
+    assert service.observe(desired(**AUTH), {}).reason == "SecretMissing"
     now[0] = 2e6
-    assert hands.observe(desired(**AUTH, deleting=True), {}).reason == ""
+    assert service.observe(desired(**AUTH, deleting=True), {}).reason == ""
     assert dict(asked.credentials.settings) == {"sasl.username": "me", "sasl.password": "pw"}
 
 
 def test_topics_outlive_their_plans_while_the_application_is_deleted():
     """Those of the status and of every plan that was seen are still known when all ConfigMaps are gone."""
     asked = Asked()
-    hands = KafkaService(Requests(), asked)
+    service = KafkaService(Requests(), asked)
     plan = count_plan("in", "app").to_json()
     item = plan_config_map(AppRevision("default", "app", "one", streams_app().spec), plan)
-    hands.observe(desired(topics=["app-old-changelog"]), {Key("ConfigMap", item["metadata"]["name"]): item})
-    hands.observe(desired(deleting=True, topics=["app-old-changelog"]), {})
+    service.observe(desired(topics=["app-old-changelog"]), {Key("ConfigMap", item["metadata"]["name"]): item})
+    service.observe(desired(deleting=True, topics=["app-old-changelog"]), {})
     assert asked.internal_topics == {"app-old-changelog", "app-c-changelog", "app-c-repartition"}
 
 
@@ -81,10 +81,10 @@ def test_brokers_are_asked_for_the_topics_of_the_status(kafka, monkeypatch):
     """Without any plan, as after a restart of the operator, those that exist are found, and so can be deleted."""
     name = f"app-{secrets.token_hex(4)}"
     kafka.create_topics(f"{name}-c-changelog")
-    hands = KafkaService(Requests(), patient_clusters(monkeypatch))
+    service = KafkaService(Requests(), patient_clusters(monkeypatch))
     try:
         topics = [f"{name}-c-changelog", f"{name}-gone-changelog"]
-        state = hands.observe(desired(kafka.bootstrap_servers, name, deleting=True, topics=topics), {})
+        state = service.observe(desired(kafka.bootstrap_servers, name, deleting=True, topics=topics), {})
     finally:
-        hands.close()
+        service.close()
     assert (state.error, state.internal, state.topics.keys()) == (None, set(topics), {topics[0]})

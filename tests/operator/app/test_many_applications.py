@@ -38,7 +38,7 @@ class Away:
 
 
 class Kafka:
-    """The real hands on Kafka, with a password for each application."""
+    """The real service for Kafka, with a password for each application."""
 
     def __init__(self, connections):
         self.clusters = KafkaClusters(connections=connections)

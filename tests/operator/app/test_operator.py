@@ -7,7 +7,7 @@ from millrace_operator.app.settings import OperatorSettings
 
 
 class Pauses:
-    """What the rounds wait for, with no time going by: watches begin anew in the pauses of which the numbers are given."""
+    """What the rounds wait for, without time passing: watches restart in the pauses with the given numbers."""
 
     def __init__(self, operator, count, begin_anew):
         self.lengths = []

@@ -87,7 +87,7 @@ def test_event_does_not_bring_a_failed_key_forward():
 
 
 def test_user_brings_a_failed_key_forward():
-    """A changed manifest is worked on at once, and its failures count anew."""
+    """A changed manifest is worked on at once, and its failures are counted from zero."""
     schedule = failed_once(Backoff(4.0, 8.0, 0.0))
     schedule.add("a", 1.0, urgent=True)
     assert schedule.take(1.0) == "a"

@@ -39,7 +39,7 @@ def woken():
 
 @pytest.fixture
 def two(clock, woken):
-    """Give turns for two applications at a time; `a` and `b` have theirs, `c` and `d` wait."""
+    """Give permits to two applications at a time; `a` and `b` have theirs, `c` and `d` wait."""
     renewals = RenewalLimiter(2, woken.append, clock)
     for name in "abcd":
         renewals.tell(app(name), BEGIN)
@@ -47,19 +47,19 @@ def two(clock, woken):
 
 
 def turns(renewals, names="abcd"):
-    """Return whose turn it is."""
+    """Return which applications have a permit."""
     return "".join(name for name in names if renewals.permit_of(app(name)) == "Now")
 
 
 def test_so_many_have_their_turn_as_may_and_the_others_wait(two, woken):
-    """Those come first that asked first, and each is woken when its turn has come."""
+    """First come, first served; each application is woken when it gets its permit."""
     assert turns(two) == "ab"
     assert two.permit_of(app("c")) == "Waits"
     assert woken == [app("a"), app("b")]
 
 
 def test_the_next_one_follows_who_is_done(two, woken):
-    """An application that needs its turn no longer gives it to the one that has waited for longest."""
+    """An application that no longer needs its permit passes it to the one that has waited longest."""
     two.tell(app("a"), None)
     assert turns(two) == "bc"
     assert woken[2:] == [app("c")]
@@ -72,8 +72,8 @@ def test_who_does_not_need_a_turn_any_more_does_not_wait(two):
     assert turns(two) == "bd"
 
 
-def test_a_turn_of_which_nothing_comes_ends(two, clock):
-    """An application whose gate stays closed goes to the end of the queue; one that gets on keeps its turn."""
+def test_a_permit_that_leads_nowhere_ends(two, clock):
+    """An application whose gate stays closed goes to the end of the queue; one that makes progress keeps its permit."""
     two.tell(app("b"), BEGIN)
     clock.now = 0.1 * HOUR
     two.tell(app("b"), Renewal(left=2, coming=False))
@@ -109,7 +109,7 @@ def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
 
 
 def test_a_turn_that_nobody_takes_ends(clock):
-    """The passes of the application whose turn has come fail, so that it tells nothing."""
+    """The passes of the application that got the permit fail, so that it reports nothing."""
     renewals = RenewalLimiter(1, lambda _: None, clock)
     for name in "abc":
         renewals.tell(app(name), BEGIN)
@@ -121,7 +121,7 @@ def test_a_turn_that_nobody_takes_ends(clock):
 
 
 def test_who_was_in_the_midst_of_it_goes_on_under_the_next_operator(woken):
-    """The status tells of a turn; nobody else gets one before it is over."""
+    """The status records a permit; nobody else gets one before it ends."""
     renewals = RenewalLimiter(1, woken.append)
     renewals.resume([resource("b", "RenewalUnderWay"), resource("c", "TemplateOutdated"), resource("d", None)])
     renewals.tell(app("a"), BEGIN)

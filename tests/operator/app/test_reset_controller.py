@@ -88,7 +88,7 @@ def world(server, requests):
 
 
 def test_reset_makes_what_is_known_of_the_brokers_old(world):
-    """The application's next pass asks anew, however soon it comes: it must not note topics that the reset has deleted."""
+    """The application's next pass asks again, however soon it comes: it must not note topics that the reset has deleted."""
 
     def known(brokers):
         """Return how many brokers are known of, once they have answered."""

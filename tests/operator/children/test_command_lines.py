@@ -139,7 +139,7 @@ def test_command_of_an_older_operator_is_understood(tmp_path):
 
 
 def test_older_runtime_understands_the_command():
-    """No option is new: what newer instances are told beside is a variable or a setting, which older ones leave alone."""
+    """No option is new: whatever else newer instances are told is a variable or a setting, which older ones ignore."""
     of = dataclasses.replace(revision_of(SPEC), uid="1b4e28ba-2fa1-11d2-883f-0016d3cca427")
     arguments = program(pod_template(of)["spec"])["args"]
     assert {argument for argument in arguments if argument.startswith("-")} <= OPTIONS_OF_OLDER

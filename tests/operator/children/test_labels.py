@@ -65,7 +65,7 @@ def test_no_two_children_are_the_same_object():
 
 
 def test_monitors_labels_are_added():
-    """The labels by which Prometheus selects a PodMonitor are on it, beside the operator's."""
+    """The labels by which Prometheus selects a PodMonitor are on it, in addition to the operator's."""
     (monitor,) = (item for item in rendered(revision_of(FULL), FULL) if item["kind"] == "PodMonitor")
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     assert monitor["metadata"]["labels"]["streams.millrace.dev/app"] == "orders"

@@ -178,7 +178,7 @@ def test_a_constraints_own_selector_is_kept():
 
 
 def test_users_labels_and_annotations_are_added():
-    """A user's labels stand beside the operator's, and annotations are taken over."""
+    """A user's labels are added to the operator's, and annotations are taken over."""
     metadata = pod_template(full())["metadata"]
     assert metadata["labels"]["team"] == "orders"
     assert metadata["labels"]["streams.millrace.dev/app"] == "orders"
@@ -186,7 +186,7 @@ def test_users_labels_and_annotations_are_added():
 
 
 def test_sidecars_and_init_containers_are_added():
-    """A user's containers run beside and before the program, which stays the first."""
+    """A user's containers run alongside and before the program, which stays the first."""
     spec = spec_of(full())
     assert [container["name"] for container in spec["containers"]] == [APP_CONTAINER, "proxy"]
     assert [container["name"] for container in spec["initContainers"]] == ["fetch"]

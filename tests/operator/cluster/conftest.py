@@ -1,4 +1,4 @@
-"""An API server for the hands on Kubernetes."""
+"""An API server for tests of the operator's access to Kubernetes."""
 
 import pytest
 from tests.operator.cluster.api_server import ApiServer

@@ -41,7 +41,7 @@ def test_older_version_does_not_replace_a_newer_one():
 
 
 def test_deleted_object_does_not_come_back_with_an_old_answer():
-    """What was written before the deletion is known to be gone; one made anew is not."""
+    """What was written before the deletion is known to be gone; a recreated object is not."""
     cache = Cache()
     cache.put(PODS, pod("a", 1))
     cache.remove(PODS, pod("a", 5))

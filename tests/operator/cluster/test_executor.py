@@ -21,7 +21,7 @@ def caches():
 
 
 @pytest.fixture
-def hands(requests, caches):
+def executor(requests, caches):
     """Hands on the API server."""
     return Executor(requests, *caches)
 
@@ -50,13 +50,13 @@ def child(server, caches, kind, name, **fields):
     return obj
 
 
-def test_applied_object_is_seen_by_the_next_pass(hands, caches, app):
+def test_applied_object_is_seen_by_the_next_pass(executor, caches, app):
     """The answer goes into the cache: the watch may be late."""
-    hands.do(Apply(manifest_of(app)), app)
+    executor.do(Apply(manifest_of(app)), app)
     assert Key("ConfigMap", MANIFEST_OF_R) in caches[1].of_app("shop", "orders")
 
 
-def test_object_of_somebody_else_is_left_alone(server, hands, caches, app):
+def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
     """Whether it has no labels, those of another application, or copied ones with another uid: it is told whose it is."""
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
     for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID_LABEL: "another"}):
@@ -64,22 +64,22 @@ def test_object_of_somebody_else_is_left_alone(server, hands, caches, app):
         metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
         before = server.put(path, {"kind": "ConfigMap", "metadata": metadata})
         with pytest.raises(NameTakenError, match=f"ConfigMap {MANIFEST_OF_R}"):
-            hands.do(Apply(manifest_of(app)), app)
+            executor.do(Apply(manifest_of(app)), app)
         assert server.objects[path] == before
 
 
 @pytest.mark.parametrize("uid", [{}, {APP_UID_LABEL: "its own"}])
-def test_own_object_that_no_watch_has_told_of_is_taken_over(server, hands, caches, app, uid):
+def test_own_object_that_no_watch_has_told_of_is_taken_over(server, executor, caches, app, uid):
     """As after a restart, or when an older operator wrote it, which knew no uid."""
     own = dict.fromkeys(uid, app["metadata"]["uid"])
     metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": {**labels("orders", revision="r"), **own}}
     server.put(CONFIG_MAPS.path("shop", MANIFEST_OF_R), {"kind": "ConfigMap", "metadata": metadata})
-    hands.do(Apply({**manifest_of(app), "data": {"a": "b"}}), app)
+    executor.do(Apply({**manifest_of(app), "data": {"a": "b"}}), app)
     assert server.objects[CONFIG_MAPS.path("shop", MANIFEST_OF_R)]["data"] == {"a": "b"}
 
 
 @pytest.mark.parametrize("successor", [False, True])
-def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, hands, caches, app, successor):
+def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, executor, caches, app, successor):
     """The pass ends; what was seen is not seen any more."""
     seen = child(server, caches, CONFIG_MAPS, MANIFEST_OF_R)
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
@@ -88,12 +88,12 @@ def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, h
         server.put(path, {"kind": "ConfigMap", "metadata": {"name": MANIFEST_OF_R, "namespace": "shop"}})
     before = dict(server.objects)
     with pytest.raises(StaleError):
-        hands.do(Apply(manifest_of(app), seen["metadata"]["uid"]), app)
+        executor.do(Apply(manifest_of(app), seen["metadata"]["uid"]), app)
     assert server.objects == before
     assert caches[1].of_app("shop", "orders") == {}
 
 
-def test_released_object_loses_the_uid_and_the_reference_to_the_application(server, hands, caches, app):
+def test_released_object_loses_the_uid_and_the_reference_to_the_application(server, executor, caches, app):
     """Labels and references of others stay."""
     other = {"kind": "Project", "name": "p", "uid": "p-1"}
     obj = child(server, caches, STATEFUL_SETS, "orders")
@@ -104,15 +104,15 @@ def test_released_object_loses_the_uid_and_the_reference_to_the_application(serv
         "ownerReferences": [owner_reference("orders", uid), other],
     }
     caches[1].put(STATEFUL_SETS, server.put(STATEFUL_SETS.path("shop", "orders"), {**obj, "metadata": marked}))
-    hands.do(Release(Key("StatefulSet", "orders"), obj["metadata"]["uid"]), app)
+    executor.do(Release(Key("StatefulSet", "orders"), obj["metadata"]["uid"]), app)
     metadata = server.objects[STATEFUL_SETS.path("shop", "orders")]["metadata"]
     assert metadata["labels"] == LABELS
     assert metadata["ownerReferences"] == [other]
     with pytest.raises(StaleError):
-        hands.do(Release(Key("StatefulSet", "orders"), "another"), app)
+        executor.do(Release(Key("StatefulSet", "orders"), "another"), app)
 
 
-def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, hands, caches, app):
+def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, executor, caches, app):
     """Of a StatefulSet without labels no watch tells, so it is asked for; one that is gone protects nothing."""
     path = STATEFUL_SETS.path("shop", "orders")
     other = server.put(path, {"kind": "StatefulSet", "metadata": {"name": "orders", "namespace": "shop"}})
@@ -122,104 +122,104 @@ def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, hands, caches
     caches[1].put(PODS, server.put(PODS.path("shop", "orders-0"), {**pod, "metadata": metadata}))
     action = Delete(Key("Pod", "orders-0"), pod["metadata"]["uid"])
     with pytest.raises(NameTakenError, match="Pod orders-0 belongs to StatefulSet orders"):
-        hands.do(action, app)
+        executor.do(action, app)
     del server.objects[path]
-    hands.do(action, app)
+    executor.do(action, app)
     assert PODS.path("shop", "orders-0") not in server.objects
 
 
-def test_deleted_object_is_gone_for_the_next_pass(server, hands, caches, app):
+def test_deleted_object_is_gone_for_the_next_pass(server, executor, caches, app):
     """The very object that was seen is deleted, with its dependents in the background."""
     obj = child(server, caches, CONFIG_MAPS, "m")
-    hands.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
+    executor.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
     assert caches[1].of_app("shop", "orders") == {}
     uid = obj["metadata"]["uid"]
     assert server.asked[-1][3] == {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
 
 
-def test_orphaning_leaves_the_dependents(server, hands, caches, app):
+def test_orphaning_leaves_the_dependents(server, executor, caches, app):
     """A StatefulSet that is replaced keeps its pods."""
     obj = child(server, caches, STATEFUL_SETS, "orders")
-    hands.do(Delete(Key("StatefulSet", "orders"), obj["metadata"]["uid"], orphan=True), app)
+    executor.do(Delete(Key("StatefulSet", "orders"), obj["metadata"]["uid"], orphan=True), app)
     assert server.asked[-1][3]["propagationPolicy"] == "Orphan"
 
 
-def test_what_is_gone_already_is_well_deleted(server, hands, caches, app):
+def test_deleting_succeeds_if_already_deleted(server, executor, caches, app):
     """Deleting again is no failure."""
     obj = child(server, caches, CONFIG_MAPS, "m")
     server.objects.clear()
-    hands.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
+    executor.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
     assert caches[1].of_app("shop", "orders") == {}
 
 
-def test_another_object_of_the_name_is_not_deleted(server, hands, caches, app):
-    """Somebody has made it anew since it was seen: the pass ends."""
+def test_another_object_of_the_name_is_not_deleted(server, executor, caches, app):
+    """Somebody has recreated it since it was seen: the pass ends."""
     obj = child(server, caches, PODS, "orders-0")
     server.objects.pop(PODS.path("shop", "orders-0"))
     server.put(PODS.path("shop", "orders-0"), {"kind": "Pod", "metadata": {"name": "orders-0", "namespace": "shop"}})
     with pytest.raises(StaleError):
-        hands.do(Delete(Key("Pod", "orders-0"), obj["metadata"]["uid"]), app)
+        executor.do(Delete(Key("Pod", "orders-0"), obj["metadata"]["uid"]), app)
     assert PODS.path("shop", "orders-0") in server.objects
 
 
-def test_claim_grows(server, hands, caches, app):
+def test_claim_grows(server, executor, caches, app):
     """Only its size is patched, and only of the claim that was seen."""
     obj = child(server, caches, CLAIMS, "state-orders-0", spec={"resources": {"requests": {"storage": "1Gi"}}})
-    hands.do(ResizeClaim("state-orders-0", obj["metadata"]["uid"], "2Gi"), app)
+    executor.do(ResizeClaim("state-orders-0", obj["metadata"]["uid"], "2Gi"), app)
     assert server.objects[CLAIMS.path("shop", "state-orders-0")]["spec"]["resources"]["requests"]["storage"] == "2Gi"
     with pytest.raises(StaleError):
-        hands.do(ResizeClaim("state-orders-0", "another", "3Gi"), app)
+        executor.do(ResizeClaim("state-orders-0", "another", "3Gi"), app)
 
 
-def test_finalizer_is_set_and_removed_beside_others(server, hands, caches, app):
+def test_finalizer_is_set_and_removed_among_others(server, executor, caches, app):
     """Those of other tools stay."""
     server.put(APP_PATH, {**app, "metadata": {**app["metadata"], "finalizers": ["other/one"]}})
     caches[0].put(APPS, server.objects[APP_PATH])
-    hands.do(SetFinalizer(True), server.objects[APP_PATH])
+    executor.do(SetFinalizer(True), server.objects[APP_PATH])
     assert server.objects[APP_PATH]["metadata"]["finalizers"] == ["other/one", FINALIZER]
-    hands.do(SetFinalizer(False), caches[0].get(APPS, "shop", "orders"))
+    executor.do(SetFinalizer(False), caches[0].get(APPS, "shop", "orders"))
     assert server.objects[APP_PATH]["metadata"]["finalizers"] == ["other/one"]
 
 
-def test_finalizer_of_a_changed_resource_ends_the_pass(server, hands, app):
+def test_finalizer_of_a_changed_resource_ends_the_pass(server, executor, app):
     """The decision was about something older."""
     server.put(APP_PATH, app)
     with pytest.raises(StaleError):
-        hands.do(SetFinalizer(True), app)
+        executor.do(SetFinalizer(True), app)
 
 
-def test_finalizer_of_a_resource_that_is_gone_is_removed(server, hands, caches, app):
+def test_finalizer_of_a_resource_that_is_gone_is_removed(server, executor, caches, app):
     """Deletion never hangs on its own end."""
     server.objects.clear()
-    hands.do(SetFinalizer(False), app)
+    executor.do(SetFinalizer(False), app)
     assert caches[0].get(APPS, "shop", "orders") is None
 
 
-def test_only_the_pod_that_was_seen_is_drained(server, hands, caches, app):
+def test_only_the_pod_that_was_seen_is_drained(server, executor, caches, app):
     """The pod gets an annotation, and nothing else is changed; another pod of the name has other tasks."""
     obj = child(server, caches, PODS, "orders-0", status={"podIP": "127.0.0.1"})
-    hands.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
+    executor.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
     served = server.objects[PODS.path("shop", "orders-0")]
     assert served["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
     assert caches[1].get(PODS, "shop", "orders-0")["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
     with pytest.raises(StaleError):
-        hands.do(DrainPod("orders-0", "another", 1700000001), app)
+        executor.do(DrainPod("orders-0", "another", 1700000001), app)
     assert served["metadata"]["annotations"] == {DRAIN_ANNOTATION: "1700000000"}
 
 
-def test_reset_changes_annotations_and_status_of_its_app(server, hands, caches, app):
+def test_reset_changes_annotations_and_status_of_its_app(server, executor, caches, app):
     """Both are merge patches, for the very app that was seen."""
     server.put(APP_PATH, {**app, "status": {"stableRevision": "x", "replicas": 1}})
     uid = app["metadata"]["uid"]
-    hands.patch_app("shop", "orders", PatchApp(uid, {"a": "b"}, {"stableRevision": None}))
+    executor.patch_app("shop", "orders", PatchApp(uid, {"a": "b"}, {"stableRevision": None}))
     served = server.objects[APP_PATH]
     assert served["metadata"]["annotations"] == {"a": "b"}
     assert served["status"] == {"replicas": 1}
     with pytest.raises(StaleError):
-        hands.patch_app("shop", "orders", PatchApp("another", {"a": "c"}))
+        executor.patch_app("shop", "orders", PatchApp("another", {"a": "c"}))
 
 
-def test_action_on_kafka_is_not_for_these_hands(hands, app):
+def test_action_on_kafka_is_not_for_the_executor(executor, app):
     """A mistake in wiring is told as one."""
     with pytest.raises(TypeError):
-        hands.do(ProvisionTopics("{}", ("t",)), app)
+        executor.do(ProvisionTopics("{}", ("t",)), app)

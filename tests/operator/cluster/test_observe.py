@@ -52,7 +52,7 @@ def test_broken_spec_becomes_problems():
 
 
 def test_unreadable_part_of_a_status_does_not_cost_the_rest():
-    """What an operator before has remembered stays, also beside a field that this one cannot read."""
+    """What an earlier operator has remembered stays, even next to a field that this one cannot read."""
     status = {"currentRevision": "a", "lifecycleState": "Dreaming", "replicas": "x", "newField": 1}
     desired = desired_from(app(status=status))
     assert desired.status is not None

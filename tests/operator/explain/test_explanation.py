@@ -239,7 +239,7 @@ def test_pause_is_mentioned() -> None:
 
 
 def test_pod_that_does_not_end() -> None:
-    """A pod on a node that is gone stays for ever, and its volume with it."""
+    """A pod on a node that is gone stays forever, and so does its volume."""
     facts = recorded("stuck")
     pod = deepcopy(dict(facts.pods[0]))
     pod["metadata"]["deletionTimestamp"] = (facts.now - timedelta(minutes=20)).isoformat()

@@ -96,7 +96,7 @@ def test_new_credentials_make_a_new_connection(connections):
 
 
 def test_a_connection_in_use_is_closed_when_it_is_given_back(connections):
-    """Neither forgetting the application nor dropping nor closing takes a connection from under another thread's hands."""
+    """Neither forgetting the application nor dropping nor closing takes a connection from under another thread's service."""
     for end in (lambda _: connections.forget("u"), connections.drop, lambda _: connections.close()):
         with connections.lease("u", config()) as connection:
             end(connection)

@@ -213,7 +213,7 @@ def test_a_group_is_taken_over_when_it_is_empty():
 
 
 def test_a_rolling_handover_joins_at_once():
-    """With `allowForeignMembers` the application joins beside the others."""
+    """With `allowForeignMembers` the application joins the others."""
     world = World(group_exists=True, strangers=[JAVA], neighbours=(other(**OLDER, **OLD_APP, runs=True),))
     world.change(handover={"from": {"name": "old"}, "allowForeignMembers": True})
     world.run()

@@ -94,12 +94,12 @@ class Story:
             self.seen.append((self.world.desired(), self.world.observed()))
         return self
 
-    def turn(self, _: None) -> None:
-        self.world.turn()
+    def run_pass(self, _: None) -> None:
+        self.world.run_pass()
 
     def crash(self, actions: int) -> None:
         """Carry out only some of the actions, and write no status."""
-        self.world.turn(actions)
+        self.world.run_pass(actions)
 
     def stale(self, age: int) -> None:
         """Act on what was seen some time ago."""
@@ -175,7 +175,7 @@ class Story:
 
 def assert_at_rest(world: World) -> None:
     """Check that nothing is left to be done, and that it is what the spec wants, or said why not."""
-    decision = world.turn()
+    decision = world.run_pass()
     assert decision.actions == ()
     assert decision.status == world.status
     assert decision.events == ()

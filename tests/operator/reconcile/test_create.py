@@ -9,7 +9,7 @@ from millrace_operator.model import Key
 def test_the_finalizer_comes_first():
     """The first action of all puts the finalizer on, so that nothing is ever made that deletion would not find."""
     world = World()
-    assert world.turn().actions[0] == model.SetFinalizer(present=True)
+    assert world.run_pass().actions[0] == model.SetFinalizer(present=True)
 
 
 def test_an_application_becomes_ready():
@@ -26,10 +26,10 @@ def test_an_application_becomes_ready():
 
 
 def test_a_healthy_application_is_left_alone():
-    """A turn at rest has no actions, no events, and nothing to write to the status."""
+    """A pass at rest has no actions, no events, and nothing to write to the status."""
     world = World()
     world.run()
-    decision = world.turn()
+    decision = world.run_pass()
     assert decision.actions == ()
     assert decision.status == world.status
     assert decision.events == ()
@@ -39,7 +39,7 @@ def test_no_pod_starts_before_its_topics_are_there():
     """The StatefulSet is made only when all internal topics exist."""
     world = World()
     for _ in range(20):
-        world.turn()
+        world.run_pass()
         if Key("StatefulSet", APP) in world.objects:
             break
         assert not world.pods()

@@ -80,7 +80,7 @@ def test_everything_is_part_of_itself(value):
 
 @pytest.mark.parametrize("kind", ["Service", "PodDisruptionBudget", "ServiceAccount"])
 def test_a_child_that_somebody_deleted_comes_back(kind):
-    """The next turn applies it again."""
+    """The next pass applies it again."""
     world = World()
     world.run()
     del world.objects[Key(kind, APP)]

@@ -31,7 +31,7 @@ def deleted_pods(world):
 def test_pods_are_restarted_one_by_one_for_new_certificates(world):
     """Each once, the highest ordinal first; the revision stays, no member is removed, and then there is nothing to do."""
     revisions = world.revisions()
-    world.turn()
+    world.run_pass()
     assert world.condition("Reconciling") == ("True", "RenewingCredentials")
     assert world.status.lifecycle_state == "RollingOut"
     world.run()
@@ -40,7 +40,7 @@ def test_pods_are_restarted_one_by_one_for_new_certificates(world):
     assert world.revisions() == revisions
     assert world.done(model.RemoveMembers) == []
     assert world.condition("Reconciling")[0] == "False"
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
 
 
 def test_the_gate_of_a_roll_holds(world):
@@ -135,7 +135,7 @@ def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgrad
     assert upgraded.done(model.RemoveMembers) == []
     assert upgraded.condition("PodsCurrent") == ("True", "TemplateInUse")
     assert upgraded.condition("Reconciling")[0] == "False"
-    decision = upgraded.turn()
+    decision = upgraded.run_pass()
     assert decision.actions == ()
     assert decision.renewal is None
 
@@ -154,8 +154,8 @@ def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world,
 @pytest.mark.parametrize(
     ("turn", "words"), [("Waits", "until it is the application's turn"), ("Never", "restartNonce")]
 )
-def test_without_its_turn_an_application_keeps_its_pods(upgraded, turn, words):
-    """They run on, the condition tells how many wait, and for what; a turn is asked for, and nothing is written at rest."""
+def test_without_a_permit_an_application_keeps_its_pods(upgraded, turn, words):
+    """They keep running, the condition says how many wait and for what; a permit is requested, and nothing is written at rest."""
     upgraded.renewal = turn
     upgraded.run(600)
     assert deleted_pods(upgraded) == []
@@ -167,7 +167,7 @@ def test_without_its_turn_an_application_keeps_its_pods(upgraded, turn, words):
     assert words in upgraded.message("PodsCurrent")
     assert [event.type for event in upgraded.events if event.reason == "TemplateOutdated"] == ["Normal"]
     before = upgraded.status
-    decision = upgraded.turn()
+    decision = upgraded.run_pass()
     assert decision.actions == ()
     assert decision.status == before
     assert decision.renewal == model.Renewal(left=3, coming=False)
@@ -193,12 +193,12 @@ def test_a_change_of_the_spec_while_pods_are_renewed_replaces_the_others_once(up
 
 
 def test_the_gate_of_a_roll_holds_for_a_template(upgraded):
-    """While tasks restore, no pod is taken away, and the application keeps its turn."""
+    """While tasks restore, no pod is taken away, and the application keeps its permit."""
     upgraded.restoring = {f"{APP}-0": 1}
     upgraded.run(60)
     assert deleted_pods(upgraded) == []
     assert upgraded.condition("Reconciling") == ("True", "WaitingForGate")
-    assert upgraded.turn().renewal == model.Renewal(left=3, coming=False)
+    assert upgraded.run_pass().renewal == model.Renewal(left=3, coming=False)
     upgraded.restoring = {}
     upgraded.run()
     assert len(deleted_pods(upgraded)) == 3
@@ -221,7 +221,7 @@ def test_a_template_by_which_pods_do_not_come_up_costs_one_pod(upgraded):
     assert f"Pod {APP}-2 crashes" in upgraded.message("Stalled")
     assert f"left as they are: {APP}-0, {APP}-1." in upgraded.message("Stalled")
     assert upgraded.condition("RolledBack")[0] == "False"
-    assert upgraded.turn().renewal == model.Renewal(left=2, coming=True)
+    assert upgraded.run_pass().renewal == model.Renewal(left=2, coming=True)
     upgraded.renewal = "Waits"  # nothing has come of its turn for long: others have theirs
     upgraded.run(60)
     assert upgraded.condition("Stalled") == ("True", "RenewalFailed")
@@ -248,7 +248,7 @@ def test_a_single_pod_that_does_not_come_up_keeps_the_turn(monkeypatch):
     run_until_pods_are_replaced(world, 1)
     del world.start_pods
     world.run(300)
-    assert world.turn().renewal == model.Renewal(left=0, coming=True)
+    assert world.run_pass().renewal == model.Renewal(left=0, coming=True)
     assert world.condition("Stalled") == ("True", "RenewalFailed")
     assert world.status.lifecycle_state == "Failed"
 
@@ -258,11 +258,11 @@ def test_a_turn_lasts_until_the_last_pod_has_run_well(upgraded):
     upgraded.change(upgrade={"gate": {"minStable": "30s"}})
     run_until_pods_are_replaced(upgraded, 3)
     upgraded.settle()
-    decision = upgraded.turn()
+    decision = upgraded.run_pass()
     assert timeouts(upgraded) == [7, 7, 7]
     assert decision.renewal is not None
     upgraded.run(60)
-    assert upgraded.turn().renewal is None
+    assert upgraded.run_pass().renewal is None
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_turn_lasts_until_the_last_pod_has_run_well(upgraded):
     ids=["paused", "suspended", "held back", "deleted"],
 )
 def test_an_application_that_must_not_roll_asks_for_no_turn(upgraded, stop):
-    """Paused, suspended, held back or being deleted: the turn is others'."""
+    """Paused, suspended, held back or being deleted: others get the permit."""
     upgraded.programs["registry.example/unplanned:1"] = Program(plan=None)
     upgraded.run(0)
     stop(upgraded)

@@ -148,7 +148,7 @@ def test_nothing_is_retained_when_claims_and_topics_go():
 
 
 def test_ids_of_topics_that_go_are_not_retained():
-    """The next application makes them anew, on volumes whose plan is still compared with."""
+    """The next application creates them again, on volumes whose plan is still compared with."""
     world = ran(internalTopics={"deletionPolicy": "Delete"})
     world.delete()
     world.run(300)
@@ -184,7 +184,7 @@ def test_members_that_a_deletion_has_left_are_removed():
     """The next application of the name knows them for those of the earlier one, and begins when they are gone."""
     world = left_behind()
     world.recreate()
-    world.turn()
+    world.run_pass()
     assert world.condition("ApplicationIdUnique") == ("False", "HandoverPending")
     assert world.condition("Reconciling") == ("True", "WaitingForHandover")
     assert world.condition("Stalled")[0] == "False"

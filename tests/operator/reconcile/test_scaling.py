@@ -41,7 +41,7 @@ def test_a_pod_is_drained_before_it_goes(world):
     assert [step for step, _ in itertools.groupby(steps)] == [3, f"{APP}-2", 2, f"{APP}-1", 1]
     assert [pod["metadata"]["name"] for pod in world.pods()] == [f"{APP}-0"]
     assert world.members == {f"{APP}-0"}
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
 
 
 def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
@@ -99,12 +99,12 @@ def test_a_pod_that_cannot_be_told_to_drain_goes_at_once(world):
 def test_a_pod_is_told_once_and_not_restarted_while_it_hands_over(world):
     """It waits for the others to take its tasks, drained as it is, and the annotation tells since when."""
     world.change(replicas=2)
-    world.turn()
+    world.run_pass()
     drained = world.drained.copy()
     world.rebalancing = True
     for _ in range(5):
         world.now += 2
-        world.turn()
+        world.run_pass()
     (told,) = world.done(model.DrainPod)
     assert {told.uid} == drained == world.drained
     (pod,) = (pod for pod in world.pods() if pod["metadata"]["uid"] == told.uid)
@@ -134,7 +134,7 @@ def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
     """Scaling back out while a pod drains replaces it, also if it has not heard yet that it is to drain."""
     world.deaf = deaf
     world.change(replicas=2)
-    world.turn()
+    world.run_pass()
     [told] = world.done(model.DrainPod)
     world.change(replicas=3)
     world.run()
@@ -176,7 +176,7 @@ def test_suspend_and_resume(world):
     assert world.members == set()
     assert world.status.lifecycle_state == "Suspended"
     assert world.condition("Ready") == ("True", "Suspended"), "it is as the spec says"
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
     world.change(state="running")
     world.run()
     assert world.revisions() == [revision] * 3
@@ -225,7 +225,7 @@ def test_no_replicas_are_a_state_to_rest_in(first):
     assert world.status.lifecycle_state == "Suspended"
     assert (world.status.replicas, world.status.observed_generation) == (0, world.generation)
     before = world.status
-    assert world.turn() == model.Decision(status=before)
+    assert world.run_pass() == model.Decision(status=before)
     world.change(replicas=3)
     world.run()
     assert world.condition("Ready") == ("True", "AllTasksRun")

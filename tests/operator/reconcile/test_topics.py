@@ -74,7 +74,7 @@ def test_a_changelog_that_was_lost_is_not_made_again(changelog):
 
 
 def test_a_loss_that_was_accepted():
-    """With the id in the annotation a lost topic is created, and one made anew is taken."""
+    """With the id in the annotation a lost topic is created, and a recreated one is accepted."""
     assert found(None, known={CHANGELOG: "id-1"}, accepted=["id-1"]).create == (CHANGELOG,)
     taken = found(replace(GOOD, id="id-2"), known={CHANGELOG: "id-1"}, accepted=["id-1"])
     assert taken.ready
@@ -239,7 +239,7 @@ def test_an_accepted_loss_accepts_no_other(world):
 
 
 def test_a_reset_forgets_topics():
-    """With the ids out of the status, as a reset leaves it, topics are created anew when the application starts."""
+    """With the ids out of the status, as a reset leaves it, topics are created again when the application starts."""
     world = World()
     world.run()
     world.change(state="suspended")
@@ -267,7 +267,7 @@ def test_internal_topics_get_the_wanted_replication():
     "reason", ["Unreachable", "AuthenticationFailed", "NotAuthorized", "BadConfiguration", "SecretMissing"]
 )
 def test_why_brokers_cannot_be_asked_is_told(world, reason):
-    """The reason and the words of the Kafka hands are in BrokersReachable."""
+    """The reason and message of the Kafka observation are in BrokersReachable."""
     world.brokers_up = False
     world.kafka_reason = reason
     world.run(10)
@@ -281,5 +281,5 @@ def test_brokers_that_were_not_asked_yet_change_no_condition(world):
     before = world.status
     world.brokers_up = False
     world.kafka_reason = "Unknown"
-    world.turn()
+    world.run_pass()
     assert world.status.conditions == before.conditions

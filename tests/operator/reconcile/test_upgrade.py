@@ -35,7 +35,7 @@ def test_pods_are_replaced_one_by_one_from_the_top(world):
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-1", f"{APP}-0"]
     assert world.most_pods_down == 1
     assert set(world.revisions()) == {world.status.stable_revision}
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
 
 
 def test_a_rolling_pod_stays_a_member(world):
@@ -128,7 +128,7 @@ def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
     times = []
     for _ in range(60):
         before = len(deleted_pods(world))
-        world.turn()
+        world.run_pass()
         world.settle()
         if len(deleted_pods(world)) > before:
             times.append(world.now)
@@ -159,7 +159,7 @@ def test_a_revision_that_fails_is_rolled_back(world, program, reason):
     assert world.status.stable_revision == world.status.current_revision == old
     assert deleted_pods(world) == [f"{APP}-2", f"{APP}-2"]
     assert world.most_pods_down == 1
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
 
 
 def test_a_roll_back_is_told_once_and_never_forgotten(world):
@@ -185,14 +185,14 @@ def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
     world.programs |= {NEW: Program(crashes=True), "registry.example/words:3": Program(plan=None)}
     world.change(image=NEW)
     while len(set(world.revisions())) == 1:
-        world.turn()
+        world.run_pass()
         world.settle()
     world.change(image="registry.example/words:3")
     world.run(300)
     assert world.revisions() == [old] * 3
     assert world.condition("RolledBack") == ("True", "UpgradeNotBegun")
     assert world.condition("Stalled") == ("True", "PlanFailed")
-    assert world.turn().actions == ()
+    assert world.run_pass().actions == ()
 
 
 def test_a_single_crash_is_no_failure(world):
@@ -215,7 +215,7 @@ def test_a_pod_that_runs_once_more_when_time_is_up_tells_of_its_crashes(world):
     world.programs[NEW] = Program(becomes_ready=False)
     world.change(image=NEW)
     while len(set(world.revisions())) == 1:
-        world.turn()
+        world.run_pass()
         world.settle()
     ended = {"exitCode": 1, "message": "ValueError: no such store", "finishedAt": world.timestamp()}
     running = {"state": {"running": {}}, "restartCount": 1, "lastState": {"terminated": ended}}
@@ -371,7 +371,7 @@ def test_brokers_that_are_away_roll_nothing_back(world):
     """A pod that is not ready because no broker answers says nothing about its revision."""
     world.change(image=NEW)
     for _ in range(4):
-        world.turn()
+        world.run_pass()
         world.settle()
     world.brokers_up = False
     world.run(600)

@@ -1,6 +1,6 @@
 """A small cluster with a Kafka in it, to reconcile against: a model of what the API server, its controllers and the brokers do.
 
-Time stands still but for `tick`, and controllers act only in `settle`, so that a test decides what happens between two turns.
+Time stands still but for `tick`, and controllers act only in `settle`, so that a test decides what happens between two passes.
 What the model knows of Millrace is how pods behave, which a `Program` says for each image.
 """
 
@@ -155,9 +155,9 @@ class World:
     taken: Literal["both", "old", "new"] = "both"
     """Which certificates brokers take."""
     renewal: model.RenewalPermit = "Now"
-    """Whether it is the application's turn to have its pods renewed, if it has asked for it."""
+    """Whether the application gets a permit to have its pods renewed, if it has asked for it."""
     asked: bool = False
-    """Whether the last decision asked for a turn."""
+    """Whether the last decision asked for a permit."""
     deaf: bool = False
     """Whether instances do not hear that they are to drain, as those of an older Millrace do not."""
     boot_seconds: float = 0
@@ -176,7 +176,7 @@ class World:
     joined_as: dict[str, str] = field(default_factory=dict)
     """How the ids of the members began that pods joined with."""
     found_taken: dict[Key, str] = field(default_factory=dict)
-    """What the hands have found under names that children are to have."""
+    """What the executor has found under names that children need."""
     exists: bool = True
     deleted_at: float | None = None
     generation: int = 1
@@ -191,7 +191,7 @@ class World:
     warnings: list[model.Event] = field(default_factory=list)
     """Those that were told though the resource was gone, too."""
     refused: bool = False
-    """Whether brokers refuse to delete topics, which ends a turn before its other actions, and is its status."""
+    """Whether brokers refuse to delete topics, which ends a pass before its other actions, and is in its status."""
     keeps_members: bool = False
     """Whether brokers refuse to remove members."""
     refuses: set[str] = field(default_factory=set)
@@ -328,7 +328,7 @@ class World:
 
     # Turns
 
-    def turn(self, actions: int | None = None) -> Decision:
+    def run_pass(self, actions: int | None = None) -> Decision:
         """Reconcile once, and carry out the decision or only its first actions, as after a crash."""
         return self.carry_out(reconcile(self.desired(), self.observed()), actions)
 
@@ -351,10 +351,10 @@ class World:
         return decision
 
     def run(self, seconds: float = 120, step: float = 5) -> Decision:
-        """Let time pass, with a turn and all controllers at each step; return the last decision."""
+        """Let time pass, with a pass and all controllers at each step; return the last decision."""
         end = self.now + seconds
         while True:
-            decision = self.turn()
+            decision = self.run_pass()
             self.settle()
             if self.now >= end:
                 return decision
@@ -365,7 +365,7 @@ class World:
         idle = 0
         for _ in range(limit):
             before = self.status
-            idle = 0 if self.turn().actions or self.status != before else idle + 1
+            idle = 0 if self.run_pass().actions or self.status != before else idle + 1
             self.settle()
             if idle * 10 > 80 or not self.exists:
                 break
