@@ -246,7 +246,7 @@ def test_suspension_says_whether_pods_are_left(world):
     world.stuck = True
     world.change(state="suspended")
     world.run(20)
-    assert world.message("Ready") == "The application is suspended; its pods commit and end."
+    assert world.message("Ready") == "The application is suspended; its pods commit and stop."
     world.stuck = False
     world.run(20)
     assert world.message("Ready") == "The application is suspended; no pods are left."
