@@ -25,7 +25,7 @@ from e2e.cluster.temporary import temporary_cluster
 from e2e.helm import OPERATOR_NAMESPACE, Release, image_values
 from e2e.images.catalogue import Images, provide_images
 from e2e.support.application import Application, merged
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
 collect_ignore = ["apps"]  # programs that run in pods

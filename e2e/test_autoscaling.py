@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 _QUICK = {"min": 1, "max": 3, "targetCatchUp": "30s", "cooldown": {"rebalance": "5s", "scaleDown": "10s"}}
 

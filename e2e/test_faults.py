@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 
 def test_killed_processes_and_pods_keep_their_state(word_count, words: Words, cluster) -> None:

@@ -14,7 +14,7 @@ from e2e.cluster import Cluster
 from e2e.images.builder import build_image, save, sole_use
 from e2e.images.catalogue import Images
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 from millrace.dev.kafka import EmbeddedKafka
 
 PAGE = Path(__file__).parents[1] / "docs/getting-started.md"

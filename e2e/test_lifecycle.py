@@ -7,7 +7,7 @@ import time
 import pytest
 
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 
 def test_applied_application_becomes_ready_and_counts_exactly(word_count, words: Words) -> None:

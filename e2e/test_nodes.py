@@ -12,7 +12,7 @@ from e2e.cluster import Cluster
 from e2e.cluster.node import Node
 from e2e.images.catalogue import Images
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 

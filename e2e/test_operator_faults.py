@@ -22,7 +22,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.helm import Release
 from e2e.operator_process import OperatorProcess
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough]
 

@@ -15,7 +15,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.helm import Release
 from e2e.support.application import PATIENCE_S, Application
 from e2e.support.audit import strangers, writes_of
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 pytestmark = pytest.mark.disturbs
 

@@ -16,7 +16,7 @@ from e2e.images.builder import ROOT
 from e2e.images.catalogue import Images, provide_images
 from e2e.support.application import Application
 from e2e.support.audit import writes_of
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 pytestmark = [pytest.mark.disturbs, pytest.mark.thorough, pytest.mark.timeout(1800)]
 

@@ -13,7 +13,7 @@ from e2e.cluster.waiting import wait_for
 from e2e.helm import Release
 from e2e.images.catalogue import Images
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 PORT = 8080
 _PROMETHEUS = {"app": "prometheus"}

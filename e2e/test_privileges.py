@@ -9,7 +9,7 @@ from typing import Any
 from e2e.cluster import Cluster
 from e2e.helm import Release
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 from millrace_operator.cluster.kinds import CHILDREN, CLAIMS, POD_MONITORS, PODS
 
 

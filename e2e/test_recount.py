@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 from tests.waiting import wait_until
 
 from e2e.support.application import PATIENCE_S, Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 
 def test_reset_application_counts_from_the_beginning(word_count, words: Words, kafka_topics) -> None:

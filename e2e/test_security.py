@@ -17,7 +17,7 @@ from e2e.cluster.pki import Authority
 from e2e.helm import Release
 from e2e.support.application import Application
 from e2e.support.secured_kafka import SESSION_S, SecuredKafka, secured_kafka
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 LOGIN = "login"
 HEALING_S = 240.0

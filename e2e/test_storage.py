@@ -11,7 +11,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.cluster.node import NODE_NAME
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 _SIZE = "64Mi"
 

@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from e2e.cluster.waiting import wait_for
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 
 def changelog(app: Application) -> str:

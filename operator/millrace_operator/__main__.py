@@ -1,4 +1,4 @@
-"""`python -m millrace_operator`: runs the operator; docs/operator.md tells of its settings."""
+"""`python -m millrace_operator`: runs the operator; docs/operator.md describes its settings."""
 
 from __future__ import annotations
 

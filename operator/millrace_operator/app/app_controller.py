@@ -69,10 +69,10 @@ Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 
 
 class _Taken(NamedTuple):
-    """An object of somebody else."""
+    """Somebody else's object."""
 
     uid: str | None
-    """Of the object that the action was about, if it was about a certain one."""
+    """The uid that the action asked for, if any."""
     message: str
 
 
@@ -96,14 +96,14 @@ class ControllerContext:
 
 @dataclass(slots=True)
 class AppController:
-    """Makes passes over applications; safe to use from several threads, for different applications.
+    """Runs passes over applications; safe to use from several threads, for different applications.
 
     Args:
         context: How the cluster and the brokers are reached.
-        reconcile: What decides.
+        reconcile: Decides what to do.
         kafka_states: What is known of the brokers of applications.
         resync_seconds: When to look again if a decision does not say.
-        renewals: Whose turn it is to have its pods renewed; by default nobody's ever.
+        renewals: Which applications may have their pods renewed; by default none.
     """
 
     context: ControllerContext
@@ -113,20 +113,20 @@ class AppController:
     renewals: RenewalLimiter = field(default_factory=lambda: RenewalLimiter(0, lambda _: None))
     _acted: dict[ResourceRef, int] = field(default_factory=dict)
     _taken: dict[ResourceRef, dict[Key, _Taken]] = field(default_factory=dict)
-    """What other people's objects under the names of children are, as passes have found."""
+    """Other people's objects with the names of children, as passes have found them."""
 
     def run(self, ref: ResourceRef, failures: int) -> float | None:
-        """Make a pass.
+        """Run a pass.
 
         Args:
             ref: The application.
             failures: How many passes over it have failed in a row before.
 
         Returns:
-            The seconds after which to make another; None if the application is gone.
+            The seconds after which to run another; None if the application is gone.
 
         Raises:
-            AnswerAwaitedError: The pass is to be made when the brokers have answered.
+            AnswerAwaitedError: The pass has to wait until the brokers have answered.
             TransientError: Something did not answer, or was not ready.
             FailedError: Something is wrong; the resource's status says what.
         """
@@ -144,7 +144,7 @@ class AppController:
             raise
         except Exception as error:
             told = _lasting(error, failures)
-            if not isinstance(error, _RefusedActionsError):  # of which the status tells already
+            if not isinstance(error, _RefusedActionsError):  # the status reports these already
                 self._tell(ref, told)
             raise told from error
 
@@ -203,18 +203,20 @@ class AppController:
             pod_monitors=context.pod_monitors,
             operator_namespace=context.operator_namespace,
             taken=self._known_as_taken(ref, objects),
-            renewal=self.renewals.turn_of(ref),
+            renewal=self.renewals.permit_of(ref),
         )
         try:
             return self.reconcile(desired, observed)
         except Exception as error:
-            message = f"The operator failed on this resource, by its own fault: {type(error).__name__}: {error}"
+            message = (
+                f"The operator failed on this resource because of a bug of its own: {type(error).__name__}: {error}"
+            )
             raise FailedError("OperatorError", message) from error
 
     def _known_as_taken(self, ref: ResourceRef, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
-        """Return what other people's objects there are, and forget their pods that have gone.
+        """Return the known objects of other people, and forget pods among them that are gone.
 
-        Other objects are forgotten when their names can be had; nobody tries to have a pod's.
+        Other objects are forgotten once their names are free; nobody tries to take a pod's name.
         """
         known = self._taken.get(ref, {})
         for key in [key for key in known if key.kind == PODS.kind]:
@@ -224,7 +226,7 @@ class AppController:
         return {key: item.message for key, item in known.items()}
 
     def _confirm(self, app: Object) -> Object:
-        """Return the resource as it is now; a pass that has looked at an older one ends."""
+        """Return the resource as it is now; a pass that has seen an older version ends."""
         metadata = app["metadata"]
         try:
             now: Json = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
@@ -240,7 +242,7 @@ class AppController:
         return {**now, "apiVersion": APPS.api_version, "kind": APPS.kind}
 
     def _do_unless_taken(self, ref: ResourceRef, desired: DesiredApp, app: Object, action: Action) -> bool:
-        """Carry out an action and return True, or False if the decision knew that it is about an object of somebody else.
+        """Carry out an action and return True, or False if the decision already knew that the object is somebody else's.
 
         Raises:
             StaleError: The decision did not know.
@@ -274,10 +276,10 @@ class AppController:
                 self._leave_to_its_namespace(desired.namespace, action.key)
 
     def _look_for_unknown(self, desired: DesiredApp) -> None:
-        """List what a StatefulSet's controller makes, of which a watch tells late: without the finalizer nobody would delete it.
+        """List children that a watch has not reported yet: nobody would delete them once the finalizer is gone.
 
         Raises:
-            StaleError: There was something that the decision did not know.
+            StaleError: Something exists that the decision did not know of.
         """
         labels = f"{APP_LABEL}={desired.name},{SELECTOR}"
         unknown: list[str] = []
@@ -297,9 +299,9 @@ class AppController:
             raise StaleError(f"a watch has not told of {', '.join(unknown)} yet")
 
     def _leave_to_its_namespace(self, namespace: str, key: Key) -> None:
-        """Take a child for one that is deleted with its namespace. A watch may not tell of that any more.
+        """Assume that a child is deleted with its namespace, which a watch may no longer report.
 
-        A pod has its grace period yet, in which it writes: it is taken for gone when the watch says so, or when its time is over.
+        A pod still has its grace period, in which it writes: it counts as gone when the watch says so, or when that time is over.
         """
         kind, children = kind_of(key.kind), self.context.children
         child = children.get(kind, namespace, key.name)
@@ -314,7 +316,7 @@ class AppController:
     def _loses_its_namespace(self, app: Object, error: ApiError) -> bool:
         """Return whether a write was refused because the application is deleted with its namespace.
 
-        Nothing can be made in it any more, and the operator's rights in it may be gone already.
+        Nothing can be created in it any more, and the operator's rights in it may already be gone.
         """
         if error.status != FORBIDDEN or "deletionTimestamp" not in app["metadata"]:
             return False
@@ -346,7 +348,7 @@ class AppController:
             raise
 
     def _again(self, ref: ResourceRef, decision: Decision, acted: int) -> float:
-        """A pass that has acted is followed by another, sooner at first: until there is nothing left to do."""
+        """Return when to run the next pass: soon after one that has acted, then ever later, until there is nothing to do."""
         if not acted:
             self._acted.pop(ref, None)
             again = self.resync_seconds if decision.again_after is None else decision.again_after
@@ -356,7 +358,7 @@ class AppController:
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
     def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
-        """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
+        """Report in the status why nothing happens; if this fails too, it must not hide the original failure."""
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return
@@ -365,7 +367,7 @@ class AppController:
             if write_status(self.context.requests, self.context.resources, APPS, app, status):
                 self.context.recorder.record(app, Event(failure.reason, str(failure), "Warning"))
         except (ApiError, NotAllowedToWriteError) as error:
-            log.error("%s: the status could not be written, so it does not tell of this: %s", ref, error)  # noqa: TRY400
+            log.error("%s: the status could not be written, so it does not report this: %s", ref, error)  # noqa: TRY400
 
     def _forget(self, ref: ResourceRef) -> None:
         self._acted.pop(ref, None)
@@ -378,9 +380,9 @@ class AppController:
 def act_on_kafka(
     context: ControllerContext, kafka_states: KafkaStateCache, app: DesiredApp, action: KafkaAction
 ) -> None:
-    """Carry out what a pass over an app, or over a reset of it, does at the brokers: what was known of them is old then.
+    """Carry out an action on the brokers for a pass over an application or a reset, which makes what is known of them outdated.
 
-    It may take longer than the Lease lasts, and ends when this operator may write no longer: another may have begun by then.
+    It may take longer than the Lease lasts, and ends when this operator may no longer write, as another may have taken over.
     """
     context.requests.check_may_write()
     give_up_when(lambda: not context.requests.may_write)
@@ -392,7 +394,7 @@ def act_on_kafka(
 
 
 class _RefusedActionsError(FailedError):
-    """Actions were refused, and the status tells of it."""
+    """Actions were refused, and the status reports it."""
 
     def __init__(self, refusals: Sequence[Refusal], again_after: float | None) -> None:
         messages = dict.fromkeys(item.message for item in refusals)
@@ -400,10 +402,10 @@ class _RefusedActionsError(FailedError):
 
 
 def _lasting(error: Exception, failures: int) -> FailedError:
-    """Return what an error means that does not pass by itself.
+    """Return what an error means if it does not go away by itself.
 
     Raises:
-        TransientError: It may yet.
+        TransientError: It still may.
     """
     if isinstance(error, TransientError):
         raise error
@@ -419,15 +421,15 @@ def _refusal(action: Action, error: Exception, failures: int) -> Refusal:
     """Return why an action is not carried out.
 
     Raises:
-        TransientError: The reason may pass by itself.
+        TransientError: The reason may go away by itself.
     """
     failure = _lasting(error, failures)
     match error:
         case ApiError() if failure.reason == "RefusedByApiServer":
             why = (error.message or error.reason).rstrip(".")
             remedy = (
-                "Change what refuses it (a quota, an admission policy, the operator's role), or what the spec says of it: "
-                "it is tried again."
+                "Change what refuses it (a quota, an admission policy, the operator's role), or the spec: the operator "
+                "retries."
             )
             return Refusal(
                 action, failure.reason, f"{description_of(action)}: the API server refuses it: {why}. {remedy}"

@@ -25,12 +25,12 @@ REFUSED_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a key waits after failures: exponentially longer, with jitter so that many do not return together."""
+    """How long a key waits after failures: exponentially longer, with jitter so that many do not return at once."""
 
     first_seconds: float = 0.5
     most_seconds: float = 120.0
     jitter: float = 0.2
-    """Which part of the delay may be added to it at random."""
+    """The fraction of the delay that may be added to it at random."""
 
     def seconds(self, failures: int, chance: float) -> float:
         """Return the delay.
@@ -44,16 +44,16 @@ class Backoff:
 
 
 class TransientError(Exception):
-    """A pass failed by what may pass by itself."""
+    """A pass failed because of something that may go away by itself."""
 
 
 class FailedError(Exception):
-    """A pass failed by what its user, or Millrace's developers, must mend.
+    """A pass failed because of something that its user, or Millrace's developers, must fix.
 
     Args:
         reason: In one CamelCase word.
         message: In words.
-        again_after: Seconds after which to make another, where only something minor failed; None for later and later.
+        again_after: Seconds after which to run another, where only something minor failed; None for exponential back-off.
     """
 
     def __init__(self, reason: str, message: str, again_after: float | None = None) -> None:
@@ -63,7 +63,7 @@ class FailedError(Exception):
 
 
 def failure_of(error: Exception) -> TransientError | FailedError:
-    """Return what an error means for the pass that met it."""
+    """Return what an error means for the pass in which it occurred."""
     match error:
         case FailedError() | TransientError():
             return error
@@ -75,4 +75,6 @@ def failure_of(error: Exception) -> TransientError | FailedError:
             return TransientError(str(error))
         case StreamsError():
             return FailedError("RefusedByKafka", str(error))
-    return FailedError("OperatorError", f"The operator failed by its own fault: {type(error).__name__}: {error}")
+    return FailedError(
+        "OperatorError", f"The operator failed because of a bug of its own: {type(error).__name__}: {error}"
+    )

@@ -1,7 +1,7 @@
 """kopf's watches: each event goes into a cache and its application's key into the queue; nothing else happens here.
 
-Only `on.event` handlers are used: of these kopf keeps no record in annotations or finalizers, so it writes nothing. What kopf's
-watches cannot tell (an object that was deleted while a watch was interrupted) `relist` finds.
+Only `on.event` handlers are used: kopf keeps no record of these in annotations or finalizers, so it writes nothing. What kopf's
+watches miss (an object that was deleted while a watch was interrupted) `relist` finds.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ log = logging.getLogger(__name__)
 SELECTOR: Final = "app.kubernetes.io/managed-by=millrace-operator"
 PREFIX: Final = GROUP
 _TOGETHER_SECONDS: Final = 0.1
-"""Changes of children come in flocks: those of so long are one reason for a pass."""
+"""Child events arrive in bursts; those within this time are coalesced into one pass."""
 
 
 class Handlers:
-    """Takes what watches see.
+    """Handles the events of watches.
 
     Args:
         resources: The cache of StreamsApps and StreamsResets.
         children: The cache of their children.
         queue: The keys to be worked on.
-        metrics: Told of every event.
+        metrics: Counts every event.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Handlers:
         return registry
 
     def on_resource(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
-        """Take an event of a StreamsApp or a StreamsReset."""
+        """Handle an event of a StreamsApp or a StreamsReset."""
         ref = ResourceRef(kind.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])
         if event_type == "DELETED":
             self._resources.remove(kind, obj)
@@ -63,13 +63,13 @@ class Handlers:
             return
         known = self._resources.get(kind, ref.namespace, ref.name)
         if self._resources.put(kind, obj):
-            # Only what a user has done makes haste: the operator's own status writes come back here as well.
+            # Only user changes are urgent: the operator's own status writes come back here as well.
             asked = known is None or _asked(known) != _asked(obj)
             if asked:
                 self._queue.add(ref, urgent=True)
 
     def on_child(self, kind: ResourceKind, event_type: str | None, obj: Object) -> None:
-        """Take an event of a child."""
+        """Handle an event of a child."""
         if event_type == "DELETED":
             self._children.remove(kind, obj)
         elif not self._children.put(kind, obj):
@@ -87,21 +87,21 @@ class Handlers:
             try:
                 take(kind, event["type"], event["object"])
             except Exception:
-                log.exception("an event of %s could not be taken", kind.plural)
+                log.exception("an event of %s could not be handled", kind.plural)
             await asyncio.sleep(0)
 
         kopf.on.event(kind.group, kind.version, kind.plural, registry=registry, id=f"on-{kind.plural}")(handle)
 
 
 def _asked(obj: Object) -> tuple[object, ...]:
-    """Return what of a resource its user decides."""
+    """Return the parts of a resource that its user decides."""
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), annotations
 
 
 def configure(settings: kopf.OperatorSettings) -> None:
-    """Set kopf up to watch and nothing else."""
+    """Configure kopf to watch and do nothing else."""
     settings.posting.enabled = False
     settings.scanning.disabled = True
     settings.persistence.finalizer = f"{PREFIX}/kopf"

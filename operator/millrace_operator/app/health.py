@@ -39,8 +39,8 @@ class OperatorHealthServer:
 
     Args:
         port: Where to listen; 0 for any free port.
-        live: What speaks against being alive.
-        ready: What speaks against being ready.
+        live: Returns reasons why the operator is not alive.
+        ready: Returns reasons why it is not ready.
         registry: The metrics.
     """
 

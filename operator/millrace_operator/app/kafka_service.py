@@ -1,9 +1,9 @@
-"""Joins the hands on Kafka to the cluster: which plan is looked for, and where an application's credentials come from.
+"""Kafka as the controllers use it: finds an application's plans and credentials, and asks or changes its brokers.
 
-Secrets are read by name, never listed, and kept in memory for a while: clients read what rotates anew when brokers refuse it.
+Secrets are read by name, never listed, and kept in memory for a while: rotated ones are read again when brokers refuse the old.
 
-A namespace that is deleted loses its Secrets and ConfigMaps in no order, while the deletion of its applications still needs
-them. So what was read from them is kept in memory until the application is gone; topics stand in its status, too.
+A namespace that is being deleted loses its Secrets and ConfigMaps in no particular order, while deleting its applications still
+needs them. So what was read from them is kept in memory until the application is gone; topics are in its status, too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RETRY_SECRETS_SECONDS: Final = 15.0
 _DOUBTFUL: Final = frozenset(
     {"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration", "TokenEndpointNotAllowed"}
 )
-"""Reasons that may go away with a Secret's newer content."""
+"""Reasons that a newer version of a Secret may remove."""
 
 Data = Mapping[str, bytes]
 
@@ -49,11 +49,11 @@ class _Kept:
     secrets: tuple[str, ...]
     read_at: float
     last_good: Credentials | None = None
-    """Those that were complete last, for the deletion."""
+    """The last complete ones, for the deletion."""
 
 
 class KafkaService:
-    """The hands on Kafka for all applications; safe to use from several threads.
+    """Asks and changes the brokers of all applications; safe to use from several threads.
 
     Args:
         requests: How to reach the API server.
@@ -92,10 +92,10 @@ class KafkaService:
         return state
 
     def observe_for_reset(self, desired: DesiredApp, question: ResetQuestion) -> reset.ObservedApplication:
-        """Return what the brokers say that must be known for a reset.
+        """Return what a reset needs to know from the brokers.
 
         Raises:
-            StreamsError: They do not tell.
+            StreamsError: They do not answer.
             ApiError: The credentials could not be read.
         """
         app = manifest_of(desired)
@@ -130,7 +130,7 @@ class KafkaService:
         self._clusters.close()
 
     def _internal_topics(self, ref: ResourceRef, desired: DesiredApp, plans: Sequence[TopologyPlan]) -> frozenset[str]:
-        """Return what Purge has to delete: the internal topics of the status and of all plans, also of those seen before."""
+        """Return what Purge has to delete: the internal topics of the status and of all plans, including those seen before."""
         listed = {} if desired.status is None else {item.name for item in desired.status.internal_topics}
         named = {name for plan in plans for name in internal_topics(plan)}
         with self._lock:
@@ -170,14 +170,14 @@ class KafkaService:
 
 
 def manifest_of(desired: DesiredApp) -> StreamsApp | None:
-    """Return what is desired as a model, or None if its spec breaks a rule."""
+    """Return the manifest of an application, or None if its spec is invalid."""
     metadata = {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid}
     manifest = {"apiVersion": APPS.api_version, "kind": APPS.kind, "metadata": metadata, "spec": desired.manifest}
     return check(manifest, StreamsApp)[0]
 
 
 def plans_of(desired: DesiredApp, objects: Mapping[Key, Object]) -> list[TopologyPlan]:
-    """Return the plans of all revisions that are kept, the wanted one's first."""
+    """Return the stored plans of all revisions, starting with the wanted one."""
     wanted = naming.plan_config_map(desired.name, "" if desired.spec is None else revision_of(desired.spec))
     kept = sorted((key.name != wanted, key.name) for key in objects if key.kind == CONFIG_MAPS.kind)
     plans = (_plan(objects[Key(CONFIG_MAPS.kind, name)]) for _, name in kept)

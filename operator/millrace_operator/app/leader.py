@@ -1,11 +1,12 @@
-"""Which of several operators may write: the holder of a `coordination.k8s.io` Lease.
+"""Leader election: of several operators, only the holder of a `coordination.k8s.io` Lease may write.
 
-Others judge a holder by their own clocks: who sees a Lease unchanged for its whole duration takes it. The holder counts the same
-duration from before it *sent* its last renewal, and stops writing a margin earlier: so, however clocks are set, it has stopped
-before another begins. `may_write_seconds` is that time; it is asked before every write and bounds the write's own time-out.
+Others judge a holder by their own clocks: one that sees a Lease unchanged for its whole duration takes it. The holder counts
+the same duration from before it *sent* its last renewal, and stops writing a margin earlier: so, however clocks are set, it has
+stopped before another starts. `may_write_seconds` is that time; it is checked before every write and bounds the write's
+timeout.
 
-A holder that does not reach the API server stops writing in time, and goes on if the Lease is still its own when it does. One
-that sees the Lease in other hands has lost it for good.
+A holder that cannot reach the API server stops writing in time, and continues if the Lease is still its own when it reaches the
+server again. One that sees that somebody else has the Lease has lost it for good.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from millrace_operator.model import Json, Object
 log = logging.getLogger(__name__)
 
 _MARGIN: Final = 1 / 3
-"""Which part of the duration the holder does not use."""
+"""The fraction of the duration that the holder does not use."""
 _RENEW: Final = 1 / 5
-"""Which part of the duration lies between two renewals."""
+"""The fraction of the duration between two renewals."""
 
 
 class LeaseApi(Protocol):
@@ -97,7 +98,7 @@ class Leader:
         return held
 
     def release(self) -> None:
-        """Give the Lease up, so that another need not wait for its end."""
+        """Release the Lease, so that another operator need not wait for it to expire."""
         if self.may_write_seconds() <= 0:
             return
         self._held_until = float("-inf")
@@ -107,7 +108,7 @@ class Leader:
                 spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
                 self._api.update(LEASES, self._namespace, self._name, {**lease, "spec": spec})
         except ApiError as error:
-            log.info("the lease could not be given up and will run out: %s", error)
+            log.info("the lease could not be released and will expire: %s", error)
 
     def run(self, stop: threading.Event, on_held: Callable[[], None]) -> bool:
         """Try to get the Lease and renew it, and call `on_held` whenever writing is allowed from then on.
@@ -147,7 +148,7 @@ class Leader:
         expired = begun - self._seen_at >= float(spec.get("leaseDurationSeconds") or 0)
         holder = spec.get("holderIdentity") or ""
         if holder != self._identity and (self._has_held or (holder and not expired)):
-            return False  # nor is it taken a second time: what was known under the first is too old
+            return False  # nor is it taken a second time: what was learned under the first is outdated
         return self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(lease))
 
     def _renew(self) -> bool:
@@ -160,7 +161,7 @@ class Leader:
         )
 
     def _write(self, write: Callable[..., Object], *arguments: Any) -> bool:
-        """Write the Lease; that another candidate was faster, or has deleted it, is no error."""
+        """Write the Lease; it is not an error if another candidate was faster, or has deleted it."""
         try:
             self._seen = write(*arguments)
         except ApiError as error:

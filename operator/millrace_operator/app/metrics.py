@@ -1,7 +1,7 @@
-"""What the operator measures of itself, and what it knows of each application, in Prometheus' form.
+"""Prometheus metrics of the operator itself and of each application.
 
-Only the replica that holds the Lease tells of applications, so that none is there twice, and only of those that exist: the series
-of one that is deleted end with it.
+Only the replica that holds the Lease reports applications, so that none appears twice, and only existing ones: the series
+of a deleted one end with it.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ _NUMBERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     ),
     "storage_used_percent": (("status", "storage", "maxUsedPercent"), "How full the fullest volume is."),
 }
-"""Gauges of an application: where the number stands in the resource, and what it means. One that is not known has no sample."""
+"""Gauges of an application: where the number is in the resource, and what it means. Unknown ones have no sample."""
 _APP_LABELS: Final = ("namespace", "name")
 
 
@@ -128,7 +128,7 @@ class _Apps(Collector):
         self._apps = apps
 
     def collect(self) -> Iterator[Metric]:
-        """Count apps by what they are doing, and tell of each."""
+        """Count applications by what they are doing, and report each."""
         apps = sorted(self._apps(), key=_labels)
         family = GaugeMetricFamily(f"{_PREFIX}_apps", "StreamsApps by lifecycle state.", labels=["state"])
         for state, count in sorted(Tally(map(_state, apps)).items()):

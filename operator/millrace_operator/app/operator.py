@@ -1,11 +1,11 @@
-"""The operator as a whole: puts the parts together, and gives them their order at start and end.
+"""The operator as a whole: assembles the parts, and starts and stops them in order.
 
     lists (caches are full) ─► watches ─► the Lease ─► workers
-    SIGTERM ─► watches end ─► passes end ─► the Lease is given up
+    SIGTERM ─► watches end ─► passes end ─► the Lease is released
 
-A replica without the Lease watches all the same, so that it can begin at once. One that loses it to another ends the process:
-nothing that a thread may still hold from before is worth keeping. One that only did not reach the API server for long lists
-everything anew, and goes on.
+A replica without the Lease watches as well, so that it can take over at once. One that loses it to another ends the process:
+nothing that a thread may still hold from before is worth keeping. One that merely could not reach the API server for a long time
+lists everything again, and continues.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ _LAST_PASSES_SECONDS: Final = 20.0
 _LIST_ATTEMPTS: Final = 30
 _LIST_PAUSE_SECONDS: Final = 2.0
 _SOONEST_RELIST_SECONDS: Final = 5.0
-"""How soon all is listed again once watches begin, which is then done ever more seldom: no watch tells of what was deleted
-between the first list and its own beginning."""
+"""How soon everything is listed again once watches have started, and then less and less often: no watch reports what was
+deleted between the first list and its own start."""
 
 
 class Operator:
     """One replica of the operator.
 
     Args:
-        settings: What its environment says.
+        settings: Its settings, from the environment.
         api: The client for the API server.
     """
 
@@ -198,12 +198,12 @@ class Operator:
             log.exception("the election failed")
             stopped = False
         if not stopped:
-            log.error("the lease is lost: the process ends, another operator goes on")
+            log.error("the lease is lost: the process exits, and another operator continues")
             logging.shutdown()
             os._exit(_CRASHED)
 
     def _begin(self) -> None:
-        """Begin to work, or go on after a time without an API server, from which failures are forgotten."""
+        """Start working, or continue after a time without an API server, whose failures are forgotten."""
         if self._workers.started:
             self._relist_due.set()
         else:
@@ -223,7 +223,7 @@ class Operator:
         self._stop.set()
         self._queue.close()
         if not self._workers.join(_LAST_PASSES_SECONDS):
-            log.warning("a pass has not ended; the next operator goes on from where it was")
+            log.warning("a pass has not ended; the next operator continues from there")
         self._kafka_states.close()
         self._context.kafka.close()
         self._context.instances.close()

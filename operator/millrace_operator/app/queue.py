@@ -1,12 +1,10 @@
-"""Which resource is worked on next.
+"""The work queue: which resource is worked on next, and the threads that do so.
 
-A key waits once, however often it is added, and is never worked on twice at the same time. A key that fails comes back later and
-later, and nothing but a change by its user (`urgent`) brings it forward; the others do not wait for it.
+A key waits once, however often it is added, and is never worked on twice at the same time. A key that fails comes back after
+longer and longer delays, and only a change by its user (`urgent`) brings it forward; the others do not wait for it.
 
 `WorkSchedule` is the logic, with the time handed in; `WorkQueue` lets threads wait for it.
 
-
-The threads that make passes.
 """
 
 from __future__ import annotations
@@ -46,10 +44,10 @@ class WorkSchedule(Generic[K]):
         self._failures: dict[K, int] = {}
         self._not_before: dict[K, float] = {}
         self._urgent: set[K] = set()
-        """Keys that came urgently since they were taken."""
+        """Keys that were added urgently since they were taken."""
 
     def add(self, key: K, now: float, after: float = 0.0, *, urgent: bool = False) -> None:
-        """Have a key worked on, or worked on again if it is being worked on now.
+        """Schedule a key, or schedule it again if it is being worked on now.
 
         Args:
             key: The key; if it waits already, the earlier time counts.
@@ -82,9 +80,9 @@ class WorkSchedule(Generic[K]):
             self._plan(key, self._due[key])
 
     def failed(self, key: K, now: float, chance: float) -> float:
-        """Have a key worked on again after a delay that grows with every failure, and return the delay.
+        """Schedule a key again after a delay that grows with every failure, and return the delay.
 
-        A key that came urgently meanwhile is worked on at once: what failed was about something older.
+        A key that was added urgently in the meantime is worked on at once: the failure was about something older.
         """
         if key in self._urgent:
             return 0.0
@@ -136,13 +134,13 @@ class WorkQueue(Generic[K]):
         self._closed = False
 
     def add(self, key: K, after: float = 0.0, *, urgent: bool = False) -> None:
-        """Have a key worked on; see `WorkSchedule.add`."""
+        """Schedule a key; see `WorkSchedule.add`."""
         with self._changed:
             self._schedule.add(key, self._clock(), after, urgent=urgent)
             self._changed.notify_all()
 
     def take(self) -> K | None:
-        """Wait for a key that is due and return it; None when the queue is closed."""
+        """Wait for a key that is due and return it; None once the queue is closed."""
         with self._changed:
             while not self._closed:
                 now = self._clock()
@@ -154,7 +152,7 @@ class WorkQueue(Generic[K]):
             return None
 
     def done(self, key: K, *, again_after: float | None) -> None:
-        """Let a key that went well be taken again, after so many seconds if nothing happens before."""
+        """Release a key that succeeded, and schedule it after so many seconds unless something happens first."""
         with self._changed:
             self._schedule.forget(key)
             self._schedule.done(key)
@@ -163,14 +161,14 @@ class WorkQueue(Generic[K]):
             self._changed.notify_all()
 
     def put_off(self, key: K, seconds: float) -> None:
-        """Let a key that nothing was done about be taken again, after so many seconds if it is not added before."""
+        """Release a key that was not worked on, and schedule it after so many seconds unless it is added first."""
         with self._changed:
             self._schedule.done(key)
             self._schedule.add(key, self._clock(), seconds)
             self._changed.notify_all()
 
     def failed(self, key: K) -> float:
-        """Let a key that failed be taken again after a delay, which is returned."""
+        """Release a key that failed, schedule it after a delay, and return the delay."""
         with self._changed:
             self._schedule.done(key)
             delay = self._schedule.failed(key, self._clock(), random.random())  # noqa: S311 - jitter
@@ -197,17 +195,17 @@ class WorkQueue(Generic[K]):
 log = logging.getLogger(__name__)
 
 Controller = Callable[[ResourceRef, int], float | None]
-"""Takes a resource and how often it failed in a row; returns after how many seconds to come again, None for never."""
+"""Takes a resource and how often it failed in a row; returns after how many seconds to run again, or None for never."""
 
 
 class Workers:
-    """Takes keys off the queue until it is closed; a pass that fails makes its own key wait and no other.
+    """Threads that take keys from the queue until it is closed; a failing pass delays its own key and no other.
 
     Args:
         queue: What is to be worked on.
-        work: A pass, by the kind of resource.
+        work: The controller of each kind of resource.
         count: How many threads.
-        metrics: Told of every pass.
+        metrics: Records every pass.
     """
 
     def __init__(
@@ -223,7 +221,7 @@ class Workers:
 
     @property
     def started(self) -> bool:
-        """Whether they have begun to work."""
+        """Whether they have started."""
         return self._threads[-1].ident is not None
 
     def start(self) -> None:
@@ -232,7 +230,7 @@ class Workers:
             thread.start()
 
     def join(self, seconds: float) -> bool:
-        """Wait for passes to end after the queue was closed, and say whether all have."""
+        """Wait for passes to end after the queue was closed, and return whether all have."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             if thread.ident is not None:
@@ -242,7 +240,7 @@ class Workers:
     def problems(self, stuck_seconds: float) -> list[str]:
         """Return reasons to consider the workers stuck: passes that take longer than this, and threads that have ended.
 
-        Passes that wait for their turn are not among them: with many applications the queue is long, and workers get on.
+        Waiting in the queue does not count: with many applications the queue is long, and the workers still make progress.
         """
         now = time.monotonic()
         stuck = [

@@ -1,8 +1,8 @@
-"""What a resource's user is told when a pass over it fails, or when some of what it came to is refused.
+"""What a resource's user is told when a pass over it fails, or when some of its actions are refused.
 
-A pass always ends in a status that is true of this generation: what was observed, and in `Stalled` what was refused and why. An
-action that others rest on stops those after it. One that nothing rests on (a PodDisruptionBudget, or the word to a pod that it is
-to drain) stops none: pods are rolled, scaled and brought back without it.
+A pass always ends in a status that is true for this generation: what was observed, and in `Stalled` what was refused and why. A
+refused action that others depend on stops those after it. One that nothing depends on (a PodDisruptionBudget, or telling a pod to
+drain) stops none: pods are rolled, scaled and brought back without it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from millrace_operator.reconcile.status import transitions
 
 LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
-"""Kinds of children without which pods run all the same."""
+"""Kinds of children that pods can run without."""
 _GARBAGE: Final = frozenset({"ConfigMap", "Job"})
 """Kinds that only take up room where they are no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An action that was not carried out, and will not be until somebody does something."""
+    """An action that was not carried out, and will not be until somebody intervenes."""
 
     action: Action
     reason: str
@@ -52,10 +52,10 @@ class Refusal:
 
     @property
     def stops_the_rest(self) -> bool:
-        """Whether the actions after this one may rest on it.
+        """Whether the actions after this one may depend on it.
 
-        Nothing rests on a plan Job in the same pass: until there is a plan, a pass is about what runs already. Pods and claims
-        are deleted each for itself. A pod that cannot be told to drain is removed later without that.
+        Nothing in the same pass depends on a plan Job: until there is a plan, a pass is about what is already running. Pods and
+        claims are deleted independently. A pod that cannot be told to drain is removed later anyway.
         """
         match self.action:
             case Apply(obj):
@@ -68,7 +68,7 @@ class Refusal:
 
     @property
     def is_minor(self) -> bool:
-        """Whether the application can come to be as the spec wants it, but for the very object."""
+        """Whether the application can reach what the spec wants, except for this one object."""
         match self.action:
             case Apply(obj):
                 return obj["kind"] in _SUPPORTING
@@ -89,7 +89,7 @@ def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None])
     refusals: list[Refusal] = []
     for action in actions:
         if refusals and action == SetFinalizer(present=False):
-            break  # the resource must outlive what is yet to be deleted
+            break  # the resource must outlive what still has to be deleted
         refusal = do(action)
         if refusal is not None:
             refusals.append(refusal)
@@ -99,11 +99,11 @@ def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None])
 
 
 def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Refusal]) -> Decision:
-    """Return a decision whose status and events tell what was refused, and nothing that was therefore not done.
+    """Return a decision whose status and events report what was refused, and nothing that was therefore not done.
 
     Args:
         desired: The resource that was decided about.
-        decision: The decision, of which nothing is told yet.
+        decision: The decision, of which nothing has been reported yet.
         refusals: What was refused, at least one.
     """
     old = desired.status or StreamsAppStatus()
@@ -112,7 +112,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
     messages = list(dict.fromkeys([first.message, *(item.message for item in refusals)]))
     minor, known = first.is_minor, condition_of(status, "Stalled")
     reason: str = first.reason
-    if known is not None and known.status == "True":  # what holds the application up is said first
+    if known is not None and known.status == "True":  # what holds up the application comes first
         reason, messages = (known.reason, [known.message, *messages]) if minor else (reason, [*messages, known.message])
     if _leaves_pods_as_they_were(decision.actions, refusals):
         status = _without_what_was_not_done(old, status)
@@ -123,7 +123,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
 
 
 def stalled_status(desired: DesiredApp, reason: str, message: str) -> StreamsAppStatus:
-    """Return the last status with `Stalled=True`, for a pass that came to no decision: what it saw last is all there is."""
+    """Return the last status with `Stalled=True`, for a pass that did not reach a decision."""
     return _stalled(desired, desired.status or StreamsAppStatus(), reason, message, goes_on=False)
 
 
@@ -133,7 +133,7 @@ def condition_of(status: StreamsAppStatus, kind: ConditionType) -> Condition | N
 
 
 def description_of(action: Action) -> str:
-    """Return an action in a few words, without what it writes."""
+    """Return an action in a few words, without its content."""
     match action:
         case Apply(obj):
             return f"Apply {obj['kind']} {obj['metadata']['name']}"
@@ -156,7 +156,7 @@ def description_of(action: Action) -> str:
 
 
 def _leaves_pods_as_they_were(actions: Sequence[Action], refusals: Iterable[Refusal]) -> bool:
-    """Return whether something was not done that brings pods to another revision: what was refused, or comes after it."""
+    """Return whether an action that moves pods to another revision was not done: it was refused, or comes after a refusal."""
     first = min((actions.index(item.action) for item in refusals if item.stops_the_rest), default=len(actions))
     return any(_brings_pods(action) for action in actions[first:])
 
@@ -171,9 +171,9 @@ def _brings_pods(action: Action) -> bool:
 
 
 def _without_what_was_not_done(old: StreamsAppStatus, new: StreamsAppStatus) -> StreamsAppStatus:
-    """Return the new status with the old one's word on what the rest of the actions would have made true.
+    """Return the new status with the old values for what the remaining actions would have made true.
 
-    Which revision is stable is none of it: that was seen of the pods.
+    The stable revision is not among them: that was observed on the pods.
     """
     before = condition_of(old, "RolledBack")
     conditions = (item for item in new.conditions if item.type != "RolledBack")
@@ -187,7 +187,7 @@ def _stalled(
 ) -> StreamsAppStatus:
     """Return a status with `Stalled=True`.
 
-    `Reconciling` ends, so that nobody waits for what does not come, unless all else goes on.
+    `Reconciling` becomes false, so that nobody waits in vain, unless everything else continues.
     """
     reconciling = condition_of(status, "Reconciling")
     at_work = goes_on and reconciling is not None and reconciling.status == "True"

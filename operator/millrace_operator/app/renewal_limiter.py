@@ -1,11 +1,10 @@
-"""Whose turn it is to have its pods renewed: how many applications a new version of the operator replaces pods of at a time.
+"""Limits of how many applications a new version of the operator replaces pods at a time.
 
-A turn ends when the application needs it no longer, and also when nothing comes of it: an application whose gate stays closed,
+An application's permit ends when it is no longer needed, and also when it leads nowhere: an application whose gate stays closed,
 or whose pods do not come up, goes to the end of the queue, so that it does not hold up all others. One with a pod down keeps its
-turn for longer, because that may be the template's fault and the others would fare the same.
+permit for longer, because that may be the template's fault and the others would fare the same.
 
-Turns are kept in memory only. What is lost with it is the order: that an application is in the midst of it is read from its
-status.
+Permits are kept in memory only. A restart loses the order, but not which applications had a permit: their status says so.
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from millrace_operator.model import Object, Renewal, RenewalPermit, ResourceRef
 from millrace_operator.reconcile.reasons import ConditionReason
 
 _PATIENCE_SECONDS: Final = 600.0
-"""How long a turn lasts without a pod being replaced."""
+"""How long a permit lasts without a pod being replaced."""
 _PATIENCE_WITH_POD_DOWN_SECONDS: Final = 3600.0
 
 
 @dataclass(slots=True)
-class _Turn:
+class _Permit:
     renewal: Renewal | None
-    """What the application has told last; None before it has told."""
+    """What the application last reported; None before it has."""
     since: float
-    """When it came further last."""
+    """When it last made progress."""
 
 
 class RenewalLimiter:
-    """Gives turns, first come, first served; safe to use from several threads.
+    """Gives permits, first come, first served; safe to use from several threads.
 
     Args:
-        most: How many applications may have their turn at a time; 0 for none ever.
-        wake: Called with an application whose turn has come.
+        most: How many applications may have a permit at a time; 0 for none ever.
+        wake: Called with an application that has got a permit.
         clock: Seconds that only go forward.
     """
 
@@ -49,56 +48,56 @@ class RenewalLimiter:
         self._wake = wake
         self._clock = clock
         self._lock = threading.Lock()
-        self._turns: dict[ResourceRef, _Turn] = {}
+        self._permits: dict[ResourceRef, _Permit] = {}
         self._waiting: dict[ResourceRef, None] = {}
 
     def resume(self, apps: Iterable[Object]) -> None:
-        """Give the turn back to those applications that had it when an operator ended."""
+        """Give permits back to the applications that had one when the last operator ended."""
         with self._lock:
             for app in apps if self._most else ():
                 if _is_under_way(app):
                     ref = ResourceRef(APPS.kind, app["metadata"]["namespace"], app["metadata"]["name"])
-                    self._turns.setdefault(ref, _Turn(None, self._clock()))
+                    self._permits.setdefault(ref, _Permit(None, self._clock()))
 
-    def turn_of(self, ref: ResourceRef) -> RenewalPermit:
-        """Return whether it is an application's turn."""
+    def permit_of(self, ref: ResourceRef) -> RenewalPermit:
+        """Return whether an application has a permit."""
         if not self._most:
             return "Never"
         with self._lock:
-            return "Now" if ref in self._turns else "Waits"
+            return "Now" if ref in self._permits else "Waits"
 
     def tell(self, ref: ResourceRef, renewal: Renewal | None) -> None:
-        """Take what an application needs a turn for, which may come at once; None ends it."""
+        """Note what an application needs a permit for, which it may get at once; None ends it."""
         if not self._most:
             return
         with self._lock:
-            turn = self._turns.get(ref)
+            permit = self._permits.get(ref)
             if renewal is None:
-                self._turns.pop(ref, None)
+                self._permits.pop(ref, None)
                 self._waiting.pop(ref, None)
-            elif turn is None:
+            elif permit is None:
                 self._waiting.setdefault(ref)
-            else:  # a pod that comes and goes is not progress; one less to replace is
-                is_further = turn.renewal is not None and renewal.left < turn.renewal.left
-                self._turns[ref] = _Turn(renewal, self._clock() if is_further else turn.since)
+            else:  # a pod that comes and goes is no progress; one fewer to replace is
+                is_further = permit.renewal is not None and renewal.left < permit.renewal.left
+                self._permits[ref] = _Permit(renewal, self._clock() if is_further else permit.since)
             woken = list(self._next())
         for each in woken:
             self._wake(each)
 
     def _next(self) -> Iterator[ResourceRef]:
-        """End turns of which nothing comes, and yield the applications whose turn it is then."""
+        """End permits that lead nowhere, and yield the applications that get one instead."""
         now = self._clock()
-        for ref in [ref for ref, turn in self._turns.items() if now - turn.since > _patience(turn)]:
-            del self._turns[ref]
-        while self._waiting and len(self._turns) < self._most:
+        for ref in [ref for ref, permit in self._permits.items() if now - permit.since > _patience(permit)]:
+            del self._permits[ref]
+        while self._waiting and len(self._permits) < self._most:
             ref = next(iter(self._waiting))
             del self._waiting[ref]
-            self._turns[ref] = _Turn(None, now)
+            self._permits[ref] = _Permit(None, now)
             yield ref
 
 
-def _patience(turn: _Turn) -> float:
-    is_down = turn.renewal is not None and turn.renewal.coming
+def _patience(permit: _Permit) -> float:
+    is_down = permit.renewal is not None and permit.renewal.coming
     return _PATIENCE_WITH_POD_DOWN_SECONDS if is_down else _PATIENCE_SECONDS
 
 

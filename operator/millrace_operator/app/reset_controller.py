@@ -1,4 +1,4 @@
-"""One pass over one StreamsReset: look, decide, act, tell, like a pass over an application."""
+"""One pass over one StreamsReset: observe, decide, act, report, like a pass over an application."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResetController:
-    """Makes passes over resets; safe to use from several threads, for different resets.
+    """Runs passes over resets; safe to use from several threads, for different resets.
 
     Args:
         context: How the cluster and the brokers are reached.
@@ -45,7 +45,7 @@ class ResetController:
     kafka_states: KafkaStateCache
 
     def run(self, ref: ResourceRef, failures: int) -> float | None:
-        """Make a pass; the arguments and what is returned and raised are those of `Passes.run`."""
+        """Run a pass; arguments, result and exceptions are those of `Passes.run`."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None:
             return None
@@ -82,7 +82,7 @@ class ResetController:
         return decision.again_after
 
     def _app(self, namespace: str, name: str) -> Object | None:
-        """Return the application. One that is not known is asked for: who applies both may have the reset seen first."""
+        """Return the application. An unknown one is requested: if both are applied together, the reset may be seen first."""
         found = self.context.resources.get(APPS, namespace, name)
         if found is not None or not name:
             return found
@@ -126,7 +126,7 @@ class ResetController:
         return tuple(names[: names.index(desired.name)]) if desired.name in names else ()
 
     def _confirm(self, resource: Object, app: Object | None) -> None:
-        """Read the reset and its application once more: what a reset throws away does not come back."""
+        """Read the reset and its application once more: what a reset discards does not come back."""
         assert app is not None
         for kind, known in ((RESETS, resource), (APPS, app)):
             metadata = known["metadata"]
@@ -164,7 +164,7 @@ class ResetController:
             raise
 
     def _tell(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
-        """Say in the status why nothing goes on; that this may fail as well must not hide the failure."""
+        """Report in the status why nothing happens; if this fails too, it must not hide the original failure."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None or has_ended(desired.status):
             return
@@ -182,7 +182,7 @@ def _begins(desired: DesiredReset, decision: ResetDecision) -> bool:
 
 
 def _identity(kind: ResourceKind, resource: Object) -> tuple[object, ...]:
-    """Return what must be as it was seen: of the reset all of it, as another operator may have done it already."""
+    """Return what must not have changed: of the reset everything, as another operator may have done it already."""
     metadata = resource["metadata"]
     version = metadata.get("resourceVersion") if kind is RESETS else None
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), version

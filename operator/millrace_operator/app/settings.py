@@ -1,7 +1,4 @@
-"""What the operator is told by its environment: variables `MILLRACE_OPERATOR_…`.
-
-How the operator logs: to standard error, as text or as one JSON object per line.
-"""
+"""The operator's settings, read from environment variables `MILLRACE_OPERATOR_…`, and its logging, which they configure."""
 
 from __future__ import annotations
 
@@ -22,11 +19,11 @@ PREFIX: Final = "MILLRACE_OPERATOR_"
 _NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 _SERVERS: Final = re.compile(r"[A-Za-z0-9.*-]*[A-Za-z0-9][A-Za-z0-9.*-]*:[0-9]+")
-"""Some of the host must be said: `*:9098` would be every broker of anybody's."""
+"""Part of the host must be given: `*:9098` would match anybody's brokers."""
 
 
 class SettingsError(Exception):
-    """The environment says something that the operator cannot follow."""
+    """The environment contains invalid settings."""
 
 
 def _names(value: Any) -> Any:
@@ -69,7 +66,7 @@ class OperatorSettings(BaseModel):
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 30
     """After how many seconds an application is looked at though nothing was reported."""
     relist_seconds: Annotated[float, Field(ge=10, le=86400)] = 600
-    """After how many seconds everything is listed anew, to find what a watch has missed."""
+    """After how many seconds everything is listed again, to find what a watch has missed."""
     stuck_seconds: Annotated[float, Field(ge=10, le=86400)] = 300
     """How long one pass may take before the liveness probe fails."""
     template_rolls: Annotated[int, Field(ge=0, le=1000)] = 3
@@ -136,7 +133,7 @@ class _Json(logging.Formatter):
 
 
 def configure_logs(settings: OperatorSettings) -> None:
-    """Log as the settings say; libraries only from warnings up."""
+    """Configure logging; libraries log only warnings and errors."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         _Json()

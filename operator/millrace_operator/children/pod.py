@@ -110,7 +110,7 @@ def _program(app: AppRevision) -> Json:
             *("--http", f":{HTTP_PORT}"),  # all addresses, of IPv4 and of IPv6
             *_membership(app),
             *("--secrets-dir", str(SECRETS_DIR)),
-            *("-c", "__internal.topics.create__=false"),  # the operator creates them, and tells of one that was lost
+            *("-c", "__internal.topics.create__=false"),  # the operator creates them, and reports lost ones
         ],
         "env": environment(app),
         **({"envFrom": sources} if sources else {}),

@@ -1,13 +1,12 @@
-"""What the watches have seen last of every object that concerns the operator.
+"""Caches of every object that concerns the operator, as last seen.
 
-Three sources write here: events of watches, answers to the operator's own writes (so that the next pass sees what this one did),
-and lists, which find what a watch has missed, deletions above all. They come in any order, so the newest version wins.
+Three sources write here: watch events, answers to the operator's own writes (so that the next pass sees what this one did),
+and lists, which find what a watch has missed, above all deletions. They arrive in any order, so the newest version wins.
 
 
-Lists everything anew: before the first pass, and now and then for what a watch has missed.
-
-A watch that was interrupted for too long starts again from what exists, and never tells of what was deleted meanwhile. A list
-does: what it does not have, and what is not newer than it, is gone.
+`relist` lists everything again, before the first pass and from time to time. A watch that was interrupted for too long restarts
+from what exists, and never reports what was deleted in the meantime. A list reveals it: what is not in it and not newer is
+gone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Cache:
             return self._put(identity, slim)
 
     def expect_end(self, kind: ResourceKind, obj: Object, timestamp: str) -> None:
-        """Take an object for one that is being deleted and has until this time, unless something newer is known of it."""
+        """Mark an object as being deleted until this time, unless something newer is known of it."""
         identity = _id(kind, obj)
         with self._lock:
             known = self._objects.get(identity)

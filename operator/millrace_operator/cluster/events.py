@@ -21,7 +21,7 @@ _MOST_COUNTS: Final = 10_000
 
 
 class EventRecorder:
-    """Writes Events; an Event that cannot be written is nobody's failure.
+    """Writes Events; failing to write one is only logged.
 
     Args:
         requests: How to reach the API server.
@@ -36,7 +36,7 @@ class EventRecorder:
         self._count = count
         self._identity = identity
         self._counts: dict[str, int] = {}
-        """So that Events need not be read; after a restart the counting begins anew."""
+        """So that Events need not be read; after a restart counting starts again."""
 
     def record(self, resource: Object, event: Event) -> None:
         """Write an event about a resource, or count it once more; if that fails it is logged."""

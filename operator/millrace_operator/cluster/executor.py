@@ -1,7 +1,4 @@
-"""Carries out actions on Kubernetes. Each may be done twice, and may find that it has been done.
-
-Writes the status of a resource, and only what differs.
-"""
+"""Carries out actions on Kubernetes, and writes status. Every action is idempotent."""
 
 from __future__ import annotations
 
@@ -30,11 +27,11 @@ from millrace_operator.resets.reconciler import PatchApp
 
 
 class StaleError(Exception):
-    """What was seen is no longer so: the pass ends, and the next one looks again."""
+    """What was seen is out of date: the pass ends, and the next one looks again."""
 
 
 class NameTakenError(Exception):
-    """An object that is not the application's has a name that is wanted, or is meant by it; it is left alone.
+    """An object that is not the application's has a name that is needed, or was mistaken for its own; it is left alone.
 
     Args:
         key: Which object.
@@ -65,7 +62,7 @@ class Executor:
 
         Raises:
             ApiError: The API server refused.
-            StaleError: The object is another one than the one that was seen.
+            StaleError: The object is not the one that was seen.
             NameTakenError: The object is somebody else's.
             NotAllowedToWriteError: This operator is not the leader.
             TypeError: The action does not concern Kubernetes.
@@ -96,7 +93,7 @@ class Executor:
 
         Raises:
             ApiError: The API server refused.
-            StaleError: The application is another one than the one that was seen.
+            StaleError: The application is not the one that was seen.
         """
         metadata = {"uid": change.uid, **({"annotations": dict(change.annotations)} if change.annotations else {})}
         try:
@@ -107,7 +104,7 @@ class Executor:
                 self._resources.put(APPS, self._requests.patch(APPS, namespace, name, body, "status"))
         except ApiError as error:
             if error.not_found or error.conflict:
-                raise StaleError(f"StreamsApp {name} is gone or is another one") from error
+                raise StaleError(f"StreamsApp {name} is gone or was replaced") from error
             raise
 
     def _apply(self, kind: ResourceKind, obj: Object, uid: str | None, app: Object) -> None:
@@ -125,7 +122,7 @@ class Executor:
             self._children.put(kind, self._requests.apply(kind, obj, uid))
         except ApiError as error:
             if error.status in {409, 422} and self._is_another(kind, namespace, name, uid):
-                raise StaleError(f"{kind.kind} {name} is gone or is another one than was seen") from error
+                raise StaleError(f"{kind.kind} {name} is gone or is not the one that was seen") from error
             raise
 
     def _adopt(self, kind: ResourceKind, namespace: str, name: str, app: Object) -> str:
@@ -169,7 +166,7 @@ class Executor:
         except ApiError as error:
             if error.not_found or error.conflict:
                 self._forget(kind, namespace, name, uid)
-                raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
+                raise StaleError(f"{kind.kind} {name} is gone or was replaced") from error
             raise
 
     def _check_controller(self, namespace: str, key: Key) -> None:
@@ -201,9 +198,9 @@ class Executor:
                 self._forget(kind, namespace, name, uid)
                 return
             if error.conflict:
-                raise StaleError(f"{kind.kind} {name} is another one than was seen") from error
+                raise StaleError(f"{kind.kind} {name} is not the one that was seen") from error
             raise
-        if answer.get("kind") == kind.kind:  # it has finalizers, or time to end
+        if answer.get("kind") == kind.kind:  # it has finalizers, or a grace period
             self._children.put(kind, answer)
         else:
             self._forget(kind, namespace, name, uid)
@@ -218,7 +215,7 @@ class Executor:
             self._children.put(kind, self._requests.patch(kind, namespace, name, body))
         except ApiError as error:
             if error.not_found or error.conflict:
-                raise StaleError(f"{kind.kind} {name} is gone or is another one") from error
+                raise StaleError(f"{kind.kind} {name} is gone or was replaced") from error
             raise
 
     def _set_finalizer(self, resource: Object, *, present: bool) -> None:
@@ -264,7 +261,7 @@ def status_patch(old: Object, new: Object) -> Json:
 
 
 def write_status(requests: Requests, cache: Cache, kind: ResourceKind, resource: Object, status: BaseModel) -> bool:
-    """Write a status if it differs from that of the resource as it was read, and say whether it did.
+    """Write a status if it differs from the one in the resource as it was read, and return whether it did.
 
     The resource must still be the one that was read: a status is derived from the one before it.
 

@@ -1,9 +1,9 @@
-"""Asks pods how they do: the runtime's own HTTP endpoints.
+"""Asks pods for their `/status`, the runtime's own HTTP endpoint.
 
-A pod that does not answer is left out: it may be starting, restoring or gone, which its own state in the API tells. A pod runs
-its user's code, so nothing that it does may hold the operator up: all pods of an application are asked at once within one
-deadline, however slowly they answer, answers larger than any real one are cut off, and pods that are late again and again are
-asked less often. An address may be another pod's by now: an answer that names another pod is none.
+A pod that does not answer is left out: it may be starting, restoring or gone, which its state in the API shows. A pod runs
+its user's code, so nothing that it does may hold up the operator: all pods of an application are asked at once within one
+deadline, however slowly they answer; answers larger than any real one are cut off; and pods that are late repeatedly are
+asked less often. An address may belong to another pod by now: an answer that names another pod is ignored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Sees what there is: the resource as it stands in the API, its children, what its pods say and what plan Jobs printed.
+"""Observes what there is: resources as they are in the API, the output of plan Jobs, storage classes, and neighbours.
 
-Which other StreamsApps are on an application's brokers: with the same `applicationId` they have the same group and topics.
-
-Brokers are the same if their cluster has the same id. Before that is known of both, they are if any address is.
+Neighbours are other StreamsApps on an application's brokers: with the same `applicationId` they share its group and topics.
+Brokers are the same if their cluster has the same id; until that is known of both, if they have an address in common.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Requests to the API server: each one counted, none without a time-out, and no write that the gate does not let through.
+"""Requests to the API server: each is counted and has a timeout, and no write gets past the gate.
 
-The gate is what makes a second operator harmless: it says how many seconds this one may still write. A write is given no more
-time than that, so that none is on its way when another operator takes over.
+The gate makes a second operator harmless: it says for how many seconds this one may still write. A write gets no more
+time than that, so that none is in flight when another operator takes over.
 
 
-Asks whether a request may still be sent at the last moment there is: right before its bytes go out.
-
-Between a check and the sending of a request a process may stand still for as long as it likes: it is paused, its machine sleeps,
-other threads run. When it goes on, another operator may long have taken over. So the check is made in the connection.
+The gate is checked again in the connection, right before the bytes of a request are sent. Between an earlier check and that
+moment the process may stand still for any length of time: it is paused, its machine sleeps, other threads run. When it
+continues, another operator may long have taken over.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class ApiError(Exception):
 
     @property
     def conflict(self) -> bool:
-        """Whether the object is another one, or a newer one, than the request assumed."""
+        """Whether the object is not the one, or not the version, that the request assumed."""
         return self.status == 409
 
 
@@ -259,7 +258,7 @@ _fence = _Fence()
 
 @contextmanager
 def fenced(check: Callable[[], None]) -> Iterator[None]:
-    """Have `check` called before anything is sent by this thread; it raises if nothing may be."""
+    """Call `check` before anything is sent by this thread; it raises if nothing may be sent."""
     _fence.check = check
     try:
         yield

@@ -1,7 +1,7 @@
-"""`millrace explain`: why is this application not processing, and what to do about it?
+"""`millrace explain`: why isn't this application processing, and what can be done about it?
 
-`loading` reads what there is of an application, with the user's own rights; the pure `findings.explain` turns it into findings,
-the most likely cause first; `command` shows them. It changes nothing, and asks neither the operator nor Kafka: so it also works
+`loading` reads an application's objects with the user's own rights; the pure `explanation.explain` turns them into findings, the
+most likely cause first; `command` shows them. It changes nothing, and asks neither the operator nor Kafka: so it also works
 when these do not.
 
 Nothing is imported here: the command line loads `command` to list it in `millrace --help`.

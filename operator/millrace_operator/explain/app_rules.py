@@ -1,4 +1,4 @@
-"""What the resource itself tells: its spec, its status, and above all its conditions."""
+"""Rules about the resource itself: its spec, its status, and above all its conditions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PASSES: Final = frozenset(
     {"TopicsBeingCreated", "Planning", "PlanPending", "VolumePending", "PodsNotReady", "Deleting"}
 )
 _ABOUT_PODS: Final = frozenset({"StartFailed", "UpgradeFailed"})
-"""Reasons that the pods' own findings tell more about."""
+"""Reasons about which the pods' own findings say more."""
 _HARMLESS: Final = frozenset({"TopicDiffers", "NeedsResetIgnored"})
 
 
@@ -61,7 +61,7 @@ def _deletion(facts: Facts) -> Iterator[Finding]:
         Severity.WANTED,
         _subject(facts),
         what,
-        "See that the operator runs: it deletes what deletionPolicy says and then takes its finalizer off.",
+        "Make sure that the operator is running: it carries out deletionPolicy and then removes its finalizer.",
     )
 
 
@@ -69,7 +69,7 @@ def _operator_is_away(facts: Facts) -> Iterator[Finding]:
     metadata = facts.app["metadata"]
     seen = facts.status.get("observedGeneration")
     remedy = (
-        "See that the operator runs and watches this namespace: `kubectl get deployments -A -l "
+        "Make sure that the operator is running and watches this namespace: `kubectl get deployments -A -l "
         "app.kubernetes.io/name=millrace-operator`, then its log."
     )
     if seen is None:
@@ -170,7 +170,9 @@ def _restoration(facts: Facts) -> Iterator[Finding]:
     what += "." if eta is None else f", about {age(eta)}."
     since = facts.age_seconds(condition.get("lastTransitionTime"))
     long = since > _WAITING_IS_LONG_AFTER_SECONDS
-    remedy = f"It has taken {age(since)}: see that the brokers and the volumes are not at their limits." if long else ""
+    remedy = (
+        f"It has taken {age(since)}: check that the brokers and the volumes are not at their limits." if long else ""
+    )
     yield Finding(Severity.WAITING, "StateRestored=False", what, remedy)
 
 

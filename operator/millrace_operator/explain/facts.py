@@ -62,7 +62,7 @@ class Facts:
 
     @property
     def processes(self) -> bool:
-        """Whether it does its work: it is ready, and not only because nothing is wanted of it."""
+        """Whether it is processing: it is ready, and not merely because it has nothing to do."""
         condition = self.condition("Ready")
         return self.is_condition("Ready", "True") and condition is not None and condition["reason"] not in _AT_REST
 
@@ -72,7 +72,7 @@ class Facts:
         return condition is not None and condition["status"] == status
 
     def runtime_pods(self) -> Iterator[Object]:
-        """Yield the pods that are to process records."""
+        """Yield the pods that process records."""
         return (pod for pod in self.pods if _component(pod) != "plan")
 
     def plan_pods(self) -> Iterator[Object]:
@@ -80,7 +80,7 @@ class Facts:
         return (pod for pod in self.pods if _component(pod) == "plan")
 
     def events_about(self, kind: str, name: str, *reasons: str) -> Iterator[Object]:
-        """Yield what was reported of an object, the newest first.
+        """Yield the events about an object, the newest first.
 
         Args:
             kind: of the object.

@@ -54,7 +54,7 @@ class ClusterReader:
                 config.load_incluster_config()
         except ConfigException as error:
             raise ClusterError(
-                f"There is no way to the cluster: {str(error).rstrip('.')}. Set KUBECONFIG, or choose a context with --context."
+                f"The cluster cannot be reached: {str(error).rstrip('.')}. Set KUBECONFIG, or choose a context with --context."
             ) from None
         self._core = client.CoreV1Api()
         self._apps = client.AppsV1Api()

@@ -1,4 +1,4 @@
-"""What the application's pods, claims, Jobs and StatefulSet tell that its conditions do not, or not in such detail."""
+"""Rules about pods, claims, Jobs and the StatefulSet, for what the conditions do not say, or not in such detail."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _claims(facts: Facts) -> Iterator[Finding]:
                 )
         for condition in claim["status"].get("conditions", ()):
             if condition["type"] == "FileSystemResizePending" and condition["status"] == "True":
-                yield Finding(Severity.WAITING, subject, "Its file system grows when its pod is started anew.")
+                yield Finding(Severity.WAITING, subject, "Its file system grows when its pod is restarted.")
 
 
 def _pods(facts: Facts) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
-"""What the operator's own clients are configured with: a few things of the manifest, and nothing that could lead elsewhere.
+"""How the operator's own Kafka clients are configured, and the credentials that they use.
 
-Where tokens are fetched for OAuth stands in an application's Secret. The operator's network reaches more than the
+Where tokens are fetched for OAuth is in an application's Secret. The operator's network reaches more than the
 application's, so it fetches them only from where the platform team has allowed it.
 
 A manifest may set any client setting, and pods take them all. The operator must not: among them are names of files, of

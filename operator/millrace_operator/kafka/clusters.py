@@ -1,10 +1,7 @@
-"""All that the operator does with Kafka, for any application, from any worker thread.
+"""Everything that the operator does with Kafka, for any application, from any worker thread.
 
-Errors that an observation meets are part of it: an application whose brokers do not answer must still be told about, scaled
-and deleted. Errors of an action are raised, as any action's are. In both no secret is shown.
-
-
-Doing to an application's topics and group what was decided. What is done already is well done.
+Errors of an observation are part of its result: an application whose brokers do not answer must still be reported on, scaled
+and deleted. Errors of an action are raised. Neither shows a secret. Actions are idempotent.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ from millrace_operator.model import (
 log = logging.getLogger("millrace_operator.kafka")
 
 LOOK_TIMEOUT_S: Final = 3.5
-"""How long the brokers are asked; with a connection opened before or after it, ten seconds are not passed."""
+"""How long the brokers are asked; including opening a connection, it takes less than ten seconds."""
 _ALL_LOOKS_S: Final = 6.0
 
 _REASONS: Final[tuple[tuple[type[StreamsError], str], ...]] = (
@@ -140,7 +137,7 @@ class KafkaClusters:
                 raise
 
     def act(self, app: StreamsApp, credentials: Credentials, action: KafkaAction) -> None:
-        """Do something to an application's topics or group; again does no harm.
+        """Change an application's topics or group. Idempotent.
 
         Raises:
             StreamsError: It could not be done; says why and what to do.
@@ -166,7 +163,7 @@ class KafkaClusters:
     def _look(
         self, app: StreamsApp, config: StreamsConfig, plans: Sequence[TopologyPlan], internal_topics: Collection[str]
     ) -> KafkaState:
-        """Look; where that fails over a connection of old, over a new one, whose opening says what is wrong if it fails too."""
+        """Observe. If an old connection fails, a new one is tried, and opening it shows what is wrong."""
         began = time.monotonic()
         while True:
             with self._connections.lease(_uid(app), config) as connection:
@@ -180,7 +177,7 @@ class KafkaClusters:
                     self._connections.drop(connection)
                     if connection.opened_at >= began:
                         raise
-                    log.info("Connecting anew to the brokers of %s: %s", app.metadata.name, error)
+                    log.info("Reconnecting to the brokers of %s: %s", app.metadata.name, error)
 
 
 def _uid(app: StreamsApp) -> str:
@@ -234,12 +231,10 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
 
 
 def _check_may_go_on(config: StreamsConfig) -> None:
-    """Check that whoever acts may still do so: to connect, and to look, takes time.
+    """Check that this operator may still act: connecting and looking take time.
 
     Raises:
         StreamsTimeoutError: It may not.
     """
     if given_up():
-        raise StreamsTimeoutError(
-            f"The brokers of {config.application_id} were given no more to do: it is too late for that"
-        )
+        raise StreamsTimeoutError(f"The brokers of {config.application_id} were not changed: it is too late for that")

@@ -1,4 +1,4 @@
-"""Asking an application's brokers about it, all within one deadline."""
+"""Asks an application's brokers about it, all within one deadline."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def look(
         connection: To its brokers.
         application_id: Its consumer group's name.
         plans: What its revisions need, as far as that is known; the one that lag is counted for comes first.
-        timeout_s: How long all of it may take, give or take a request.
+        timeout_s: How long all of it may take, plus at most one request.
         also: Internal topics besides those of the plans.
 
     Raises:
@@ -111,7 +111,7 @@ def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str
 
 
 def _repartition_topics(plan: TopologyPlan) -> set[str]:
-    """Return the internal topics that the group reads and commits like inputs: what waits there is late as well."""
+    """Return the internal topics that the group reads and commits like inputs: what waits there counts as lag, too."""
     return {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
 
 
@@ -147,14 +147,14 @@ def _configs(
 def _dead_letter_topics(
     connection: AdminConnection, plans: Iterable[TopologyPlan], timeout_s: float
 ) -> dict[str, DescribedTopic | None]:
-    """Return the plans' topics of dead letters, None for those that do not exist; nothing if they may not be seen."""
+    """Return the plans' dead letter topics, None for those that do not exist; empty if the principal may not see them."""
     names = {plan.dead_letter_topic for plan in plans if plan.dead_letter_topic is not None}
     if not names:
         return {}
     try:
         described = describe_topics(connection.admin, names, timeout_s)
     except AuthorizationError as error:
-        log.warning("The topic of dead letters is not checked: %s", error)
+        log.warning("The dead letter topic is not checked: %s", error)
         return {}
     return {name: described.get(name) for name in names}
 

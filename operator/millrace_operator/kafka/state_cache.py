@@ -1,10 +1,10 @@
-"""What is known of each application's brokers, asked for in the background so that brokers that are down delay nobody.
+"""What is known of each application's brokers, asked in the background so that brokers that are down delay nobody.
 
-A pass wants the newest answer there is. If one is on its way and may come soon, the pass is put off until it is there: the
-application goes back into the queue, and no worker waits. If it does not come in time the pass goes on with what was known, and
-when it comes at last and differs, the application is looked at again.
+A pass wants the newest answer. If one is on its way and may arrive soon, the pass is postponed until it is there: the
+application goes back into the queue, and no worker waits. If it does not arrive in time the pass continues with what was known,
+and when it finally arrives and differs, the application is looked at again.
 
-Clusters, told apart by their addresses, share the threads that ask: one that does not answer keeps no thread from the others.
+Clusters, distinguished by their addresses, share the threads that ask: one that does not answer takes no thread from the others.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FIRST_WAIT_SECONDS: Final = 5.0
 _WAIT_SECONDS: Final = 2.5
 _FRESH_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 20.0
-"""An application that no pass has looked at for so long is at rest: an older answer will do."""
+"""An application that no pass has looked at for this long is at rest: an older answer will do."""
 _MOST_PER_SECOND_AT_REST: Final = 16.0
-"""How many applications at rest are asked about in a second: each may have a connection of its own to open for it."""
+"""How many applications at rest are asked about per second: each may need a connection of its own."""
 _THREADS: Final = 16
 _THREADS_OF_A_CLUSTER: Final = 8
 _THREADS_OF_A_DOUBTFUL_CLUSTER: Final = 2
-"""For one that has not answered yet, or did not when it was asked last."""
+"""For a cluster that has not answered yet, or did not when it was last asked."""
 _THREADS_IN_DOUBT: Final = 8
 """For all such clusters together."""
 
@@ -41,10 +41,10 @@ Ask = Callable[[], KafkaState]
 
 
 class AnswerAwaitedError(Exception):
-    """The brokers are being asked, and the pass is to be made when they have answered.
+    """The brokers are being asked, and the pass has to wait for their answer.
 
     Args:
-        seconds: After how long to make it in any case.
+        seconds: After how long to run it in any case.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -57,27 +57,27 @@ class _Known:
     state: KafkaState | None = None
     asked_at: float = float("-inf")
     looked_at: float = float("-inf")
-    """When a pass wanted to know it last."""
+    """When a pass last wanted to know it."""
     answered_in_time: bool = True
     asking: bool = False
     awaited_until: float | None = None
-    """Until when a pass is put off for the answer; None if none is."""
+    """Until when a pass is postponed for the answer; None if none is."""
     arrived: bool = False
-    """Whether the answer that a pass was put off for has come, and the pass not yet."""
+    """Whether the answer that a pass was postponed for has arrived, and the pass has not run yet."""
     handed_out: KafkaState | None = None
     outdated: bool = False
-    """Whether something has changed since the question was asked: by an action, or what the user wants."""
+    """Whether an action or the user has changed something since the question was asked."""
     generation: int | None = None
-    """Of the manifest for which was asked last."""
+    """The generation of the manifest for the last question."""
     answered_for: int | None = None
-    """Generation of the manifest for which the answer was asked for that is known."""
+    """The generation of the manifest for the known answer."""
 
 
 class KafkaStateCache:
     """The latest answers of all applications' brokers; safe to use from several threads.
 
     Args:
-        on_change: Called when an answer has come that a pass was put off for, or that differs from what was handed out last.
+        on_change: Called when an answer has arrived that a pass was postponed for, or that differs from the one last handed out.
         clock: Seconds that only go forward.
     """
 
@@ -89,7 +89,7 @@ class KafkaStateCache:
         self._threads = _Threads()
 
     def state(self, ref: ResourceRef, ask: Ask, generation: int, cluster: str = "") -> KafkaState:
-        """Return the newest answer there is, without waiting; for a new manifest, one to a question asked since.
+        """Return the newest answer, without waiting; for a new manifest, one to a question asked since then.
 
         Args:
             ref: The application.
@@ -98,7 +98,7 @@ class KafkaStateCache:
             cluster: The addresses of its brokers.
 
         Raises:
-            AnswerAwaitedError: A newer answer may come soon.
+            AnswerAwaitedError: A newer answer may arrive soon.
         """
         with self._lock:
             now, known = self._clock(), self._known.setdefault(ref, _Known())
@@ -130,7 +130,7 @@ class KafkaStateCache:
             return None if known is None or known.state is None else known.state.cluster_id
 
     def changed(self, ref: ResourceRef) -> None:
-        """Tell that an action has changed something: what is known is out of date."""
+        """Note that an action has changed something, so that what is known is outdated."""
         with self._lock:
             known = self._known.setdefault(ref, _Known())
             known.outdated = True
@@ -142,11 +142,11 @@ class KafkaStateCache:
             self._known.pop(ref, None)
 
     def close(self) -> None:
-        """End the threads; questions that are under way end by their own time-outs."""
+        """End the threads; questions in progress end by their own timeouts."""
         self._threads.close()
 
     def _is_due(self, known: _Known, now: float) -> bool:
-        """Return whether to ask. What a pass was put off for is not asked for again, however long it took."""
+        """Return whether to ask. What a pass was postponed for is not asked again, however long it took."""
         if known.outdated or known.arrived:
             return known.outdated
         at_rest = now - known.looked_at >= _REST_SECONDS
@@ -174,14 +174,14 @@ class KafkaStateCache:
 
 
 def _patience(known: _Known) -> float:
-    """Return for how long a pass is put off for an answer."""
+    """Return for how long a pass is postponed for an answer."""
     if known.state is None:
         return _FIRST_WAIT_SECONDS
     return _WAIT_SECONDS if known.answered_in_time else 0.0
 
 
 def _lasting(state: KafkaState) -> KafkaState:
-    """Return what of an answer is worth a pass of its own: lag changes all the time."""
+    """Return the parts of an answer whose change is worth a pass; lag changes all the time."""
     return replace(state, lag=None)
 
 
@@ -191,21 +191,21 @@ class _Threads:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: dict[str, deque[Callable[[], bool]]] = {}
-        """Questions by cluster; the cluster that was asked least recently comes first."""
+        """Questions by cluster; the least recently asked cluster comes first."""
         self._running: Counter[str] = Counter()
         self._answering: set[str] = set()
-        """Clusters that answered when they were asked last."""
+        """Clusters that answered when they were last asked."""
         self._closed = False
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="brokers")
 
     def run(self, cluster: str, question: Callable[[], bool]) -> None:
-        """Have a question asked, which says whether the cluster has answered."""
+        """Schedule a question, which returns whether the cluster has answered."""
         with self._lock:
             self._waiting.setdefault(cluster, deque()).append(question)
             self._start()
 
     def close(self) -> None:
-        """Begin no other question."""
+        """Start no more questions."""
         with self._lock:
             self._closed = True
             self._waiting.clear()

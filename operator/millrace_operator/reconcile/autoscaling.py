@@ -1,12 +1,12 @@
-"""Autoscaling: how many replicas the load asks for, and when that many are had.
+"""Autoscaling: how many replicas the load requires, and when the number is changed.
 
-What one replica can do follows from how much all of them process and which part of their time that takes. There have to be so
-many that they keep up with what comes in and catch up with the lag within the target time, with something to spare. More
-replicas than there are tasks for their threads would be idle, so that is the cap besides the user's own.
+The capacity of a replica follows from how much all of them process and what fraction of their time that takes. There have to be
+enough to keep up with the input and catch up with the lag within the target time, with something to spare. More
+replicas than there are tasks for their threads would be idle, so that is a cap in addition to the user's own.
 
-`spec.replicas` is never written, which would fight whoever keeps the manifest in a repository; with the mode Auto it is only
-where scaling begins. What was decided last stands in `status.autoscaling.recommended`, and pods follow that. While something
-speaks against moving tasks it stays as it is, and `blockedBy` says what does.
+`spec.replicas` is never written, which would conflict with whoever keeps the manifest in a repository; with the mode Auto it is
+only the starting point. The last decision is in `status.autoscaling.recommended`, and pods follow it. While something makes it
+unwise to move tasks the number stays, and `blockedBy` says what that is.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from millrace_operator.reconcile.status import timestamp, two_digits
 _FULL: Final = 0.8
 """How busy replicas may be before there are more of them."""
 _SPARE: Final = 0.6
-"""How busy fewer replicas may be at most for them to be enough; less than `_FULL`, so that it does not swing."""
+"""How busy fewer replicas may be at most; less than `_FULL`, so that the number does not oscillate."""
 _IDLE: Final = 0.01
-"""How busy replicas must be for their speed to be known."""
+"""How busy replicas must be for their capacity to be known."""
 _SLOW: Final = 0.01
 """How many records per second must be processed for that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What there is to do, and what it takes."""
+    """How much there is to do, and how busy that keeps the replicas."""
 
     lag: int
     records_per_second: float
     """Processed by all replicas."""
     busy: float
-    """The sum over all replicas of the part of their time that this takes."""
+    """The sum over all replicas of the fraction of their time that this takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Advice:
 
 
 def replicas(context: ReconcileContext) -> int:
-    """Return how many replicas there are to be while the application runs."""
+    """Return how many replicas there should be while the application runs."""
     scaling = context.spec.autoscaling
     if scaling.mode != "Auto":
         return context.spec.replicas
@@ -65,7 +65,7 @@ def replicas(context: ReconcileContext) -> int:
 
 
 def recommend(context: ReconcileContext, current: int) -> None:
-    """Say in the status how many replicas the load asks for.
+    """Put into the status how many replicas the load requires.
 
     Args:
         context: What this pass works on, with ScalingAllowed set.
@@ -111,7 +111,7 @@ def load_of(instances: Iterable[ReportedStatus], lag: int | None) -> Load | None
 
 
 def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) -> Advice:
-    """Return how many replicas a load asks for.
+    """Return how many replicas a load requires.
 
     Args:
         load: The load on the replicas there are.
@@ -124,7 +124,8 @@ def advise(load: Load, current: int, scaling: Autoscaling, limit: int | None) ->
     if load.busy < _IDLE or load.records_per_second < _SLOW:
         if load.lag:
             return Advice(
-                _within(current, scaling, limit), "Nothing is processed, so what a replica can do is not known."
+                _within(current, scaling, limit),
+                "Nothing is being processed, so the capacity of a replica is not known.",
             )
         fewest = _within(1, scaling, limit)
         return Advice(fewest, _reason(fewest, current, load, scaling, limit))
@@ -159,7 +160,7 @@ def _fewer_since(context: ReconcileContext, fewer: bool) -> str | None:  # noqa:
 
 
 def _blocked(context: ReconcileContext, fewer_since: str | None) -> str | None:
-    """Return what speaks against another number of replicas just now."""
+    """Return why the number of replicas may not change right now."""
     condition = context.conditions["ScalingAllowed"]
     if condition.status != "True":
         return condition.message
@@ -169,7 +170,7 @@ def _blocked(context: ReconcileContext, fewer_since: str | None) -> str | None:
     left = allowed_since + duration_ms(cooldown.rebalance) / 1000 - context.now
     if left > 0:
         context.recheck_after(left)
-        return f"Tasks have moved less than {cooldown.rebalance} ago."
+        return f"Tasks moved less than {cooldown.rebalance} ago."
     if fewer_since is None:
         return None
     left = seconds(fewer_since) + duration_ms(cooldown.scale_down) / 1000 - context.now

@@ -1,8 +1,8 @@
-"""Deletion: what `deletionPolicy` says, in an order that a crash cannot spoil, and with an end also when Kafka is away.
+"""Deletion: carries out `deletionPolicy`, in an order that survives crashes, and ends even if Kafka is unavailable.
 
 Pods go first, so that nothing writes any more; then the group's members, topics and offsets; then claims; and last the
-ConfigMaps, which tell what topics there are, and the finalizer. Where state stays, what tells of it stays too. After a bounded
-time the brokers, and pods that a lost node holds, are not waited for any longer: a Warning tells what was left behind.
+ConfigMaps, which say what topics there are, and the finalizer. Where state stays, its description stays too. After a bounded
+time the operator stops waiting for the brokers and for pods on lost nodes: a Warning says what was left behind.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from millrace_operator.reconcile.reasons import ConditionReason
 from millrace_operator.reconcile.topics import internal_topics
 
 KAFKA_PATIENCE_S: Final = 60
-"""How long the brokers are waited for, beyond the pods' grace period and from when they were found not to answer."""
+"""How long to wait for the brokers, after the pods' grace period and since they were found not to answer."""
 _ASKING_PATIENCE_S: Final = 600
-"""How long an operator may take to find out whether they answer."""
+"""How long the operator may take to find out whether they answer."""
 _POD_PATIENCE_S: Final = 120
 _DEFAULT_GRACE_S: Final = 60
 _FIRST: Final = ("Job", "PodDisruptionBudget", "PodMonitor", "Service", "NetworkPolicy")
@@ -30,13 +30,13 @@ Policy = Literal["Retain", "Purge", "Orphan"]
 
 
 def delete(context: ReconcileContext) -> None:
-    """Do the next step of the application's deletion."""
+    """Take the next step of the application's deletion."""
     context.set_condition("False", ConditionReason.DELETING)
     context.set_condition("True", ConditionReason.DELETING_CHILDREN)
     context.recheck_delays.clear()
     if policy_of(context) == "Orphan":
         context.events.append(
-            Event("Orphaned", "The application runs on without its StreamsApp (deletionPolicy: Orphan).")
+            Event("Orphaned", "The application keeps running without its StreamsApp (deletionPolicy: Orphan).")
         )
         retained.hand_over(context)
         _let_go(context)
@@ -48,7 +48,7 @@ def delete(context: ReconcileContext) -> None:
 
 
 def policy_of(context: ReconcileContext) -> Policy:
-    """Return the deletion policy. Of a spec that cannot be read, only the wish to leave everything alone is heeded."""
+    """Return the deletion policy. In an invalid spec, only Orphan is respected."""
     if context.desired.spec is not None:
         return context.desired.spec.deletion_policy
     return "Orphan" if context.desired.manifest.get("deletionPolicy") == "Orphan" else "Retain"
@@ -62,7 +62,9 @@ def _pods_are_gone(context: ReconcileContext) -> bool:
     context.delete("StatefulSet", naming.stateful_set(context.desired.name))
     stateful_set = context.view.get("StatefulSet", naming.stateful_set(context.desired.name))
     if stateful_set is None:
-        for _, pod in sorted(context.view.pods.items()):  # which a StatefulSet that was deleted as an orphan has left
+        for _, pod in sorted(
+            context.view.pods.items()
+        ):  # left behind when the StatefulSet was deleted with --cascade=orphan
             context.delete("Pod", pod.name)
     retained.note_members(context, consumer_group.known_uids(context.desired, context.view))
     if stateful_set is None and not context.view.pods:
@@ -77,7 +79,7 @@ def _pods_are_gone(context: ReconcileContext) -> bool:
 
 
 def _may_still_end(context: ReconcileContext) -> bool:
-    """Return whether pods are waited for. Those that an operator that was away has told late have their time from then."""
+    """Return whether to wait for pods. Those that were told late, because the operator was away, have their time from then."""
     over = (pod.ends is not None and context.now >= pod.ends + _POD_PATIENCE_S for pod in context.view.pods.values())
     return _waited(context) < _grace(context) + _POD_PATIENCE_S or not all(over)
 
@@ -93,9 +95,9 @@ def _waited(context: ReconcileContext) -> float:
 
 
 def _kafka_is_done(context: ReconcileContext) -> bool:
-    """Remove members, and what else is to be deleted at the brokers; return whether that is done, or given up.
+    """Remove members and whatever else the policy covers from Kafka; return whether that is done, or given up.
 
-    Giving up has no actions, as one that is refused again and again would keep those after it from being done.
+    Giving up adds no actions, as one that is refused again and again would block those after it.
     """
     if context.desired.spec is None:
         return True
@@ -113,15 +115,15 @@ def _kafka_is_done(context: ReconcileContext) -> bool:
     if _waited(context) < _grace(context) + _POD_PATIENCE_S + KAFKA_PATIENCE_S or not _was_tried(context):
         context.actions.extend(actions)
         return False
-    _tell_of_leftovers(context, "The brokers answer, but not all could be deleted in time.")
+    _tell_of_leftovers(context, "The brokers answer, but not everything could be deleted in time.")
     return True
 
 
 def _may_still_answer(context: ReconcileContext) -> bool:
-    """Return whether brokers that do not answer are waited for. An operator that was away has yet to find out whether they do.
+    """Return whether to wait for brokers that do not answer. An operator that was away has yet to find out whether they do.
 
-    It has longer for that, as it may have many to ask, but not for ever: one that ends again and again never finds out. The
-    condition tells since when nobody has found out, and outlives the operator.
+    It gets more time for that, as it may have many to ask, but not forever: one that keeps restarting never finds out. The
+    condition records since when nobody has found out, and outlives the operator.
     """
     is_asking = context.observed.kafka.reason == NOT_ASKED
     known = context.condition("BrokersReachable")
@@ -133,14 +135,14 @@ def _may_still_answer(context: ReconcileContext) -> bool:
 
 
 def _was_tried(context: ReconcileContext) -> bool:
-    """Return whether an earlier turn has deleted at the brokers, or was refused. That of an operator that was away has not."""
+    """Return whether an earlier pass tried to delete from Kafka, which an operator that was away has not done."""
     reconciling, stalled = context.condition("Reconciling"), context.condition("Stalled")
     done = reconciling is not None and reconciling.reason == ConditionReason.DELETING_FROM_KAFKA
     return done or (stalled is not None and stalled.status == "True")
 
 
 def _may_have_left_traces(context: ReconcileContext) -> bool:
-    """Return whether there may be something at the brokers for the policy to be carried out on."""
+    """Return whether there may be anything in Kafka that the policy covers."""
     status = context.status
     has_begun = status.group is not None or status.stable_revision is not None or bool(status.internal_topics)
     return has_begun or _deletes_topics(context)
@@ -160,7 +162,7 @@ def _kafka_actions(context: ReconcileContext) -> list[Action]:
 
 
 def _others_are_told_of(context: ReconcileContext) -> bool:
-    """Tell what is not deleted because others have it; return whether that is so for good: members may leave."""
+    """Report what is not deleted because others use it; return whether that is final: members may leave."""
     if not _deletes_topics(context):
         return True
     claimants, foreign = consumer_group.claimants(context), consumer_group.foreign_members(context)
@@ -169,9 +171,7 @@ def _others_are_told_of(context: ReconcileContext) -> bool:
         named = ", ".join(map(str, claimants))
         _tell_of_others(context, f"Not deleted: {group}, which StreamsApp {named} has as well (spec.applicationId).")
     elif foreign:
-        if (
-            _waited(context) < _grace(context) + KAFKA_PATIENCE_S
-        ):  # those that were killed leave when their session is over
+        if _waited(context) < _grace(context) + KAFKA_PATIENCE_S:  # killed members leave when their session expires
             return False
         _tell_of_others(context, f"Not deleted: {group}, as others are in the group: {', '.join(map(str, foreign))}.")
     elif kept := [f"{topic} ({item})" for topic, item in sorted(_read_by_others(context).items())]:
@@ -201,14 +201,14 @@ def _deletes_topics(context: ReconcileContext) -> bool:
 
 
 def _topics_to_delete(context: ReconcileContext) -> tuple[str, ...]:
-    """Return the internal topics that exist and are to go."""
+    """Return the internal topics that exist and are to be deleted."""
     if not _deletes_topics(context):
         return ()
     return tuple(sorted(_own_topics(context) - _read_by_others(context).keys()))
 
 
 def _own_topics(context: ReconcileContext) -> set[str]:
-    """Return the internal topics that exist; names are checked once more, as nothing brings a topic back."""
+    """Return the internal topics that exist; names are checked once more, as nothing brings back a deleted topic."""
     return _known_topics(context) & context.observed.kafka.topics.keys()
 
 

@@ -39,8 +39,8 @@ from millrace_operator.reconcile.status import status_of, transitions
 from millrace_operator.reconcile.target import choose
 
 _NO_POD_MONITORS: Final = (
-    "There is no PodMonitor, as this cluster does not know the kind, or the operator may not list it: install the CRDs of "
-    "Prometheus' operator, or set observability.metrics.podMonitor.enabled: false."
+    "There is no PodMonitor, because this cluster does not know the kind or the operator may not list it: install the CRDs "
+    "of Prometheus' operator, or set observability.metrics.podMonitor.enabled: false."
 )
 
 
@@ -76,7 +76,7 @@ def reconcile(desired: DesiredApp, observed: ObservedApp) -> Decision:
 
 
 def _pause(context: ReconcileContext, replicas: int) -> None:
-    message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to go on."
+    message = f"The annotation {PAUSE_ANNOTATION} keeps the operator from changing anything. Remove it to continue."
     context.set_condition("True", ConditionReason.PAUSED_BY_ANNOTATION, message)
     context.set_condition("False", ConditionReason.HELD_BACK)
     conditions.set_ready(context, replicas, suspended=False)

@@ -296,12 +296,12 @@ def renew_by_template(
     is_down = bool(coming) or len(there) < replicas or any(pod.terminating for pod in there)
     told = context.condition("PodsCurrent")
     is_held = _held_back(context, revision) is not None
-    has_turn = context.observed.renewal == "Now" and not is_held
-    under_way = has_turn or (is_down and told is not None and told.reason == ConditionReason.RENEWAL_UNDER_WAY)
+    has_permit = context.observed.renewal == "Now" and not is_held
+    under_way = has_permit or (is_down and told is not None and told.reason == ConditionReason.RENEWAL_UNDER_WAY)
     if not replicas or (not outdated and (not under_way or has_settled(context, revision, replicas))):
         context.set_condition("True", ConditionReason.TEMPLATE_IN_USE)
         return
-    if has_turn or (outdated and may_start and not is_held):
+    if has_permit or (outdated and may_start and not is_held):
         context.renewal = Renewal(left=len(outdated), coming=is_down)
     if not under_way:
         context.set_condition(
@@ -326,7 +326,7 @@ def renew_by_template(
     )
     if not context.view.pods_follow:
         context.recheck_after(1)
-    elif has_turn and may_start and outdated:
+    elif has_permit and may_start and outdated:
         replace_one(context, replicas, there, outdated)
 
 

@@ -1,12 +1,11 @@
-"""The status: what a turn has come to, so coarse that an application at rest is not written to.
+"""The status: what a pass has concluded, so coarse that an application at rest causes no writes.
 
 Numbers that move all the time are rounded. A condition keeps the time of its last transition until its status changes, and
-whatever a turn could not find out keeps what was known before.
+whatever a pass could not find out keeps what was known before.
 
 
-Events: what changed since the status that was written last, told once.
-
-They follow from the two statuses, so a turn that is repeated after a crash tells nothing twice unless its status was lost.
+Events report what changed since the last status, once. They follow from the two statuses, so a pass that is repeated after a
+crash reports nothing twice unless its status was lost.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ def _restoration(instances: Iterable[ReportedStatus]) -> RestorationStatus:
 
 
 def _lag(context: ReconcileContext) -> LagStatus | None:
-    """Return the lag. Fewer than a hundred records are on their way rather than late; a tenth more or less is no change."""
+    """Return the lag. Fewer than a hundred records count as none; a change of up to a tenth is ignored."""
     lag, old = context.observed.kafka.lag, context.status.lag
     if lag is None:
         return old
@@ -180,12 +179,12 @@ def two_digits(number: int) -> int:
 _BAD_WHEN_TRUE: Final[frozenset[ConditionType]] = frozenset({"Stalled", "RolledBack"})
 _QUIET: Final[frozenset[ConditionType]] = frozenset({"Reconciling", "ScalingAllowed"})
 _PLAIN: Final[frozenset[ConditionType]] = frozenset({"Ready", "PodsCurrent"})
-"""Conditions that are false in the course of things."""
+"""Conditions that are false from time to time without anything being wrong."""
 _LONGEST_EVENT: Final = 1000
 
 
 def transitions(old: StreamsAppStatus | None, new: StreamsAppStatus) -> Iterator[Event]:
-    """Yield what an observer of both statuses would tell; what two conditions say in the same words is told once."""
+    """Yield Events for the differences of two statuses; a message that two conditions share is reported once."""
     before = {item.type: item for item in old.conditions} if old is not None else {}
     told = [
         event
@@ -198,7 +197,7 @@ def transitions(old: StreamsAppStatus | None, new: StreamsAppStatus) -> Iterator
     if old is None:
         return
     if new.lifecycle_state != old.lifecycle_state and new.lifecycle_state is not None:
-        yield Event(new.lifecycle_state, f"The application was {old.lifecycle_state} and is {new.lifecycle_state} now.")
+        yield Event(new.lifecycle_state, f"The application was {old.lifecycle_state} and is now {new.lifecycle_state}.")
     if new.current_revision != old.current_revision and new.current_revision is not None:
         yield Event("RevisionChosen", f"Pods are to run revision {new.current_revision}.")
     if new.stable_revision != old.stable_revision and new.stable_revision is not None:

@@ -1,4 +1,4 @@
-"""What a reset throws away, worked out from what was seen; as it is written into the status before anything is done."""
+"""What a reset discards, worked out from what was seen, and written into the status before anything is done."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def plan_actions(
             "their offsets could not be kept while it is done. Use timestamp:TIME"
         )
     staying = foreign if spec.force else brokers.members
-    if staying:  # a dry run tells what would be waited for
+    if staying:  # a dry run reports what would be waited for
         note = (
             f"Members that a reset waits for until they have left the group: {consumer_group.listed_members(staying)}"
         )
@@ -85,7 +85,7 @@ def plan_actions(
 
 
 def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView) -> ResetResult:
-    """Return a plan as the status tells it."""
+    """Return what is to be done, as the status reports it."""
     offsets = sorted(actions.set_offsets.items())[:SHOWN]
     notes = list(actions.notes)
     if len(actions.set_offsets) > SHOWN:
@@ -107,7 +107,7 @@ def result_of(spec: StreamsResetSpec, actions: ResetActions, view: ChildrenView)
 def planned_offsets(
     actions: ResetActions, planned: ResetResult, brokers: reset.ObservedApplication
 ) -> Mapping[TopicPartition, int]:
-    """Return the offsets to set: those that were planned, as a shift worked out twice would shift twice."""
+    """Return the offsets to set: those planned first, because working out a shift twice would shift twice."""
     earliest, latest = brokers.earliest or {}, brokers.latest or {}
     kept = {TopicPartition(item.topic, item.partition): item.offset for item in planned.offsets}
     return {

@@ -11,8 +11,6 @@ Where that is not possible within a minute it ends as failed, which an Event tel
 A reset must not lie in wait: one that found the application running would otherwise strike when somebody suspends it weeks
 later. So it waits for `state: suspended` only for a few minutes, and then is refused for good.
 
-
-What is known of a reset, and what is to be done about it: the words of `reconcile_reset`.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ ENDED: Final = frozenset({"Succeeded", "Failed", "Refused"})
 PATIENCE_S: Final = 600.0
 """How long a reset waits for the application to be suspended."""
 LAST_PATIENCE_S: Final = 60.0
-"""How long a reset that has begun and is deleted is tried to be finished."""
+"""How long the operator tries to finish a reset that is deleted after it has begun."""
 _NOT_ALL: Final = "Not all could be done yet"
 _LATER_S: Final = 5.0
 _SOON_S: Final = 1.0
@@ -60,7 +58,7 @@ _EXECUTED: Final = "Executed"
 
 @dataclass(frozen=True, slots=True)
 class ResetQuestion:
-    """What the brokers are to be asked for a reset."""
+    """What to ask the brokers for a reset."""
 
     plan: TopologyPlan
     target: OffsetTarget
@@ -73,7 +71,7 @@ def has_ended(status: StreamsResetStatus | None) -> bool:
 
 
 def question_for(desired: DesiredReset, observed: ObservedReset) -> ResetQuestion | None:
-    """Return what the brokers are to be asked before `reconcile_reset` goes on; None if that depends on something else."""
+    """Return what to ask the brokers before `reconcile_reset` can continue; None if it is waiting for something else."""
     this = _Pass(desired, observed)
     if this.is_over or desired.spec is None:
         return None
@@ -114,12 +112,12 @@ class _Pass:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is to be done any more: it has ended, or is deleted before it has begun."""
+        """Whether nothing is left to do: it has ended, or was deleted before it began."""
         return has_ended(self.desired.status) or (self.desired.deleting and not self.begun)
 
     @property
     def overdue(self) -> bool:
-        """Whether it is being deleted, and nothing is waited for any longer."""
+        """Whether it is being deleted and has run out of time."""
         deleted = self.desired.deletion_time
         return deleted is not None and self.observed.now >= deleted + LAST_PATIENCE_S
 
@@ -145,7 +143,7 @@ class _Pass:
         return merged_plan(self.app.spec.application_id, self.view.plans())
 
     def hindrance(self) -> ResetDecision | None:
-        """Return what is to be done about a reset that cannot go on, or never can; None if it can."""
+        """Return what is to be done about a reset that cannot continue, now or ever; None if it can."""
         spec, app = self.desired.spec, self.observed.app
         if spec is None:
             return self._end("Failed", "\n".join(self.desired.problems) or "The spec cannot be read.")
@@ -163,7 +161,7 @@ class _Pass:
         return None
 
     def decide(self) -> ResetDecision:
-        """Return what is to be done when nothing is in the way but, perhaps, the brokers."""
+        """Return what is to be done when nothing is in the way except perhaps the brokers."""
         spec, plan = self.desired.spec, self.plan
         assert spec is not None
         assert plan is not None
@@ -182,13 +180,13 @@ class _Pass:
         return self._execute(spec, actions, self.status.plan, self.observed.brokers)
 
     def finish(self) -> ResetDecision:
-        """Return what is to be done when everything has been: volumes may take a while to go."""
+        """Return what is to be done after everything has been executed: volumes may take a while to disappear."""
         planned = self.status.plan or ResetResult()
         if self.observed.app is not None:
             going = sorted(claim.name for claim in self.view.claims.values() if claim.terminating)
             if going and not self.desired.deleting:
                 return ResetDecision(
-                    (), self._status("Running", f"Volumes are going: {', '.join(going)}."), (), _LATER_S
+                    (), self._status("Running", f"Volumes are being deleted: {', '.join(going)}."), (), _LATER_S
                 )
         return self._end(
             "Succeeded",
@@ -209,9 +207,7 @@ class _Pass:
             return self._wait(f"StreamsReset {self.observed.before[0]} of the same application is not finished.")
         if self.observed.claimants:
             named = ", ".join(self.observed.claimants)
-            return self._wait(
-                f"StreamsApp {named} has the same applicationId, so what would be reset is its own as well."
-            )
+            return self._wait(f"StreamsApp {named} has the same applicationId, so the reset would affect it as well.")
         pods = sorted(pod.name for pod in self.view.pods.values())
         if pods:
             return self._wait(f"Pods of StreamsApp {app.name} are stopping: {', '.join(pods)}.")
@@ -242,11 +238,11 @@ class _Pass:
         return self.observed.now if start is None else datetime.fromisoformat(start).timestamp()
 
     def _begin(self, planned: ResetResult) -> ResetDecision:
-        status = self._status("Running", "The plan is made; now it is carried out.").model_copy(
+        status = self._status("Running", "The plan is ready and is now being carried out.").model_copy(
             update={"plan": planned}
         )
         event = Event("ResetBegun", f"The reset begins: {_summary(planned)}.")
-        # An operator that ended between the finalizer and the status finds the finalizer there.
+        # If the operator ended between writing the finalizer and the status, the finalizer is already there.
         actions = () if FINALIZER in self.desired.finalizers else (SetFinalizer(present=True),)
         return ResetDecision(actions, status, (event,), _SOON_S)
 
@@ -326,12 +322,12 @@ class _Pass:
 
 
 def with_problem(status: StreamsResetStatus, problem: str) -> StreamsResetStatus:
-    """Return the status of a reset of which an action has failed; the next pass tries it again."""
+    """Return the status of a reset whose action has failed; the next pass tries it again."""
     return status.model_copy(update={"message": f"{_NOT_ALL}: {problem}"})
 
 
 def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
-    """Return what has the loss of topics accepted before they are deleted, so that nobody reports it, however late he looks."""
+    """Return the action that accepts the loss of topics before they are deleted, so that no later pass reports it."""
     known = {item.topic_id for item in app.status.internal_topics if item.topic_id} if app.status else set()
     accepted = {part.strip() for part in app.annotations.get(ACCEPT_LOSS_ANNOTATION, "").split(",")}
     return (
@@ -340,7 +336,7 @@ def _accepted_losses(app: DesiredApp) -> Sequence[ResetAction]:
 
 
 def _remembered(app: DesiredApp) -> dict[str, None]:
-    """Return the fields of the application's status by which it would miss what a reset deletes."""
+    """Return the fields of the application's status because of which it would miss what a reset deletes."""
     if app.status is None:
         return {}
     ids = [item for item in app.status.internal_topics if item.topic_id]
@@ -388,9 +384,9 @@ class ObservedReset:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     """The application's children."""
     brokers: reset.ObservedApplication | None = None
-    """What the brokers have of the application; None if they were not asked or do not tell."""
+    """What the brokers know of the application; None if they were not asked or do not answer."""
     problem: str | None = None
-    """Why they do not tell."""
+    """Why they do not answer."""
     claimants: tuple[str, ...] = ()
     """Other StreamsApps with the same group and internal topics."""
     before: tuple[str, ...] = ()
@@ -399,12 +395,12 @@ class ObservedReset:
 
 @dataclass(frozen=True, slots=True)
 class PatchApp:
-    """Change the application's resource by a merge patch; only the very one that was seen."""
+    """Change the application's resource by a merge patch, provided it is the one that was seen."""
 
     uid: str
     annotations: Mapping[str, str] = field(default_factory=dict)
     status: Mapping[str, None] = field(default_factory=dict)
-    """Fields of the status that are forgotten."""
+    """Fields to remove from the status."""
 
 
 ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinalizer
@@ -412,11 +408,11 @@ ResetAction = SetOffsets | PatchApp | DeleteTopics | Delete | Apply | SetFinaliz
 
 @dataclass(frozen=True, slots=True)
 class ResetDecision:
-    """What a pass over a reset has come to; the actions are done in order, the status is written after them."""
+    """What a pass over a reset has decided; the actions are carried out in order, and the status is written after them."""
 
     actions: Sequence[ResetAction] = ()
     status: StreamsResetStatus | None = None
-    """None leaves it."""
+    """None leaves it unchanged."""
     events: Sequence[Event] = ()
     again_after: float | None = None
-    """Seconds after which to look again; None if nothing is left to be done."""
+    """Seconds after which to look again; None if nothing is left to do."""

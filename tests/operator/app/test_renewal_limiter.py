@@ -48,13 +48,13 @@ def two(clock, woken):
 
 def turns(renewals, names="abcd"):
     """Return whose turn it is."""
-    return "".join(name for name in names if renewals.turn_of(app(name)) == "Now")
+    return "".join(name for name in names if renewals.permit_of(app(name)) == "Now")
 
 
 def test_so_many_have_their_turn_as_may_and_the_others_wait(two, woken):
     """Those come first that asked first, and each is woken when its turn has come."""
     assert turns(two) == "ab"
-    assert two.turn_of(app("c")) == "Waits"
+    assert two.permit_of(app("c")) == "Waits"
     assert woken == [app("a"), app("b")]
 
 
@@ -141,5 +141,5 @@ def test_no_turn_is_ever_given_where_none_is_to_be(woken):
     renewals = RenewalLimiter(0, woken.append)
     renewals.resume([resource("a", "RenewalUnderWay")])
     renewals.tell(app("a"), BEGIN)
-    assert renewals.turn_of(app("a")) == "Never"
+    assert renewals.permit_of(app("a")) == "Never"
     assert woken == []

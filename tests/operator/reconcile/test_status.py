@@ -257,7 +257,7 @@ def test_suspension_says_whether_pods_are_left(world):
     [
         (World(brokers_up=False), "No broker answers at kafka:9092."),
         (World(refuses={"StatefulSet"}), "exceeded quota."),
-        (World(annotations={"streams.millrace.dev/pause": "true"}), "Remove it to go on."),
+        (World(annotations={"streams.millrace.dev/pause": "true"}), "Remove it to continue."),
         (World(programs={SMALL["image"]: Program(plan=None)}), "no module words"),
     ],
     ids=["brokers", "refused", "paused", "plan"],

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from e2e.support.application import Application
-from e2e.support.words import Words
+from e2e.support.word_count import Words
 
 MANY = 50
 PATIENCE_S = 480
