@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 
 from millrace.errors import ListenerError
 from millrace.runtime.states import State, ThreadState
@@ -114,7 +114,7 @@ class Page:
     body: bytes
 
 
-_Answer = tuple[HTTPStatus, dict[str, Any] | Page]
+_Answer = tuple[HTTPStatus, dict[str, object] | Page]
 
 
 class ProbeServer:
@@ -188,7 +188,7 @@ def _status(status: StreamsStatus, max_poll_interval_ms: int) -> _Answer:
     return HTTPStatus.OK, {**status.to_dict(), "ready": check_ready(status, max_poll_interval_ms).passes}
 
 
-def _answer(status: StreamsStatus, *reasons: str) -> dict[str, Any]:
+def _answer(status: StreamsStatus, *reasons: str) -> dict[str, object]:
     return {"ok": not reasons, "state": status.state, "reasons": list(reasons)}
 
 
@@ -241,7 +241,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 (named by the standard library)
 
-    def _answer(self, code: HTTPStatus, body: dict[str, Any] | Page) -> None:
+    def _answer(self, code: HTTPStatus, body: dict[str, object] | Page) -> None:
         page = body if isinstance(body, Page) else Page("application/json", json.dumps(body).encode() + b"\n")
         self.send_response(code)
         self.send_header("Content-Type", page.content_type)

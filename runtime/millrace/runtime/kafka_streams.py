@@ -13,7 +13,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 from confluent_kafka.admin import AdminClient
 
@@ -78,7 +78,7 @@ class KafkaStreams:
     def __init__(
         self,
         topology: Topology,
-        config: StreamsConfig | Mapping[str, Any],
+        config: StreamsConfig | Mapping[str, object],
         *,
         instrumentation: Instrumentation | None = None,
         metrics_page: Callable[[], Page] | None = None,

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
@@ -25,6 +24,7 @@ from millrace.runtime.restoration import RestoreListener
 from millrace.runtime.starting_offsets import StartingOffsets
 from millrace.runtime.state_directory import StateDirectory
 from millrace.runtime.state_updater import StateUpdater
+from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
 from millrace.topology.model import BuiltTopology
 
@@ -50,7 +50,7 @@ class ThreadContext:
     """Called, in a stream thread, with the generation of each assignment."""
     instrumentation: Instrumentation | None = None
     restore_listener: RestoreListener | None = None
-    global_stores: Mapping[str, Any] = field(default_factory=dict)
+    global_stores: Mapping[str, StateStore] = field(default_factory=dict)
     clock: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
     paused: threading.Event = field(default_factory=threading.Event)
     """Set while processing and restoring are paused (KIP-834)."""

@@ -13,7 +13,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
@@ -34,7 +34,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 def run(
     topology: Topology,
-    config: StreamsConfig | Mapping[str, Any],
+    config: StreamsConfig | Mapping[str, object],
     *,
     instrumentation: Instrumentation | None = None,
     metrics_page: Callable[[], Page] | None = None,
