@@ -43,8 +43,8 @@ from requests.auth import AuthBase
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.runtime.health import Page
-from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.instance.health import Page
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.telemetry.metrics import Level, observe
 from millrace.telemetry.tracing import Tracing
 
