@@ -1,8 +1,8 @@
 """The operator as a process against a real API server, with simulated pods and brokers.
 
 A bug in its own code delays nobody else, nothing is written at rest, and it continues after the API server was down. With real
-pods, `test_operator_faults.py` and `test_operator_replicas.py` let it die and be replaced; in `test_many_applications.py` it serves
-fifty applications, including broken ones.
+pods, `test_operator_faults.py` and `test_operator_replicas.py` let it die and be replaced; in `test_many_applications.py` it
+serves fifty applications, including broken ones.
 """
 
 import json
