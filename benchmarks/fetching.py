@@ -39,9 +39,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from millrace.dev.kafka import EmbeddedKafka
 from millrace.dsl import Materialized, StreamsBuilder
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
 from millrace.kafka import clients
-from millrace.runtime.kafka_streams import KafkaStreams
-from millrace.runtime.states import State
 from millrace.state import Stores
 
 START_MS = int(time.time() * 1000) - 3_600_000

@@ -103,6 +103,9 @@ from .dsl import (
 from .errors import (
     StreamsError as StreamsError,
 )
+from .instance import (
+    KafkaStreams as KafkaStreams,
+)
 from .processor import (
     FixedKeyProcessor as FixedKeyProcessor,
 )
@@ -138,9 +141,6 @@ from .records import (
 )
 from .records import (
     Windowed as Windowed,
-)
-from .runtime import (
-    KafkaStreams as KafkaStreams,
 )
 from .serdes import (
     Serde as Serde,

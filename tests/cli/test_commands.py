@@ -61,7 +61,7 @@ def test_help_lists_the_commands():
 
 
 def test_help_imports_no_engine():
-    """The commands are defined without importing what runs them, which is what keeps help fast."""
+    """Help is fast because the commands are defined without importing the engine."""
     slow = ["confluent_kafka", "rocksdict", "pydantic", "yaml", "kubernetes", "kopf"]
     code = f"import sys, millrace.cli.app; print([name for name in {slow} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -79,7 +79,7 @@ def test_every_command_has_help_with_an_example(command):
 
 
 def test_plan_prints_json(folder):
-    """`plan --json` prints the plan under its camelCase names and nothing else."""
+    """`plan --json` prints only the plan, with camelCase names."""
     result = millrace("plan", "-f", "streamsapp.yaml", "--json", folder=folder)
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
@@ -96,14 +96,14 @@ def test_plan_shows_where_dead_letters_go(folder):
     assert "sends dead letters to orders-failed" in result.stdout
 
 
-def test_manifests_folder_is_searched_for_the_program(folder):
-    """A manifest can be used from anywhere: its program is also looked for beside it."""
+def test_program_is_looked_for_next_to_the_manifest(folder):
+    """A manifest can be used from any directory: its program is also looked for in the manifest's folder."""
     result = millrace("plan", "-f", str(folder / "streamsapp.yaml"), folder="/")
     assert result.returncode == 0, result.stderr
     assert "reads orders" in result.stdout
 
 
-def test_command_line_goes_before_the_manifest(folder):
+def test_command_line_takes_precedence_over_the_manifest(folder):
     """Options and settings replace what the manifest says."""
     result = millrace(
         "plan", "-f", "streamsapp.yaml", "--application-id", "other", "-c", "num.stream.threads=2", folder=folder
@@ -156,7 +156,7 @@ def test_describe_as_svg(folder):
     ],
 )
 def test_wrong_input_is_one_line_and_exit_code_2(folder, arguments, expected):
-    """What the user got wrong is said in a line, without a traceback, and ends with 2."""
+    """The user's mistake is reported on one line, without a traceback, with exit code 2."""
     result = millrace(*arguments, folder=folder)
     assert result.returncode == 2
     assert expected in result.stderr
@@ -164,7 +164,7 @@ def test_wrong_input_is_one_line_and_exit_code_2(folder, arguments, expected):
 
 
 def test_verbose_shows_the_traceback(folder):
-    """With --verbose the traceback comes too, with its causes."""
+    """With --verbose the traceback is shown too, with its causes."""
     (folder / "shop.py").write_text("1 / 0")
     result = millrace("--verbose", "plan", "shop.py", "--application-id", "a", folder=folder)
     assert result.returncode == 2
@@ -173,8 +173,8 @@ def test_verbose_shows_the_traceback(folder):
     assert "Error: shop.py: importing `shop` raised ZeroDivisionError: division by zero at" in result.stderr
 
 
-def test_status_and_down_of_what_does_not_run(folder):
-    """`dev status` says that nothing runs, with code 1; `dev down` is content."""
+def test_status_and_down_if_nothing_is_running(folder):
+    """`dev status` says so with exit code 1; `dev down` succeeds."""
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", folder=folder)
     assert (result.returncode, result.stdout) == (1, "shop is not running\n")
     result = millrace("dev", "status", "-f", "streamsapp.yaml", "--dir", "data", "--json", folder=folder)
@@ -197,7 +197,7 @@ def test_version():
 
 @pytest.mark.broker
 def test_dev_kafka_serves_until_it_is_told_to_stop():
-    """`dev kafka` says where it serves, and ends cleanly on SIGTERM."""
+    """`dev kafka` prints its address, and ends cleanly on SIGTERM."""
     command = [sys.executable, "-m", "millrace.cli", "dev", "kafka", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout

@@ -119,12 +119,12 @@ def test_file_is_loaded_with_its_folder(write, tmp_path, monkeypatch):
     ],
 )
 def test_wrong_form_is_explained(write, entrypoint, expected):
-    """A text that is no entrypoint is answered with the form and an example."""
+    """The message for an invalid entrypoint has the expected form and an example."""
     assert expected in failure(entrypoint)
 
 
-def test_file_whose_name_is_no_module(write, tmp_path):
-    """A file name with a hyphen cannot be imported, which is said before trying."""
+def test_file_whose_name_is_not_a_module_name(write, tmp_path):
+    """A file name with a hyphen, which cannot be imported, is refused at once."""
     (tmp_path / "word-count.py").write_text("")
     assert "word-count.py cannot be imported" in failure("word-count.py")
 
@@ -135,7 +135,7 @@ def test_missing_module_names_where_it_was_looked_for(write, tmp_path):
     assert f"there is no module `shop_missing` in {tmp_path}" in told
 
 
-def test_missing_dependency_names_the_line_that_wants_it(write, tmp_path):
+def test_missing_dependency_names_the_line_that_imports_it(write, tmp_path):
     """A module that the program imports and nobody installed is named with the importing line."""
     write("import os\nimport shop_dependency\n")
     told = failure("shop_app:topology")
@@ -155,14 +155,14 @@ def test_module_that_raises_names_its_line(write, tmp_path):
 
 
 def test_missing_attribute_suggests_the_nearest(write, tmp_path):
-    """A name that the module lacks is answered with the nearest it has."""
+    """The message for a missing name has the nearest one that exists."""
     write(TAKES_NOTHING)
     told = failure("shop_app:topologie")
     assert f"`shop_app` ({tmp_path}/shop_app.py) has no `topologie`; did you mean `topology`?" in told
 
 
-def test_what_is_not_callable_is_refused(write):
-    """A topology itself is no function."""
+def test_entrypoint_that_is_not_callable_is_refused(write):
+    """A topology is not a function."""
     write("from millrace.topology import Topology\ntopology = Topology()\n")
     assert "`topology` is not callable but of type Topology: name a function" in failure("shop_app:topology")
 
@@ -182,7 +182,7 @@ def test_function_that_raises_names_the_users_line(write, tmp_path):
 
 
 def test_error_in_the_topology_names_the_users_line(write, tmp_path):
-    """What the builder refuses is shown with the line that asked for it."""
+    """An error of the builder is shown with the line that caused it."""
     write("""
         from millrace.topology import Topology
         def topology():
@@ -210,7 +210,7 @@ def test_error_in_the_topology_names_the_users_line(write, tmp_path):
     ],
 )
 def test_wrong_function_is_explained(write, code, expected):
-    """Wrong parameters and results are answered with what is allowed."""
+    """The messages for wrong parameters and results say what is allowed."""
     write(code)
     assert expected in failure("shop_app:topology")
 

@@ -64,7 +64,7 @@ def run(tmp_path):
 
 
 def records(text):
-    """Return the JSON records of a log, every line of which is one."""
+    """Return the JSON records of a log, one per line."""
     return [json.loads(line) for line in text.splitlines()]
 
 
@@ -88,14 +88,14 @@ def test_json_has_one_record_per_line(run):
     [("debug", 4), ("INFO", 4), ("WARNING", 3), ("ERROR", 1)],
 )
 def test_level_holds_for_the_program_too(run, level, logged):
-    """Records below the level are not written; libraries, and so the program's own debugging, begin at INFO."""
+    """Records below the level are not written; libraries, and the program itself, log from INFO up."""
     _, text = run("--log-format", "json", "--log-level", level, "--bootstrap", "127.0.0.1:x")
     assert sum(record["logger"] == "shop" for record in records(text)) == logged
     assert ("ours at debug" in text) == (level == "debug")
 
 
 def test_options_take_precedence_over_the_manifests_logging(run):
-    """spec.observability.logs is what a pod logs by."""
+    """A pod logs as spec.observability.logs says."""
     _, text = run("--bootstrap", "127.0.0.1:x", logs={"level": "ERROR", "format": "json"})
     assert {record["level"] for record in records(text)} == {"ERROR"}
     _, text = run("--bootstrap", "127.0.0.1:x", "--log-format", "text", logs={"level": "ERROR", "format": "json"})

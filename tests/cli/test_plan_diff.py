@@ -1,4 +1,4 @@
-"""`millrace plan --diff`: what it prints, and the codes it ends with."""
+"""`millrace plan --diff`: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_unchanged_topology(folder):
 
 
 def test_compatible_change(folder):
-    """A change that state survives is shown with why, and code 0."""
+    """A change that keeps the state is explained, with code 0."""
     result = millrace(folder, "plan", "-f", "output.yaml", "--diff", "old.json")
     assert result.returncode == 0, result.stderr
     first, *_, last = result.stdout.splitlines()
@@ -59,7 +59,7 @@ def test_compatible_change(folder):
 
 
 def test_change_that_needs_a_reset(folder):
-    """A change that leaves state behind names the resource, why, and what to do, and ends with 3."""
+    """A change that loses state is shown with the resource, the reason and what to do, with code 3."""
     result = millrace(folder, "plan", "-f", "renamed.yaml", "--diff", "old.json")
     assert result.returncode == 3
     assert result.stdout.startswith("✗ store counts was renamed to totals: its state stays in the old changelog")
@@ -85,7 +85,7 @@ def test_json_has_the_same_code(folder):
     ],
 )
 def test_foreign_files_are_refused(folder, content, expected):
-    """What cannot be read, or is no plan, is said in a line, with code 2."""
+    """A file that cannot be read or is not a plan is reported on one line, with code 2."""
     (folder / "old.json").unlink()
     if content is not None:
         (folder / "old.json").write_text(content)

@@ -1,4 +1,4 @@
-"""`millrace plan --json` as a restricted Job runs it, with a manifest and nothing else; and what it refuses."""
+"""`millrace plan --json` as a restricted Job runs it, with only a manifest; and what it refuses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ print("imported")
 
 
 def topology(builder):
-    """Print in every way there is, then count."""
+    """Print in every possible way, then count."""
     print("built")
     sys.stdout.write("written\\n")
     os.write(1, b"of the system\\n")
@@ -119,7 +119,7 @@ def test_plan_needs_no_kafka_secret_home_or_disk(job):
 
 
 def test_what_the_program_prints_goes_to_standard_error(job):
-    """However the program prints, standard output holds the plan alone."""
+    """However the program prints, standard output contains only the plan."""
     job.manifest()
     ran = job.run("--json")
     assert TopologyPlan.from_json(ran.stdout).application_id == "shop-v1"
@@ -166,7 +166,7 @@ def test_what_the_program_prints_goes_to_standard_error(job):
     ],
 )
 def test_settings_that_cannot_run_are_refused_with_their_field(job, spec, reason, says, field):
-    """What no pod could run is found by the plan: exit code 2, nothing on standard output, and an end that a program can read."""
+    """The plan finds what no pod could run: exit code 2, no standard output, and a reason that a program can read."""
     job.manifest(**spec)
     ran = job.plan()
     assert ran.exit_code == 2, ran.stderr
@@ -187,7 +187,7 @@ def test_settings_that_cannot_run_are_refused_with_their_field(job, spec, reason
     ],
 )
 def test_error_of_the_program_ends_with_its_reason(job, program, reason, says):
-    """The block on standard error is complete: what, where, and which kind."""
+    """Standard error says what went wrong, where, and which kind of error it is."""
     (job.folder / "shop.py").write_text(program)
     job.manifest()
     ran = job.run("--json")
@@ -198,7 +198,7 @@ def test_error_of_the_program_ends_with_its_reason(job, program, reason, says):
 
 
 def test_wrong_manifest_ends_with_its_reason(job):
-    """A manifest that breaks a rule is as clear."""
+    """A manifest that breaks a rule is reported in the same way."""
     job.manifest(threads=0)
     ran = job.plan()
     assert (ran.exit_code, ran.stdout) == (2, "")
@@ -206,7 +206,7 @@ def test_wrong_manifest_ends_with_its_reason(job):
 
 
 def test_run_refuses_the_same_settings(job):
-    """An instance with such settings ends at once, with the same words."""
+    """An instance with such settings ends at once with the same message."""
     job.manifest(standby={"replicas": 1})
     ran = subprocess.run(
         [sys.executable, "-m", "millrace.cli", "run", "-f", str(job.folder / "streamsapp.yaml"), "--replica", "0"],

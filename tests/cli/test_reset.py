@@ -1,4 +1,4 @@
-"""`millrace reset` from the outside: what it prints, asks and changes, and the codes it ends with."""
+"""`millrace reset` as a command: what it prints, asks and changes, and its exit codes."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def left(kafka, app):
     ],
 )
 def test_wrong_command_lines(tmp_path, arguments, expected):
-    """What the user got wrong is said in a line, without asking a broker, and ends with 2."""
+    """The user's mistake is reported on one line, without connecting to a broker, with code 2."""
     result = millrace(tmp_path, "reset", *arguments)
     assert result.returncode == 2
     assert expected in result.stderr
@@ -125,7 +125,7 @@ def test_without_a_terminal_yes_is_required(kafka, shop, app, tmp_path):
 
 @pytest.mark.broker
 def test_reset_by_manifest(kafka, shop, app, tmp_path):
-    """With --yes it is done; files are kept as no directory was named, and a second reset deletes them when one is."""
+    """With --yes the reset is done; files are kept unless a directory is named, as in the second reset."""
     result = millrace(tmp_path, "reset", "-f", "streamsapp.yaml", "--yes")
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith(f"{app} is reset\n")
@@ -150,7 +150,7 @@ def test_reset_by_id(kafka, shop, app, tmp_path):
 @pytest.mark.broker
 @pytest.mark.parametrize(("answer", "code"), [("n", 1), ("y", 0)])
 def test_question_on_a_terminal(kafka, shop, app, tmp_path, answer, code):
-    """On a terminal the user is asked, and only `y` goes ahead."""
+    """On a terminal the user is asked, and only `y` continues."""
     controller, terminal = pty.openpty()
     os.write(controller, f"{answer}\n".encode())
     try:
@@ -165,7 +165,7 @@ def test_question_on_a_terminal(kafka, shop, app, tmp_path, answer, code):
 
 @pytest.mark.broker
 def test_application_that_runs(kafka, topic_factory, tmp_path):
-    """An active group is refused with code 1, its members named, and what to do."""
+    """An active group is refused with code 1, its members, and what to do."""
     group = Group(kafka.bootstrap_servers, topic_factory("in", partitions=2), 2)
     group.join("a")
     group.settle()

@@ -14,9 +14,9 @@ from millrace.dev._readiness import quiet_admin
 from millrace.dev.local_directory import LocalDirectory, ReplicaView
 from millrace.dev.local_host import HostOptions, LocalHost, provide_topics
 from millrace.errors import BrokerUnreachableError, LocalHostError, ManifestError, MissingSourceTopicError
+from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import topic_partitions
 from millrace.plan.model import PlannedRepartitionTopic, PlannedSubtopology, TopologyPlan
-from millrace.runtime.activity import RateMeter
 
 MANIFEST = """\
 apiVersion: streams.millrace.dev/v1alpha1

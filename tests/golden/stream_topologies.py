@@ -14,7 +14,7 @@ from millrace.state import Stores
 
 
 def stateless_chain(b: StreamsBuilder) -> None:
-    """Every stateless operator in a row."""
+    """Every stateless operator in sequence."""
     (
         b.stream("in")
         .filter(lambda _k, v: v is not None and len(v) > 2)
@@ -30,7 +30,7 @@ def stateless_chain(b: StreamsBuilder) -> None:
 
 
 def stateless_named(b: StreamsBuilder) -> None:
-    """The same idea with every operator named."""
+    """The same, with every operator named."""
     (
         b.stream("in", Consumed.as_("src"))
         .filter(lambda _k, v: v is not None, "keep")
@@ -147,7 +147,7 @@ def count_nologging(b: StreamsBuilder) -> None:
 
 
 def count_lru(b: StreamsBuilder) -> None:
-    """A count of the three keys used last."""
+    """A count of the three most recently used keys."""
     store = Materialized.as_(Stores.lru_map("lru", 3)).with_caching_disabled()
     b.stream("in").group_by_key().count(store).to_stream().to("out", longs())
 
@@ -197,7 +197,7 @@ class Dedup(Processor[str, str, str, str]):
 
 
 class DedupSupplier:
-    """Makes `Dedup` and brings its store."""
+    """Returns `Dedup` and provides its store."""
 
     def __call__(self) -> Dedup:
         """Return a new processor."""
@@ -209,7 +209,7 @@ class DedupSupplier:
 
 
 def dsl_process_dedup(b: StreamsBuilder) -> None:
-    """A processor that brings its store; it may change keys."""
+    """A processor with its own store; it may change keys."""
     b.stream("in").process(DedupSupplier()).group_by_key().count().to_stream().to("out", longs())
 
 

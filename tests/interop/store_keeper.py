@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.processor import Processor, ProcessorContext
 from millrace.records import Headers, Record, TopicPartition, ValueAndTimestamp, Window, Windowed
-from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.serdes import Serdes
 from millrace.state import Stores, ValueTimestampHeaders
 from millrace.state.versioned import VersionedRecord

@@ -7,7 +7,7 @@ import sys
 from datetime import timedelta
 
 from millrace.dsl import Consumed, Grouped, Materialized, Produced, StreamsBuilder, TimeWindows
-from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.serdes import Serdes
 
 WINDOW = timedelta(seconds=10)

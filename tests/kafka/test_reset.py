@@ -6,8 +6,8 @@ import secrets
 
 import pytest
 from confluent_kafka import Producer
+from tests.instance.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
 from tests.kafka.support import Group
-from tests.runtime.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig

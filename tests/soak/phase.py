@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
-from tests.runtime.support import settings
+from tests.instance.support import settings
 from tests.soak.chaos import DELIVERY_TIMEOUT_S, SESSION_TIMEOUT_S, Chaos, plan
 from tests.soak.feeding import KEYS, Feeder
 from tests.soak.model import compare

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from tests.soak.topology import build, settings
 
-from millrace.runtime import KafkaStreams, UncaughtExceptionResponse
+from millrace.instance import KafkaStreams, UncaughtExceptionResponse
 
 _log = logging.getLogger("soak")
 

@@ -19,7 +19,7 @@ from tests.soak.replicas import Replica
 from tests.soak.topology import OUTPUTS, build, settings, topic
 
 from millrace.errors import StreamsError
-from millrace.runtime import KafkaStreams
+from millrace.instance import KafkaStreams
 from millrace.testing import TopologyTestDriver
 
 
@@ -151,7 +151,7 @@ def test_id_lost_from_a_total_is_found_among_duplicates(fed):
 def test_problems_are_found_in_the_log(tmp_path, line, problem):
     """A dead thread or a wiped task is a problem, unless the soak itself caused it by having a record refused."""
     replica = Replica("one", "app", {}, tmp_path, static=True)
-    replica.log_path.write_text(f"2026-01-01 00:00:00,000 millrace.runtime {line}\n")
+    replica.log_path.write_text(f"2026-01-01 00:00:00,000 millrace.instance {line}\n")
     replica.figures()
     assert [found.partition(":")[0] for found in replica.problems] == ([problem] if problem else [])
 

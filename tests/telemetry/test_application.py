@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from tests.waiting import wait_until
 
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.processor.api import Processor
-from millrace.runtime.kafka_streams import KafkaStreams
 from millrace.serdes import Serdes
 from millrace.state import Stores
 from millrace.telemetry import Telemetry, Tracing

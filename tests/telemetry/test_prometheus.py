@@ -11,11 +11,11 @@ import sys
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.runtime.support import last_counts, produce, running, settings, two_step_word_count
+from tests.instance.support import last_counts, produce, running, settings, two_step_word_count
 from tests.waiting import wait_until
 
 from millrace.config import StreamsConfig
-from millrace.runtime import State
+from millrace.instance import State
 from millrace.telemetry import configure
 from millrace.telemetry.metrics import mapping_rows
 

@@ -10,8 +10,8 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, DEFAULT_OFF
 from opentelemetry.semconv._incubating.attributes import messaging_attributes as conventions
 from opentelemetry.trace import SpanKind, StatusCode
 
+from millrace.instance.instrumentation import Instrumentation
 from millrace.records import NO_HEADERS, Headers, TaskId
-from millrace.runtime.instrumentation import Instrumentation
 from millrace.telemetry import Tracing, tracing
 
 THREAD = "app-StreamThread-1"

@@ -18,7 +18,7 @@ S = Serdes.string()
 
 
 class Around:
-    """A processor around another."""
+    """A processor that delegates everything to another one."""
 
     def __init__(self, name, inner, seen):
         self.name, self.inner, self.seen = name, inner, seen

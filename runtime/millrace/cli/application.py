@@ -95,7 +95,7 @@ class Application:
             ConfigError: A client does not accept a setting, or two contradict each other.
             UnsupportedFeatureError: One is valid but not supported by this version.
         """
-        from millrace.runtime.preflight import check_settings
+        from millrace.instance.preflight import check_settings
 
         config = self.config
         with self.naming_fields():

@@ -12,8 +12,8 @@ from pathlib import Path
 from millrace.cli.errors import report
 from millrace.config import StreamsConfig
 from millrace.errors import StreamsError
-from millrace.runtime import run
-from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.instance import run
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.telemetry import configure
 from millrace.topology import Topology
 

@@ -24,9 +24,9 @@ from millrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from millrace.config import StreamsConfig
+    from millrace.instance.state_directory import StateDirectory
     from millrace.plan.model import TopologyPlan
     from millrace.plan.reset import OffsetTarget, ResetActions
-    from millrace.runtime.state_directory import StateDirectory
 
 
 def reset(
@@ -187,7 +187,7 @@ def _milliseconds(text: str) -> int:
 
 
 def _milliseconds_before_now(duration: str) -> int:
-    from millrace.runtime.starting_offsets import parse_duration_ms
+    from millrace.instance.starting_offsets import parse_duration_ms
 
     try:
         length_ms = parse_duration_ms(duration)
@@ -200,7 +200,7 @@ def _milliseconds_before_now(duration: str) -> int:
 
 def _state(settings: StreamsConfig, state_dir: Path) -> StateDirectory | None:
     """Return the application's directory if it exists."""
-    from millrace.runtime.state_directory import StateDirectory
+    from millrace.instance.state_directory import StateDirectory
 
     named = settings.model_copy(update={"state_dir": str(state_dir)})
     directory = StateDirectory(named)

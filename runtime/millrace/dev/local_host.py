@@ -29,13 +29,13 @@ from millrace.dev.kafka import EmbeddedKafka
 from millrace.dev.local_directory import HostNote, LocalDirectory, ReplicaView
 from millrace.dev.local_replica import Replica, ReplicaState
 from millrace.errors import DevKafkaError, LocalHostError, MissingSourceTopicError
+from millrace.instance.activity import RateMeter
 from millrace.kafka.admin import TopicToCreate, create_topics, topic_partitions
 from millrace.kafka.client_settings import ClientSettings
 from millrace.kafka.connection_check import check_connection
 from millrace.kafka.internal_topics import provision
 from millrace.manifest import StreamsApp, load, replica_name, to_streams_config
 from millrace.plan.model import TopologyPlan, external_source_topics, repartition_topics
-from millrace.runtime.activity import RateMeter
 
 STOP_TIMEOUT_S = 60.0
 CHECK_TIMEOUT_S = 15.0

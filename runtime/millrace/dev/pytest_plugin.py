@@ -1,8 +1,8 @@
 """Fixtures that give a test a real Kafka; registered with pytest, so they are there wherever Millrace is installed.
 
-The plugin is loaded in every pytest run of every user: it imports nothing of Millrace until a fixture is asked for. Under
+The plugin is loaded in every pytest run of every user, so it imports nothing from Millrace until a fixture is used. Under
 pytest-xdist all workers share one broker: the first that needs it starts it, and it belongs to the controller, which stops it
-when the session ends (and whose death, however sudden, ends it).
+at the end of the session. If the controller is killed the broker ends too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TopicFactory(Protocol):
 
 
 class KafkaFactory(Protocol):
-    """Starts Kafka clusters that a test may break."""
+    """Starts Kafka clusters for a test that may break them."""
 
     def __call__(self, brokers: int = 1, **options: Any) -> EmbeddedKafka:
         """Start a cluster; the options are those of `EmbeddedKafka`."""
@@ -43,7 +43,7 @@ class KafkaFactory(Protocol):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Tell an xdist worker where the session's shared broker is, or will be."""
+    """Tell an xdist worker where the session's shared broker is or will be."""
     config: pytest.Config = node.config
     if _shared_directory_key not in config.stash:
         name = f"millrace-kafka-{os.getpid()}-{secrets.token_hex(4)}"
@@ -53,7 +53,7 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Stop the broker that xdist's workers shared, if they ever needed one."""
+    """Stop the broker that xdist's workers shared, if they started one."""
     directory = config.stash.get(_shared_directory_key, None)
     if directory is None or not directory.exists():
         return
@@ -63,7 +63,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     try:
         EmbeddedKafka.attach(directory).stop(timeout_s=1.0)
     except DevKafkaError:
-        pass  # it ended by itself
+        pass  # it has already ended
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
@@ -76,7 +76,7 @@ def kafka_options() -> Mapping[str, Any]:
 
 @pytest.fixture(scope="session")
 def kafka(request: pytest.FixtureRequest, kafka_options: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
-    """Give the session's running Kafka, shared by all tests and by all xdist workers: do not stop or kill it."""
+    """The session's running Kafka, shared by all tests and all xdist workers: do not stop or kill it."""
     from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
 
     worker_input: Mapping[str, Any] | None = getattr(request.config, "workerinput", None)
@@ -101,7 +101,7 @@ def topic_factory(kafka: EmbeddedKafka) -> TopicFactory:
 
 @pytest.fixture
 def own_kafka() -> Iterator[KafkaFactory]:
-    """Start clusters that belong to this test alone and end with it: `own_kafka(brokers=3)`."""
+    """Start clusters that belong only to this test and end with it: `own_kafka(brokers=3)`."""
     from millrace.dev.kafka import EmbeddedKafka  # noqa: PLC0415
 
     with ExitStack() as running:

@@ -119,7 +119,7 @@ class AbstractKTable(AbstractStream[K, V]):
         self._queryable_store_name = queryable_store_name
 
     @classmethod
-    def _of(
+    def _from_node(
         cls,
         graph: GraphBuilder,
         node: GraphNode,

@@ -25,7 +25,6 @@ V = TypeVar("V")
 A = TypeVar("A")
 
 AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
-MERGE = "COGROUPKSTREAM-MERGE-"
 
 Aggregator = Callable[[Any, Any, Any], Any]
 
@@ -143,7 +142,7 @@ class CogroupedKStream(Generic[K, A]):
             own = () if steps else (store,)
             steps.append(ProcessorStep(name, make(aggregator), stores=own, store_names=(store.name,) if steps else ()))
         merge = CogroupMerge([step.factory for step in steps])
-        merge_step = ProcessorStep(graph.names.processor(MERGE, given, "-cogroup-merge"), merge)
+        merge_step = ProcessorStep(graph.names.processor("COGROUPKSTREAM-MERGE-", given, "-cogroup-merge"), merge)
         for parent, step in zip(parents, steps, strict=True):
             step.window_grace_ms = None if windowed is None else windowed.grace_ms
             step.versioned_output = store.versioned

@@ -325,7 +325,7 @@ class KStream(StreamJoins[K, V]):
             sources = frozenset((parent.name,))
         node = TableStep(name, options.store())
         graph.add(parent, node)
-        return KTable._of(graph, node, node.processor, options, sources=sources)
+        return KTable._from_node(graph, node, node.processor, options, sources=sources)
 
     # Grouping.
 

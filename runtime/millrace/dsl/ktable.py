@@ -436,4 +436,4 @@ class KTable(AbstractKTable[K, V]):
         node = ProcessorStep(name, processor, stores=() if store is None else (store,), store_names=store_names)
         node.versioned_output = None if store is None else store.versioned
         self._graph.add(self._node, node)
-        return KTable._of(self._graph, node, processor, options, sources=self._sources)
+        return KTable._from_node(self._graph, node, processor, options, sources=self._sources)

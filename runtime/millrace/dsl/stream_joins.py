@@ -11,7 +11,7 @@ from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey
+from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.stateless import pass_through
 from millrace.dsl.processors.stream_join import stream_join
@@ -189,26 +189,19 @@ class StreamJoins(AbstractKStream[K, V]):
                     f"A join of two streams needs JoinWindows as its third argument, not {windows!r}: "
                     "records are joined within a time"
                 )
-            return _with_stream(stream, other, _with_key(joiner), windows, joined or StreamJoined(), kind)
+            return _with_stream(stream, other, with_key(joiner), windows, joined or StreamJoined(), kind)
         if windows is not None:
             raise TopologyError(f"A join with {other!r} takes no windows; the current value of the table is looked up")
         if isinstance(other, AbstractKTable):
-            return _with_table(stream, other, _with_key(joiner), joined or Joined(), left=kind == "left")
+            return _with_table(stream, other, with_key(joiner), joined or Joined(), left=kind == "left")
         if isinstance(other, GlobalKTable):
             if key_selector is None:
                 raise TopologyError(
                     "A join with a global table needs key_selector, which maps a record to a key of the table"
                 )
             name = name_of(named)
-            return _with_global_table(stream, other, _with_key(joiner), key_selector, name, left=kind == "left")
+            return _with_global_table(stream, other, with_key(joiner), key_selector, name, left=kind == "left")
         raise TopologyError(f"A stream can be joined with a KStream, KTable or GlobalKTable, not with {other!r}")
-
-
-def _with_key(joiner: Any) -> Joiner:
-    """Return a joiner as a function of key, left and right value."""
-    if isinstance(joiner, ValueJoinerWithKey):
-        return joiner.joiner
-    return lambda _key, left, right: joiner(left, right)
 
 
 # With a table.

@@ -117,7 +117,7 @@ class StreamsBuilder:
         )
         node = TableSource(name, source, options.store())
         self._graph.add(self._graph.root, node)
-        return KTable._of(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
+        return KTable._from_node(self._graph, node, node.processor, options, sources=(source_name,))  # noqa: SLF001 (one facade)
 
     def global_table(
         self,

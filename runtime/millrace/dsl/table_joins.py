@@ -19,14 +19,13 @@ from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
     ForeignKeyExtractor,
     ForeignKeySerdes,
     ForeignTableJoin,
-    Joiner,
     ResponseJoin,
     SubscriptionJoin,
     SubscriptionReceive,
@@ -46,9 +45,6 @@ T = TypeVar("T", bound=AbstractKTable[Any, Any])
 
 JoinKind = Literal["inner", "left", "outer"]
 
-JOIN_THIS = "KTABLE-JOINTHIS-"
-JOIN_OTHER = "KTABLE-JOINOTHER-"
-MERGE = "KTABLE-MERGE-"
 
 _SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
     "inner": (JoinSide(needs_own=True, needs_other=True), JoinSide(needs_own=True, needs_other=True)),
@@ -70,13 +66,13 @@ def primary_key_join(
     left._require_same_builder(right)
     graph, given = left._graph, name_of(named)
     options = table_options(materialized).with_defaults(left._key_serde)
-    name = graph.names.processor(MERGE, given)
+    name = graph.names.processor("KTABLE-MERGE-", given)
     sources = left._copartition_with(right)
     if kind in ("left", "outer"):
         left._processor.send_old_values(force=True)
     if kind == "outer":
         right._processor.send_old_values(force=True)
-    join = joiner.joiner if isinstance(joiner, ValueJoinerWithKey) else _without_key(joiner)
+    join = with_key(joiner)
     left_side, right_side = _SIDES[kind]
     this = TableJoinSide(this=left._processor, other=right._processor, joiner=join, side=left_side)
     other = TableJoinSide(
@@ -91,8 +87,8 @@ def primary_key_join(
         name,
         this_parent=left._node.name,
         other_parent=right._node.name,
-        this_name=graph.names.processor(JOIN_THIS, given, "-join-this"),
-        other_name=graph.names.processor(JOIN_OTHER, given, "-join-other"),
+        this_name=graph.names.processor("KTABLE-JOINTHIS-", given, "-join-this"),
+        other_name=graph.names.processor("KTABLE-JOINOTHER-", given, "-join-other"),
         this=this,
         other=other,
         merge=merge,
@@ -100,23 +96,7 @@ def primary_key_join(
         versioned_output=None if store is None else store.versioned,
     )
     graph.add((left._node, right._node), node)
-    return type(left)._of(graph, node, merge, options, sources=sources)
-
-
-def _without_key(joiner: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
-    return lambda _key, left_value, right_value: joiner(left_value, right_value)
-
-
-_PREFIX = "KTABLE-FK-JOIN-"
-REGISTRATION = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-"
-SUBSCRIPTION_STORE = f"{_PREFIX}SUBSCRIPTION-STATE-STORE-"
-SUBSCRIPTION_PROCESSOR = f"{_PREFIX}SUBSCRIPTION-PROCESSOR-"
-RESPONSE = f"{_PREFIX}SUBSCRIPTION-RESPONSE-"
-RESOLVER = f"{_PREFIX}SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-"
-OUTPUT = f"{_PREFIX}OUTPUT-"
-SINK = "KTABLE-SINK-"
-SOURCE = "KTABLE-SOURCE-"
-TOPIC_SUFFIX = "-topic"
+    return type(left)._from_node(graph, node, merge, options, sources=sources)
 
 
 @dataclass(slots=True, eq=False)
@@ -165,19 +145,19 @@ class _JoinNames:
             return graph.names.processor(prefix, given, suffix)
 
         return cls(
-            name(REGISTRATION, "-subscription-registration") + TOPIC_SUFFIX,
-            name(REGISTRATION, "-subscription-registration-processor"),
-            name(SINK, "-subscription-registration-sink"),
-            name(SOURCE, "-subscription-registration-source"),
-            name(SUBSCRIPTION_STORE, "-subscription-store"),
-            name(SUBSCRIPTION_PROCESSOR, "-subscription-receive"),
-            name(SUBSCRIPTION_PROCESSOR, "-subscription-join-foreign"),
-            name(SUBSCRIPTION_PROCESSOR, "-foreign-join-subscription"),
-            name(RESPONSE, "-subscription-response") + TOPIC_SUFFIX,
-            name(SINK, "-subscription-response-sink"),
-            name(SOURCE, "-subscription-response-source"),
-            name(RESOLVER, "-subscription-response-resolver"),
-            name(OUTPUT, "-result"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-", "-subscription-registration") + "-topic",
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-REGISTRATION-", "-subscription-registration-processor"),
+            name("KTABLE-SINK-", "-subscription-registration-sink"),
+            name("KTABLE-SOURCE-", "-subscription-registration-source"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-STATE-STORE-", "-subscription-store"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-", "-subscription-receive"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-", "-subscription-join-foreign"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-PROCESSOR-", "-foreign-join-subscription"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-", "-subscription-response") + "-topic",
+            name("KTABLE-SINK-", "-subscription-response-sink"),
+            name("KTABLE-SOURCE-", "-subscription-response-source"),
+            name("KTABLE-FK-JOIN-SUBSCRIPTION-RESPONSE-RESOLVER-PROCESSOR-", "-subscription-response-resolver"),
+            name("KTABLE-FK-JOIN-OUTPUT-", "-result"),
             generated=given is None,
         )
 
@@ -215,7 +195,7 @@ def foreign_key_join(
     left_view = left._processor.view()
     resolver = ProcessorStep(
         names.resolver,
-        ResponseJoin(left_view, serdes, _joiner_of(joiner), left_join=left_join),
+        ResponseJoin(left_view, serdes, with_key(joiner), left_join=left_join),
         store_names=left_view.store_names,
     )
     graph.add(response_source, resolver)
@@ -292,10 +272,10 @@ def _result_table(
     materialized: Materialized[Any, Any] | str | None,
     sources: frozenset[str],
 ) -> T:
-    options = table_options(materialized, graph.names, OUTPUT).with_defaults(left._key_serde)
+    options = table_options(materialized, graph.names, "KTABLE-FK-JOIN-OUTPUT-").with_defaults(left._key_serde)
     node = TableStep(names.result, options.store())
     graph.add(resolver, node)
-    return type(left)._of(graph, node, node.processor, options, sources=sources)
+    return type(left)._from_node(graph, node, node.processor, options, sources=sources)
 
 
 def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> str | None:
@@ -311,12 +291,6 @@ def _extractor_of(foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, 
     if isinstance(foreign_key, ForeignKeyWithKey):
         return foreign_key.extractor
     return lambda _key, value: foreign_key(value)
-
-
-def _joiner_of(joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any]) -> Joiner:
-    if isinstance(joiner, ValueJoinerWithKey):
-        return joiner.joiner
-    return lambda _key, left_value, right_value: joiner(left_value, right_value)
 
 
 def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitioner | None:

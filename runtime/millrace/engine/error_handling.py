@@ -23,10 +23,11 @@ from millrace.processor.handlers import (
     ProductionExceptionHandler,
 )
 from millrace.records import ConsumedRecord, Headers, Record, RecordContext, TaskId
+from millrace.serdes.base import Serde
 
 _log = logging.getLogger(__name__)
 
-HANDLERS_BY_NAME: Final[Mapping[str, type[Any]]] = {
+HANDLERS_BY_NAME: Final[Mapping[str, type[object]]] = {
     cls.__name__: cls
     for cls in (
         handlers.LogAndFailExceptionHandler,
@@ -44,7 +45,7 @@ class _Handler(Protocol):
     handle_error: Callable[..., HandlerResponse]
 
 
-def resolve_handler(value: object, default: type[Any], key: str, config: StreamsConfig) -> Any:
+def resolve_handler(value: object, default: type[object], key: str, config: StreamsConfig) -> Any:
     """Return the handler that a setting's value stands for, configured; see `millrace.loading` for what the value may be.
 
     Raises:
@@ -108,7 +109,7 @@ class ErrorHandling:
         )
 
     def deserialization_failed(
-        self, node: str, raw: ConsumedRecord, key_serde: Any, value_serde: Any, error: Exception
+        self, node: str, raw: ConsumedRecord, key_serde: Serde[Any], value_serde: Serde[Any], error: Exception
     ) -> None:
         """Ask the handler about an input record that cannot be read; return to skip it.
 
@@ -118,7 +119,7 @@ class ErrorHandling:
         which, serde = ("value", value_serde)
         if raw.key is not None:
             try:
-                key_serde.deserialize(raw.topic, raw.key, raw.headers)
+                key_serde.deserialize(raw.topic, raw.key, raw.headers)  # type: ignore[arg-type]
             except Exception:
                 which, serde = ("key", key_serde)
         context = ErrorContext(
@@ -182,8 +183,8 @@ class ErrorHandling:
         self,
         node: str,
         topic: str,
-        key_serde: Any,
-        value_serde: Any,
+        key_serde: Serde[Any],
+        value_serde: Serde[Any],
         error: Exception,
         record: Record[Any, Any],
     ) -> None:

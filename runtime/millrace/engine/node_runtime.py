@@ -17,6 +17,7 @@ from millrace.processor.api import Cancellable, PunctuationType, Punctuator
 from millrace.processor.node import ProcessFn
 from millrace.records import Headers, RecordContext, TaskId
 from millrace.serdes.base import Serde
+from millrace.state.api import StateStore
 
 ScheduleFn = Callable[[str, int, PunctuationType, Punctuator, "int | None"], Cancellable]
 
@@ -33,8 +34,8 @@ class CompileEnv:
     collector: RecordCollector | None
     """None for global tasks, which have no producer."""
     failures: ErrorHandling
-    stores: Mapping[str, Any]
-    global_stores: Mapping[str, Any]
+    stores: Mapping[str, StateStore]
+    global_stores: Mapping[str, StateStore]
     schedule: ScheduleFn
     drop_record: Callable[[], None]
     request_commit: Callable[[], None]

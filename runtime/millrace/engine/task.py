@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.engine.compile import CompiledTopology, TraceRecord, compile_topology, traced
@@ -70,7 +69,7 @@ class StreamTask:
         cache: CacheBudget | None,
         clock: Callable[[], int],
         input_partitions: frozenset[TopicPartition],
-        global_stores: Mapping[str, Any] = MappingProxyType({}),
+        global_stores: Mapping[str, StateStore] = MappingProxyType({}),
         trace_record: TraceRecord | None = None,
     ) -> None:
         self.task_id = task_id

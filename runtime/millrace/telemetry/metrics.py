@@ -27,8 +27,8 @@ from millrace.engine.task_metrics import (
     exported_name,
 )
 from millrace.engine.task_state import IllegalTaskStateError
-from millrace.runtime.states import State, ThreadState
-from millrace.runtime.stream_thread import StreamThread
+from millrace.instance.states import State, ThreadState
+from millrace.instance.stream_thread import StreamThread
 
 __all__ = ["CLIENT_METRICS", "THREAD_METRICS", "Level", "mapping_rows", "observe"]
 

@@ -8,7 +8,7 @@
 | `OTEL_EXPORTER_OTLP_PROTOCOL` (or `…_TRACES_…`, …) | `http/protobuf`; `grpc` needs its exporter installed |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | the resource; the default service name is the `application.id` |
 
-The setting `telemetry.otlp.headers.file` adds headers from a file, such as an API key, which must not stand in a variable and
+The setting `telemetry.otlp.headers.file` adds headers from a file, such as an API key, which must not be in a variable and
 may change while the process runs: the file is read before every request, of which there are a few a minute. With
 `health.metrics` Prometheus can fetch the metrics, alongside other exporters or alone.
 
@@ -43,8 +43,8 @@ from requests.auth import AuthBase
 
 from millrace.config import StreamsConfig
 from millrace.errors import ConfigError
-from millrace.runtime.health import Page
-from millrace.runtime.kafka_streams import KafkaStreams
+from millrace.instance.health import Page
+from millrace.instance.kafka_streams import KafkaStreams
 from millrace.telemetry.metrics import Level, observe
 from millrace.telemetry.tracing import Tracing
 

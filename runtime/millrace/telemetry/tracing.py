@@ -163,7 +163,7 @@ _round: Final[ContextVar[_Round | None]] = ContextVar("millrace-round", default=
 
 
 class Tracing:
-    """Implements `millrace.runtime.instrumentation.Instrumentation` with a tracer; one instance serves all threads.
+    """Implements `millrace.instance.instrumentation.Instrumentation` with a tracer; one instance serves all threads.
 
     Args:
         tracer: creates the spans.

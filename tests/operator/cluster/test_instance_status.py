@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from tests.waiting import wait_until
 
-from millrace.runtime.status import InputLag, RestoreProgress, StreamsStatus, TaskCounts, TaskStatus
+from millrace.instance.status import InputLag, RestoreProgress, StreamsStatus, TaskCounts, TaskStatus
 from millrace_operator.cluster.instance_status import InstanceStatusClient, instance_status_from
 
 

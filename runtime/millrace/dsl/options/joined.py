@@ -26,6 +26,15 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
     joiner: Callable[[K, V, VO], R]
 
 
+def with_key(
+    joiner: Callable[[Any, Any], Any] | ValueJoinerWithKey[Any, Any, Any, Any],
+) -> Callable[[Any, Any, Any], Any]:
+    """Return a joiner as a function of key, left and right value."""
+    if isinstance(joiner, ValueJoinerWithKey):
+        return joiner.joiner
+    return lambda _key, left, right: joiner(left, right)
+
+
 @dataclass(frozen=True, slots=True)
 class ForeignKeyWithKey(Generic[K, V, FK]):
     """Marks a foreign-key extractor that takes the key too: `foreign_key=ForeignKeyWithKey(lambda key, value: …)` (KIP-1104)."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers, ValueAndTimestamp, Windowed
 from millrace.state.api import CachedStateStore, DirectAccess
+from millrace.state.versioned import VersionedKeyValueStore
 
 NOT_PUT = -(2**63)
 """What a versioned store returns for an update that is too old; nothing is forwarded."""
@@ -69,7 +70,7 @@ class TableStore:
         self.put: Callable[[Any, Any, int], int]
         self.get_as_of: Callable[[Any, int], Found] | None = None
         self.direct: DirectAccess
-        if getattr(store, "kind", "key-value") == "versioned":
+        if isinstance(store, VersionedKeyValueStore):
             self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
             self.direct = DirectAccess("", _key_itself, self.get, self.get, _versioned_pair_put(store))
         else:

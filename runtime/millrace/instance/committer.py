@@ -1,0 +1,176 @@
+"""Committing the tasks of one stream thread, giving up what they have not committed, and purging what nobody needs any more.
+
+All tasks of a thread commit together: they share one producer, so one flush, one ListOffsets and one commit serve all. The order
+is the guarantee: what was sent is acknowledged, then input offsets are committed, then state is put on disk with the changelog
+offsets it corresponds to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import nullcontext
+
+from confluent_kafka import KafkaException
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.engine.task import StreamTask
+from millrace.errors import StreamsError
+from millrace.instance.resources import ThreadResources
+from millrace.records import OffsetAndMetadata, TopicPartition
+from millrace.topology.model import BuiltTopology
+
+__all__ = ["Committer", "RepartitionPurge"]
+
+_log = logging.getLogger(__name__)
+_METADATA_TIMEOUT_S = 5.0
+
+
+class Committer:
+    """Commits for one thread; used by that thread only."""
+
+    def __init__(self, resources: ThreadResources) -> None:
+        self._resources = resources
+        self._exactly_once = resources.context.config.exactly_once
+        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        """The committed offset of each input partition, as far as this thread knows; where it started if there is none."""
+        self.commits_total = 0
+
+    def is_wanted(self, tasks: Iterable[StreamTask]) -> bool:
+        """Whether a processor asked for a commit, or uncommitted state takes too much memory."""
+        limit = self._resources.context.config.uncommitted_max_bytes
+        return any(
+            task.commit_needed and (task.commit_requested or task.uncommitted_bytes() >= limit) for task in tasks
+        )
+
+    def commit(self, tasks: Iterable[StreamTask]) -> int:
+        """Commit the tasks that have something to commit; return how many there were.
+
+        Raises:
+            TaskMigratedError: the group has moved on without this member.
+            TransactionAbortedError: the transaction failed: revive all running tasks.
+            ProductionError: a record was refused.
+            RebalanceInProgressError: commit again when the rebalance is over (at-least-once only).
+        """
+        changed = [task for task in tasks if task.commit_needed]
+        if not changed:
+            return 0
+        thread, tracer = self._resources.thread, self._resources.context.instrumentation
+        if tracer is None:
+            return self._commit(changed)
+        with tracer.commit(thread, [task.task_id for task in changed], exactly_once=self._exactly_once):
+            return self._commit(changed)
+
+    def _commit(self, tasks: list[StreamTask]) -> int:
+        resources = self._resources
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for task in tasks:
+            for partition in task.input_partitions & resources.consumer.at_end.keys():
+                task.set_position(partition, resources.consumer.at_end[partition])
+            offsets.update(task.prepare_commit())
+        tracer = resources.context.instrumentation
+        with nullcontext() if tracer is None else tracer.send(resources.thread):
+            resources.collector.flush()
+        changelog_offsets = resources.collector.changelog_offsets()
+        if self._exactly_once:
+            if offsets or resources.producer.in_transaction:
+                resources.producer.commit(offsets or self._any_committed(tasks), resources.member.group_metadata())
+        elif offsets:
+            resources.member.commit_offsets(offsets)
+        self.committed.update(offsets)
+        for task in tasks:
+            task.post_commit(changelog_offsets)
+        resources.collector.committed()
+        self.commits_total += 1
+        return len(tasks)
+
+    def _any_committed(self, tasks: Iterable[StreamTask]) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return an offset to commit again, without which a transaction (of punctuation) has no generation check."""
+        for task in tasks:
+            for partition in task.input_partitions:
+                if partition in self.committed:
+                    return {partition: self.committed[partition]}
+        raise StreamsError("A transaction has no input partition to commit: this is an error in Millrace")
+
+    def commit_clean_metadata(self, partitions: Collection[TopicPartition]) -> None:
+        """Commit the offsets of inputs once more, outside of a transaction, for the next owner of their tasks.
+
+        librdkafka's transactional commit adds a zero byte to the metadata, which Java's Kafka Streams cannot read; so at a
+        hand-over the same offsets are committed again without a transaction. Nothing depends on it: a failure is only logged.
+        """
+        if not self._exactly_once:
+            return
+        offsets = {
+            partition: self.committed[partition]
+            for partition in partitions
+            if partition in self.committed and self.committed[partition].metadata
+        }
+        try:
+            self._resources.member.commit_offsets(offsets)
+        except StreamsError as error:
+            _log.debug("The metadata of committed offsets keeps its zero byte: %s", error)
+
+    def abort(self) -> None:
+        """Give up what was sent since the last commit."""
+        self._resources.producer.abort()
+        self._resources.collector.discard()  # afterwards, because aborting reports the records that were discarded
+
+
+class RepartitionPurge:
+    """Deletes the records of repartition topics that one thread has committed, every `repartition.purge.interval.ms`.
+
+    They were written to be read once, and their retention is infinite, so that nothing is lost while an application is down.
+    A failed request does no harm: the next one deletes the same records and more.
+    """
+
+    def __init__(self, topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
+        self._admin = admin
+        self._every_s = config.repartition_purge_interval_ms / 1000
+        self._topics = frozenset(
+            topic for subtopology in topology.subtopologies for topic in subtopology.repartition_topics
+        )
+        self._last = time.monotonic()
+        self._purged: dict[TopicPartition, int] = {}
+        self._running: list[Future[None]] = []
+
+    def run_if_due(self, now: float, committed: Callable[[], Mapping[TopicPartition, OffsetAndMetadata]]) -> None:
+        """Send the request if it is due and the last one has been answered.
+
+        Args:
+            now: monotonic seconds.
+            committed: returns the committed offsets of what the thread reads.
+        """
+        if not self._topics or now - self._last < self._every_s:
+            return
+        if any(not future.done() for future in self._running):
+            return
+        self._last = now
+        problem = next((future.exception() for future in self._running if future.exception() is not None), None)
+        if problem is not None:
+            self._purged.clear()
+            _log.warning("Repartition topics were not purged, and grow until they are: %s", problem)
+            with contextlib.suppress(
+                KafkaException
+            ):  # leaders may have moved; without new metadata the old ones are asked again
+                self._admin.list_topics(timeout=_METADATA_TIMEOUT_S)
+        self._running = []
+        wanted = {
+            partition: position.offset
+            for partition, position in committed().items()
+            if partition.topic in self._topics and position.offset > self._purged.get(partition, 0)
+        }
+        if not wanted:
+            return
+        request = [ClientTopicPartition(*partition, offset) for partition, offset in wanted.items()]
+        try:
+            futures = self._admin.delete_records(request)
+        except KafkaException as error:
+            _log.warning("Repartition topics cannot be purged, and grow until they are: %s", error)
+            return
+        self._purged.update(wanted)
+        self._running = list(futures.values())

@@ -1,0 +1,499 @@
+"""`KafkaStreams`: an application instance, from `start` to `close`.
+
+The client owns what its threads share (state directory, admin client) and decides what happens when a thread dies. Its state
+follows from theirs: RUNNING when all of them are, REBALANCING while any is on its way there.
+
+Closing waits for `start` to end, then for the stream threads and the thread of the global stores; a caller in one of these
+threads only begins it. No lock is held while user code runs, so user code may call any method.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Self
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.errors import StreamsError
+from millrace.instance.activity import Activity
+from millrace.instance.background import Startup
+from millrace.instance.global_thread import GlobalStreamThread
+from millrace.instance.health import Page, ProbeServer
+from millrace.instance.housekeeping import Housekeeping
+from millrace.instance.instrumentation import Instrumentation
+from millrace.instance.membership import MembershipFactory
+from millrace.instance.metadata import LagInfo, ThreadMetadata, store_lags, thread_metadata
+from millrace.instance.preflight import check_dead_letter_topic, check_supported, provision_internal_topics
+from millrace.instance.resources import ThreadContext
+from millrace.instance.restoration import RestoreListener
+from millrace.instance.state_directory import StateDirectory
+from millrace.instance.states import (
+    ClientLifecycle,
+    State,
+    StateListener,
+    ThreadState,
+    UncaughtExceptionHandler,
+    UncaughtExceptionResponse,
+)
+from millrace.instance.status import InstanceInfo, StreamsStatus, take_status
+from millrace.instance.stream_thread import CLOSE_WAIT_S, StreamThread
+from millrace.instance.thread_pool import ThreadPool
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.clients import open_admin
+from millrace.kafka.connection_check import check_connection
+from millrace.kafka.credential_watch import CredentialWatch
+from millrace.topology import Topology
+
+__all__ = ["KafkaStreams"]
+
+_log = logging.getLogger(__name__)
+_LOCAL_CLOSE_S = 5.0
+"""How much of the time-out of `close` is reserved for what needs no broker."""
+
+
+class KafkaStreams:
+    """One instance of a Streams application.
+
+    Args:
+        topology: what to run.
+        config: a `StreamsConfig`, or settings under Kafka's dotted names.
+        instrumentation: traces what the threads do; None costs nothing.
+        metrics_page: returns what `health.listener` serves at `/metrics`; None = nothing.
+
+    Raises:
+        ConfigError: a setting is wrong, or `bootstrap.servers` is missing.
+        TopologyError: the topology cannot be built.
+        UnsupportedFeatureError: a setting is not supported by this version.
+
+    Example::
+
+        with KafkaStreams(topology, {"application.id": "wc", "bootstrap.servers": "broker:9092"}) as streams:
+            streams.wait()
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        config: StreamsConfig | Mapping[str, object],
+        *,
+        instrumentation: Instrumentation | None = None,
+        metrics_page: Callable[[], Page] | None = None,
+    ) -> None:
+        self.config = StreamsConfig.of(config)
+        self.topology = topology.build(self.config)
+        check_supported(self.config, ClientSettings(self.config, "check", resolve_references=False))
+        self._instrumentation = instrumentation
+        self._metrics_page = metrics_page
+        self._directory = StateDirectory(self.config, persistent=self.topology.persistent)
+        self._lock = threading.RLock()
+        self._lifecycle = ClientLifecycle(self.config.application_id, self._lock)
+        self._activity = Activity(self._directory.path)
+        self._pool = ThreadPool(
+            self._lock, self.config.statestore_cache_max_bytes, self._new_thread, self._activity.ended
+        )
+        self._startup = Startup()
+        self._restore_listener: RestoreListener | None = None
+        self._exception_handler: UncaughtExceptionHandler = lambda _: UncaughtExceptionResponse.SHUTDOWN_CLIENT
+        self._context: ThreadContext | None = None
+        self._global_thread: GlobalStreamThread | None = None
+        self._housekeeping = Housekeeping(
+            self.config,
+            self._directory,
+            lambda: self._activity.measure(thread.totals for thread in self._pool.threads),
+            self.status,
+        )
+        self._instance = InstanceInfo(
+            self.config.application_id,
+            topology_hash=self.topology.plan().hash,
+            group_protocol=self.config.group_protocol.value,
+        )
+        self._health: ProbeServer | None = None
+        self._credentials: CredentialWatch | None = None
+        self._paused = threading.Event()
+        self.error: Exception | None = None
+        """What ended the instance, or None."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<KafkaStreams {self.config.application_id} {self.state.value}>"
+
+    # Settings that must come before start
+
+    def set_state_listener(self, listener: StateListener | None) -> None:
+        """Set a function to be called with (new, old) on every change of state, in order and one call at a time.
+
+        It runs in the thread that changed the state, and delays it.
+        """
+        self._require_created("set a state listener")
+        self._lifecycle.listener = listener
+
+    def set_uncaught_exception_handler(self, handler: UncaughtExceptionHandler) -> None:
+        """Set the function that decides what to do when a stream thread has died; the default shuts the client down."""
+        self._require_created("set an uncaught exception handler")
+        self._exception_handler = handler
+
+    def set_restore_listener(self, listener: RestoreListener | None) -> None:
+        """Set the object that is told of the progress of restoration (Java: setGlobalStateRestoreListener)."""
+        self._require_created("set a restore listener")
+        self._restore_listener = listener
+
+    # Life cycle
+
+    @property
+    def state(self) -> State:
+        """Where the client is in its life."""
+        return self._lifecycle.state
+
+    def start(self) -> None:
+        """Check everything, then start the stream threads; returns without waiting for them to run.
+
+        Raises:
+            LockError: another process uses the state directory.
+            StateDirectoryError: the state directory cannot be written to.
+            ListenerError: `health.listener` names an address that cannot be listened on.
+            BrokerUnreachableError: no broker answered.
+            AuthenticationError: the brokers refused the credentials.
+            MissingSourceTopicError: an input topic does not exist.
+            MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions.
+            MissingSinkTopicError: the dead-letter topic does not exist.
+            AuthorizationError: this principal lacks a permission that is needed.
+            StreamsError: it was started before, or `close` was called while it was starting.
+        """
+        with self._lock:
+            self._require_created("start")
+            self._startup.begin()
+        try:
+            self._start()
+        finally:
+            self._startup.end()
+
+    def _start(self) -> None:
+        self._directory.lock()
+        try:
+            process_id = str(self._directory.process_id)
+            self._instance = replace(self._instance, process_id=process_id)
+            settings = ClientSettings(self.config, process_id)
+            self._start_health(settings)
+            self._credentials = settings.watch_credentials()
+            self._startup.call(lambda: check_connection(settings))
+            admin = open_admin(settings.admin())
+            self._startup.call(lambda: provision_internal_topics(self.topology, self.config, admin))
+            self._startup.call(lambda: check_dead_letter_topic(self.config, admin))
+            self._start_global_thread(settings, admin)
+            self._startup.require_not_closed()
+        except BaseException:
+            if self._global_thread is not None:
+                self._global_thread.shutdown()
+            self._stop_health()
+            self._directory.unlock()
+            raise
+        self._context = ThreadContext(
+            topology=self.topology,
+            config=self.config,
+            settings=settings,
+            directory=self._directory,
+            admin=admin,
+            new_membership=MembershipFactory(self.topology, self.config, settings, self._directory, admin),
+            on_shutdown_requested=self._on_shutdown_requested,
+            on_joined=self._activity.joined,
+            cache_max_bytes=self._pool.cache_share,
+            instrumentation=self._instrumentation,
+            restore_listener=self._restore_listener,
+            global_stores={} if self._global_thread is None else self._global_thread.stores,
+            paused=self._paused,
+        )
+        self._lifecycle.set(State.REBALANCING)
+        if self.error is not None:  # the global stores failed right after they were filled
+            self._on_fatal(self.error)
+        self._housekeeping.start()
+        self._credentials.start()
+        self._pool.start(self.config.num_stream_threads)  # even if it was closed meanwhile: the shutdown ends them
+
+    def close(self, timeout_s: float | None = None, *, leave_group: bool | None = None) -> bool:
+        """Commit, close all tasks and stop; may be called from any thread, and more than once.
+
+        It waits for brokers that do not answer for 20 seconds in all or, with a time-out, until 5 seconds before it (half of
+        it, if it is shorter than 10 seconds). After that it closes tasks without a commit. This loses nothing: what was
+        processed since the last commit is processed again, and an open transaction is aborted.
+
+        A `start` under way in another thread ends with an error. In one of the client's own threads (in a processor, punctuator,
+        handler or listener) closing only begins, because it waits for that thread.
+
+        Args:
+            timeout_s: how long to wait for the threads; None = until they have ended, 0 = not at all.
+            leave_group: whether to give the tasks to others at once. None: dynamic members leave, static members keep their
+                place until their session times out.
+
+        Returns:
+            Whether everything has ended; in one of the client's own threads False, at once.
+        """
+        with self._lock:
+            if self.state is State.NOT_RUNNING:
+                return True
+            begun = self.state in (State.PENDING_SHUTDOWN, State.PENDING_ERROR)
+            if self.state is State.DRAINING and leave_group is None:
+                leave_group = True
+            if not begun:
+                self._lifecycle.move(State.PENDING_SHUTDOWN)
+                self._startup.close()
+        if not begun:
+            broker_wait_s = max(timeout_s - _LOCAL_CLOSE_S, timeout_s / 2) if timeout_s else CLOSE_WAIT_S
+            self._begin_shutdown(leave_group, State.NOT_RUNNING, broker_wait_s)
+            self._lifecycle.tell()
+        return self.wait(timeout_s)
+
+    def drain(self) -> bool:
+        """Give up all tasks for good, and stay alive without any until `close`; returns at once.
+
+        Every stream thread commits, closes its tasks and leaves the group, static or not, so that other instances take the tasks
+        over while this one is still alive. The state becomes DRAINING, then DRAINED; there is no way back.
+
+        Returns:
+            Whether the client is draining or drained; False if it is not running.
+        """
+        with self._lock:
+            if self.state in (State.DRAINING, State.DRAINED):
+                return True
+            if not self.state.is_running_or_rebalancing:
+                return False
+            self._lifecycle.move(State.DRAINING)
+            threads = self._pool.threads
+        for thread in threads:
+            thread.shutdown(leave_group=True)
+        threading.Thread(target=self._finish_drain, args=(threads,), name="millrace-drain", daemon=True).start()
+        self._lifecycle.tell()
+        return True
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the client has ended (closed or failed); return whether it has.
+
+        One of the client's own threads does not wait, since the client waits for it.
+        """
+        if self._is_own_thread():
+            return self.state.has_ended
+        return self._lifecycle.wait_for_end(timeout_s)
+
+    def _is_own_thread(self) -> bool:
+        """Whether the caller runs in a thread that closing waits for."""
+        global_thread = self._global_thread
+        of_global_stores = global_thread is not None and global_thread.is_current
+        return self._startup.is_current or of_global_stores or any(thread.is_current for thread in self._pool.threads)
+
+    def clean_up(self) -> None:
+        """Delete this instance's local state; it is restored from the changelogs at the next start.
+
+        Raises:
+            StreamsError: the instance is running.
+            LockError: another process uses the directory.
+        """
+        if self.state not in (State.CREATED, State.NOT_RUNNING):
+            raise StreamsError(f"Cannot clean up while the application is {self.state.value}: close it first")
+        self._directory.lock()
+        try:
+            self._directory.delete_all()
+        finally:
+            self._directory.unlock()
+
+    def pause(self) -> None:
+        """Stop processing, punctuating and restoring at the next record; before or after `start` (KIP-834).
+
+        Threads stay in their group and commit what was processed. Global stores are still updated.
+        """
+        self._paused.set()
+
+    def resume(self) -> None:
+        """Continue after `pause`."""
+        self._paused.clear()
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether `pause` was called, and `resume` was not called since."""
+        return self._paused.is_set()
+
+    # What it does
+
+    def metadata_for_local_threads(self) -> tuple[ThreadMetadata, ...]:
+        """Return what each stream thread is doing."""
+        return tuple(thread_metadata(thread) for thread in self._pool.threads)
+
+    def all_local_store_partition_lags(self) -> dict[str, dict[int, LagInfo]]:
+        """Return how far each local store is behind its changelog, by store and partition."""
+        return store_lags(self._pool.threads)
+
+    def status(self) -> StreamsStatus:
+        """Return a snapshot of the instance; cheap."""
+        while True:
+            state, threads = self.state, self._pool.threads
+            status = take_status(
+                self._instance,
+                state,
+                threads,
+                self._activity,
+                error=self.error,
+                credentials_stale=self._credentials is not None and self._credentials.stale,
+            )
+            if (state, threads) == (self.state, self._pool.threads):  # no thread was replaced or asked to end meanwhile
+                return status
+
+    @property
+    def health_address(self) -> tuple[str, int] | None:
+        """Host and port of the probes, None if there are none (`health.listener`)."""
+        return None if self._health is None else self._health.address
+
+    # Threads
+
+    def add_stream_thread(self) -> str | None:
+        """Start one more stream thread and return its name (KIP-663); None unless the client is running or rebalancing.
+
+        The group gives it tasks, and the record cache is divided among one thread more.
+        """
+        with self._lock:
+            return self._pool.add().name if self.state.is_running_or_rebalancing else None
+
+    def remove_stream_thread(self, timeout_s: float | None = None) -> str | None:
+        """End one stream thread and return its name (KIP-663); None if there is none, or the client is not running.
+
+        It commits and leaves the group, static or not, so that other threads get its tasks.
+
+        Args:
+            timeout_s: how long to wait for its end; None = as long as it takes. A call in a stream thread does not wait: it ends
+                another thread if there is one, or else the calling thread, at the end of its round.
+
+        Raises:
+            StreamsTimeoutError: it has not ended in time; it will.
+        """
+        if not self.state.is_running_or_rebalancing:
+            return None
+        thread = self._pool.remove(timeout_s)
+        return None if thread is None else thread.name
+
+    @property
+    def threads(self) -> tuple[StreamThread, ...]:
+        """The stream threads, for inspection; ended ones are included until they are replaced or removed."""
+        return tuple(self._pool.threads)
+
+    def _start_global_thread(self, settings: ClientSettings, admin: AdminClient) -> None:
+        subtopology = self.topology.global_subtopology
+        if subtopology is not None:
+            thread = GlobalStreamThread(subtopology, self.config, settings, self._directory, admin, self._on_fatal)
+            self._startup.call(thread.look_up_topics)
+            self._global_thread = thread  # from here on, closing stops it
+            self._startup.require_not_closed()
+            thread.start()
+
+    def _new_thread(self, number: int) -> StreamThread:
+        assert self._context is not None
+        return StreamThread(number, self._context, self._on_thread_state, self._on_thread_death)
+
+    def _on_thread_state(self, thread: StreamThread, new: ThreadState, _old: ThreadState) -> None:
+        with self._lock:
+            if new is ThreadState.DEAD:
+                self._pool.ended(thread, replace=self.state.is_running_or_rebalancing)
+            if not self.state.is_running_or_rebalancing:
+                return
+            if new in (ThreadState.PARTITIONS_REVOKED, ThreadState.PARTITIONS_ASSIGNED):
+                self._lifecycle.move(State.REBALANCING)
+            elif self._pool.all_running:
+                self._lifecycle.move(State.RUNNING)
+        self._lifecycle.tell()
+
+    def _on_thread_death(self, thread: StreamThread, error: Exception) -> None:
+        try:
+            response = self._exception_handler(error)
+        except BaseException:  # user code, in which sys.exit() would end this thread alone
+            _log.exception("The uncaught exception handler failed: shutting the client down")
+            response = UncaughtExceptionResponse.SHUTDOWN_CLIENT
+        unexpected = None if isinstance(error, StreamsError) else error  # a StreamsError's message says what to do
+        _log.error("%s died (to do: %s): %s", thread.name, response.value, error, exc_info=unexpected)
+        replaced = response is UncaughtExceptionResponse.REPLACE_THREAD
+        with self._lock:
+            if replaced:
+                self._pool.replace(thread)
+            else:
+                self.error = self.error or error  # a failure during shutdown did not cause it
+                if not self.state.is_running_or_rebalancing:
+                    return
+            self._lifecycle.move(State.REBALANCING if replaced else State.PENDING_ERROR)
+        if not replaced:
+            if response is UncaughtExceptionResponse.SHUTDOWN_APPLICATION:
+                thread.request_shutdown_of_all()
+            self._begin_shutdown(None, State.ERROR)
+        self._lifecycle.tell()
+
+    def _on_shutdown_requested(self) -> None:
+        self._on_fatal(StreamsError("Another instance has asked for the whole application to stop"))
+
+    def _on_fatal(self, error: Exception) -> None:
+        with self._lock:
+            if self.state is State.CREATED:  # `start` checks it in the end
+                self.error = error
+            if not self.state.is_running_or_rebalancing:
+                return
+            self.error = self.error or error
+            self._lifecycle.move(State.PENDING_ERROR)
+        self._begin_shutdown(None, State.ERROR)
+        self._lifecycle.tell()
+
+    def _begin_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float = CLOSE_WAIT_S) -> None:  # noqa: FBT001
+        self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
+        threading.Thread(
+            target=self._finish_shutdown, args=(leave_group, end, broker_wait_s), name="millrace-shutdown", daemon=True
+        ).start()
+
+    def _finish_drain(self, threads: Sequence[StreamThread]) -> None:
+        for thread in threads:
+            thread.join()
+        self._lifecycle.set(State.DRAINED)
+
+    def _finish_shutdown(self, leave_group: bool | None, end: State, broker_wait_s: float) -> None:  # noqa: FBT001
+        try:
+            if not self._startup.is_over:
+                if self._global_thread is not None:
+                    self._global_thread.stop()
+                self._startup.wait()
+            # Also those that were started meanwhile.
+            self._pool.shutdown(leave_group=leave_group, broker_wait_s=broker_wait_s)
+            for thread in self._pool.threads:
+                thread.join()
+            if self._global_thread is not None:
+                self._global_thread.shutdown()
+            self._housekeeping.stop()
+            if self._credentials is not None:
+                self._credentials.stop()
+            self._directory.unlock()
+            self._housekeeping.write_status(end)
+            if end is not State.ERROR:  # after a failure probes are answered until `close`
+                self._stop_health()
+        finally:
+            self._lifecycle.set(end)  # `wait` must not wait forever
+
+    def _start_health(self, settings: ClientSettings) -> None:
+        if self.config.health_listener is not None:
+            self._health = ProbeServer(
+                self.config.health_listener,
+                self.status,
+                settings.membership(1).max_poll_interval_ms,
+                self._metrics_page,
+            )
+            self._health.start()
+
+    def _stop_health(self) -> None:
+        if self._health is not None:
+            self._health.close()
+            self._health = None
+
+    def _require_created(self, what: str) -> None:
+        if self.state is not State.CREATED:
+            raise StreamsError(
+                f"Cannot {what} while {self.state.value}: it is possible only before start, and a client starts only once"
+            )

@@ -1,0 +1,306 @@
+"""A stream thread's membership in its group: joining it, reporting what state is here, and reading its assignment.
+
+Combines the group client (`millrace.kafka.membership`) and the assignment protocol (`millrace.assignment`) into one object for
+the thread. Warm-ups are not supported yet, so tasks move at once and restore where they arrive. What a revocation does to tasks
+is in `task_manager`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.assignment import AssignedTasks, AssignmentConfig, GroupLeader, MemberProtocol, select_assignor
+from millrace.assignment.payloads import AssignorError
+from millrace.assignment.protocol import Assigned, GroupEvent, TopicSubscription
+from millrace.config import StreamsConfig
+from millrace.deadline import Deadline
+from millrace.instance.activity import LoopProgress
+from millrace.instance.state_directory import StateDirectory
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.internal_topics import LeaderCluster
+from millrace.kafka.membership.member import GroupMember
+from millrace.kafka.membership.offsets import CommittedOffsets
+from millrace.kafka.membership.state import MemberState
+from millrace.plan.model import TopologyPlan
+from millrace.records import OffsetAndMetadata, TaskId, TopicPartition
+from millrace.topology.model import BuiltTopology
+
+TaskOffsetSums = Callable[[], Mapping[TaskId, int]]
+"""Returns, for each task with state here, the sum of its changelog offsets or one of the sentinels (formats §10)."""
+
+_SHUTDOWN_ANSWER_S = 10.0
+"""How long the answer may take once the others have rejoined, or have had the time to."""
+_UNFIT_AGAIN_MS = 10_000
+"""How long to wait before asking a leader of another version again; a roll continues only when the group has come to rest."""
+_log = logging.getLogger(__name__)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def may_create_topics(plan: TopologyPlan, config: StreamsConfig) -> bool:
+    """Return whether this application creates its internal topics; with `__internal.topics.create__=false` the operator does.
+
+    What a topology with source patterns needs is known only when a topic matches, so it always creates its own.
+    """
+    by_pattern = any(item.source_patterns for item in plan.subtopologies)
+    return by_pattern or str(config.internal("__internal.topics.create__", "true")).lower() != "false"
+
+
+class GroupMembership:
+    """The membership of one stream thread; used by that thread only."""
+
+    def __init__(
+        self,
+        member: GroupMember,
+        protocol: MemberProtocol,
+        leader: GroupLeader,
+        progress: LoopProgress,
+        inputs: InputTopics,
+        *,
+        timeout_s: float,
+        rebalance_s: float,
+    ) -> None:
+        self._member = member
+        self._protocol = protocol
+        self._leader = leader
+        self._timeout_s = timeout_s
+        self._rebalance_s = rebalance_s
+        self._progress = progress
+        self._inputs = inputs
+        self._asks = member.instance_id is not None and inputs.changed
+        self._had_unfit = False
+        self._rejoin_at_ms: int | None = None
+
+    @property
+    def rebalancing(self) -> bool:
+        """Whether the group is between generations: commits wait."""
+        return self._member.rebalancing
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member assigns for the group."""
+        return self._member.is_leader
+
+    @property
+    def generation(self) -> int:
+        """The group's generation that this member is in, -1 for none."""
+        return self._member.generation
+
+    @property
+    def member_id(self) -> str:
+        """The coordinator's id for this member; empty before it has joined."""
+        return self._member.member_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """The static member's id, None for a dynamic member."""
+        return self._member.instance_id
+
+    @property
+    def state(self) -> MemberState:
+        """Where the member is in its life."""
+        return self._member.state
+
+    def start(self) -> None:
+        """Connect to the brokers; the first `poll` joins."""
+        self._member.start()
+
+    def poll(self) -> list[GroupEvent]:
+        """Return what happened in the group since the last call; does not wait.
+
+        Raises:
+            StreamsError: the group cannot be joined, or the tasks cannot be assigned and this member leads.
+        """
+        if self._rejoin_at_ms is not None and _now_ms() >= self._rejoin_at_ms:
+            self._rejoin_at_ms = None
+            self._member.request_rejoin("a follow-up rebalance is due")
+        events = self._member.poll()
+        if self._leader.error is not None:
+            raise self._leader.error
+        return events
+
+    def accept(self, event: Assigned) -> AssignedTasks:
+        """Read an assignment, and leave out tasks whose input this topology does not read.
+
+        Raises:
+            MissingSourceTopicError: the leader found that input topics are missing.
+            TaskAssignmentError: the leader could not assign.
+        """
+        tasks = self._protocol.accept(event)
+        self._rejoin_at_ms = tasks.next_rebalance_ms
+        unfit = sorted(task for task, inputs in tasks.active.items() if not self._inputs.fits(task, inputs))
+        if unfit:
+            self._rejoin_at_ms = _now_ms() + (_UNFIT_AGAIN_MS if self._had_unfit else 0)
+            names = ", ".join(map(str, unfit))
+            _log.warning(
+                "The group's leader has another topology: tasks %s are not taken, because their input is not read here",
+                names,
+            )
+            tasks = replace(tasks, active={task: each for task, each in tasks.active.items() if task not in unfit})
+        elif self._asks:
+            self._rejoin_at_ms = 0
+        else:
+            self._inputs.keep()
+        self._had_unfit, self._asks = bool(unfit), False
+        return tasks
+
+    def rejoin_without_tasks(self, reason: str) -> None:
+        """Rejoin without owning anything, because the thread has dropped its tasks."""
+        self._member.reset(reason, keep_member_id=True)
+
+    def request_shutdown_of_all(self) -> None:
+        """Tell every member of the application to stop, and wait for the answer, which this member gets too.
+
+        It comes once all have rejoined, for which they have `max.poll.interval.ms`; if this member left earlier, its request
+        would be lost.
+        """
+        self._protocol.error_code = AssignorError.SHUTDOWN_REQUESTED
+        self._member.request_rejoin("the application is to stop everywhere")
+        deadline = Deadline(self._rebalance_s + _SHUTDOWN_ANSWER_S)
+        while not deadline.passed and not self._progress.given_up:
+            for event in self._member.poll(0.1):
+                if isinstance(event, Assigned) and self._protocol.accept(event).shutdown_requested:
+                    return
+
+    def ask_committed(self, partitions: Collection[TopicPartition]) -> CommittedOffsets:
+        """Request committed offsets without waiting; each arrives once no transaction is pending on it."""
+        return self._member.ask_committed(partitions, self._timeout_s)
+
+    def commit_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """Commit offsets with the member's generation."""
+        with self._progress.waiting_for("offsets to be committed"):
+            self._member.commit_offsets(offsets, self._timeout_s)
+
+    def group_metadata(self) -> bytes:
+        """Return what `send_offsets_to_transaction` takes."""
+        return self._member.group_metadata()
+
+    def close(self, *, leave_group: bool | None = None) -> None:
+        """End the membership; with None dynamic members leave, and static ones keep their place until their session times out."""
+        self._member.close(leave_group=False if self._progress.given_up else leave_group)
+
+
+class MembershipFactory:
+    """Creates the memberships of a client's threads.
+
+    Args:
+        topology: what the group reads.
+        config: the application's settings.
+        settings: the clients' settings.
+        directory: this instance's, locked.
+        admin: used when a member leads the group.
+    """
+
+    def __init__(
+        self,
+        topology: BuiltTopology,
+        config: StreamsConfig,
+        settings: ClientSettings,
+        directory: StateDirectory,
+        admin: AdminClient,
+    ) -> None:
+        self._config = config
+        self._settings = settings
+        self._process_id = directory.process_id
+        self._admin = admin
+        self._inputs = InputTopics(topology, directory.path if directory.persistent else None)
+        self._plan = topology.plan()
+        self._assignor = select_assignor(config.task_assignor_class, allow_warmups=False)
+        self._subscription = TopicSubscription.of(
+            {topic for subtopology in topology.subtopologies for topic in subtopology.source_topics},
+            [pattern.pattern for subtopology in topology.subtopologies for pattern in subtopology.source_patterns],
+        )
+
+    def __call__(self, thread: int, offset_sums: TaskOffsetSums, progress: LoopProgress) -> GroupMembership:
+        """Return the membership of a thread, not started.
+
+        Args:
+            thread: its number, from 1.
+            offset_sums: returns what state is here; called each time the member joins.
+            progress: the thread's; records waits for a broker.
+        """
+        config = self._config
+        protocol = MemberProtocol(
+            self._process_id, end_point=config.application_server, client_tags=config.prefixed("client.tag.")
+        )
+        cluster = LeaderCluster(self._plan, self._admin, config, create_topics=may_create_topics(self._plan, config))
+        assignment_config = AssignmentConfig.of(config, allow_warmups=False)
+        leader = GroupLeader(self._plan, self._process_id, cluster, assignment_config, assignor=self._assignor)
+        member = GroupMember(
+            self._settings,
+            thread,
+            self._subscription,
+            user_data=lambda: protocol.user_data(offset_sums()),
+            assign=leader,
+        )
+        return GroupMembership(
+            member,
+            protocol,
+            leader,
+            progress,
+            self._inputs,
+            timeout_s=config.task_timeout_ms / 1000,
+            rebalance_s=self._settings.membership(thread).max_poll_interval_ms / 1000,
+        )
+
+
+INPUT_TOPICS_FILE = "millrace-reads"
+
+
+class InputTopics:
+    """The topics that each sub-topology reads, and those it read when this instance was last given tasks.
+
+    A static member that returns is given what it had, without a rebalance, even if its program now reads other topics: brokers do
+    not look into subscriptions. So the instance keeps in its state directory what it read, and asks for a rebalance when that has
+    changed. It does not take partitions that its topology does not read, given by a leader of another version.
+
+    Args:
+        topology: The topology.
+        path: The application's directory; None if nothing is stored on disk.
+    """
+
+    def __init__(self, topology: BuiltTopology, path: Path | None) -> None:
+        self._topics = {item.id: frozenset(item.source_topics) for item in topology.subtopologies}
+        self._patterns = {item.id: [each.pattern for each in item.source_patterns] for item in topology.subtopologies}
+        self._path = None if path is None else path / INPUT_TOPICS_FILE
+        self._kept = False
+
+    @property
+    def changed(self) -> bool:
+        """Whether the topics are, or may be, different from when this instance was last given tasks."""
+        if self._path is None:
+            return True
+        try:
+            return self._path.read_text() != self._text()
+        except OSError:
+            return False  # a new instance, for which the group rebalances anyway
+
+    def keep(self) -> None:
+        """Store what is read now; failures are ignored, as the stores report a directory that cannot be written to."""
+        if self._path is None or self._kept:
+            return
+        with contextlib.suppress(OSError):
+            self._path.write_text(self._text())
+            self._kept = True
+
+    def fits(self, task: TaskId, partitions: Collection[TopicPartition]) -> bool:
+        """Return whether a task's input is what its sub-topology reads here."""
+        if self._patterns.get(task.subtopology):
+            return True
+        return {item.topic for item in partitions} <= self._topics.get(task.subtopology, frozenset())
+
+    def _text(self) -> str:
+        content = {
+            str(number): [sorted(self._topics[number]), self._patterns[number]] for number in sorted(self._topics)
+        }
+        return json.dumps(content)

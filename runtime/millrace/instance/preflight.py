@@ -1,0 +1,112 @@
+"""Checks before the first thread starts, so that problems are reported at once and clearly.
+
+They cover settings that this version does not support; brokers and credentials; input topics; internal topics, which are created
+if missing; and the dead-letter topic, which must not turn out to be missing when something goes wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import GroupProtocol, StreamsConfig
+from millrace.errors import AuthorizationError, ConfigError, MissingSinkTopicError, UnsupportedFeatureError
+from millrace.instance.membership import may_create_topics
+from millrace.kafka.admin import appears_on_demand, may_write
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.internal_topics import provision
+from millrace.topology.model import BuiltTopology
+
+__all__ = ["check_dead_letter_topic", "check_settings", "check_supported", "provision_internal_topics"]
+
+_log = logging.getLogger(__name__)
+
+
+def check_settings(config: StreamsConfig) -> None:
+    """Check everything about the settings that can be checked without brokers and without the files they refer to.
+
+    Raises:
+        UnsupportedFeatureError: a setting is valid but not supported by this version.
+        ConfigError: a client rejects a setting, or two settings contradict each other.
+    """
+    given = config if config.bootstrap_servers else config.model_copy(update={"bootstrap_servers": ("localhost:9092",)})
+    settings = ClientSettings(given, "check", resolve_references=False)
+    check_supported(config, settings)
+    for read in (settings.main_consumer, settings.restore_consumer, settings.producer, settings.membership):
+        read(1)
+    settings.global_consumer()
+    settings.admin()
+    oauth = settings.security("consumer.", "main.consumer.").oauth
+    if oauth is not None:
+        oauth.check_served()
+
+
+def check_supported(config: StreamsConfig, settings: ClientSettings) -> None:
+    """Check that the settings are supported and consistent.
+
+    Raises:
+        UnsupportedFeatureError: a setting is valid but not supported by this version.
+        ConfigError: two settings contradict each other.
+    """
+    if config.group_protocol is GroupProtocol.STREAMS:
+        raise UnsupportedFeatureError(
+            "group.protocol=streams (KIP-1071) is not supported yet: remove the setting, or set it to classic"
+        )
+    if config.num_standby_replicas > 0:
+        raise UnsupportedFeatureError(
+            f"num.standby.replicas={config.num_standby_replicas} is not supported yet: set it to 0. State is restored from "
+            "the changelogs when a task moves; static members on volumes keep theirs"
+        )
+    if config.exactly_once:
+        timeout_ms = settings.transaction_timeout_ms()
+        if config.commit_interval_ms > timeout_ms:
+            raise ConfigError(
+                f"commit.interval.ms={config.commit_interval_ms} is longer than producer.transaction.timeout.ms={timeout_ms}: "
+                "every transaction would time out. Make the interval shorter or the time-out longer"
+            )
+    for key, near in config.unknown_keys().items():
+        _log.warning("%s is not a Kafka Streams setting; did you mean %s? It is passed to the clients", key, near)
+
+
+def provision_internal_topics(topology: BuiltTopology, config: StreamsConfig, admin: AdminClient) -> None:
+    """Check that the input topics exist, create internal topics that are missing, and check the existing ones.
+
+    With the internal setting `__internal.topics.create__=false` (the operator creates them) a missing topic is an error.
+
+    Raises:
+        MissingSourceTopicError: an input topic does not exist.
+        MissingInternalTopicsError: an internal topic does not exist and may not be created.
+        MisconfiguredInternalTopicError: an internal topic has the wrong number of partitions or clean-up policy.
+    """
+    plan = topology.plan()
+    report = provision(plan, admin, config, create=may_create_topics(plan, config))
+    if report.created:
+        _log.info("Created internal topics %s", ", ".join(sorted(report.created)))
+
+
+def check_dead_letter_topic(config: StreamsConfig, admin: AdminClient) -> None:
+    """Check that the dead-letter topic exists, or is created by the brokers on demand, and may be written to.
+
+    Output topics are not checked at the start, because the first record shows whether they exist. The first dead letter may come
+    after months, and would end an application that was meant to continue.
+
+    Raises:
+        MissingSinkTopicError: it does not exist.
+        AuthorizationError: this principal may not write to it.
+    """
+    name = config.errors_dead_letter_queue_topic_name
+    if not name:
+        return
+    setting = f"errors.dead.letter.queue.topic.name={name}"
+    try:
+        writable = may_write(admin, name)
+    except AuthorizationError as error:
+        raise AuthorizationError(f"{setting}: grant this application's user WRITE on the topic. {error}") from error
+    if writable is None and not appears_on_demand(admin, name):
+        raise MissingSinkTopicError(
+            f"{setting}: the topic does not exist. Create it, or correct the setting (in a manifest "
+            "spec.processing.deadLetterTopic)"
+        )
+    if writable is False:
+        raise AuthorizationError(f"{setting}: grant this application's user WRITE on the topic; it may only read it")

@@ -1,0 +1,135 @@
+"""Running one instance of an application as a process, until it is told to stop or fails.
+
+SIGTERM and SIGINT close it gracefully (commit, close tasks; static members keep their place in the group); a second signal ends
+the process at once. The exit code is 0 after a requested stop, 1 if the running application failed, 2 if it could not start.
+Millrace's own errors are reported as one clear line with the cause, errors of user code with a stack trace.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Final
+
+from millrace.config import StreamsConfig
+from millrace.errors import StreamsError
+from millrace.instance.health import Page
+from millrace.instance.instrumentation import Instrumentation
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.topology import Topology
+
+__all__ = ["EXIT_FAILED", "EXIT_NOT_STARTED", "EXIT_OK", "describe_error", "run"]
+
+_log = logging.getLogger("millrace")
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_NOT_STARTED: Final = 2
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(
+    topology: Topology,
+    config: StreamsConfig | Mapping[str, object],
+    *,
+    instrumentation: Instrumentation | None = None,
+    metrics_page: Callable[[], Page] | None = None,
+    leave_group: bool | None = None,
+    close_timeout_s: float | None = None,
+    on_started: Callable[[KafkaStreams], None] | None = None,
+    report: Callable[[StreamsError], int] | None = None,
+) -> int:
+    """Run an instance in this process until a signal arrives or it ends; return the exit code. Call it in the main thread.
+
+    Args:
+        topology: what to run.
+        config: the settings.
+        instrumentation: traces the threads.
+        metrics_page: as for `KafkaStreams`.
+        leave_group: as for `KafkaStreams.close`.
+        close_timeout_s: how long a graceful stop may take; None = as long as it takes.
+        on_started: called when the threads have been started.
+        report: shows one of Millrace's own errors and returns the exit code, instead of logging it.
+    """
+    stop = threading.Event()
+    previous = {number: signal.signal(number, _stopper(stop)) for number in _SIGNALS}
+    try:
+        try:
+            streams = KafkaStreams(topology, config, instrumentation=instrumentation, metrics_page=metrics_page)
+            _start(streams, stop, leave_group=leave_group)
+        except StreamsError as error:
+            return _reported(error, report, "Cannot start", EXIT_NOT_STARTED)
+        if on_started is not None and not stop.is_set():
+            on_started(streams)
+        while not stop.is_set() and not streams.wait(0.2):
+            pass
+        if stop.is_set():
+            _log.info("Stopping: committing and closing tasks")
+            if not streams.close(close_timeout_s, leave_group=leave_group):
+                _log.error("Not closed within %s s; records since the last commit are processed again", close_timeout_s)
+                return EXIT_FAILED
+        if streams.error is not None:
+            return _reported(streams.error, report, "Failed", EXIT_FAILED)
+        return EXIT_OK
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _start(streams: KafkaStreams, stop: threading.Event, *, leave_group: bool | None) -> None:
+    """Start an instance, or return as soon as it is told to stop, as filling global stores may take long."""
+    over = threading.Event()
+
+    def close_if_told() -> None:
+        while not over.wait(0.1):
+            if stop.is_set():
+                streams.close(0, leave_group=leave_group)
+                return
+
+    threading.Thread(target=close_if_told, name="millrace-signals", daemon=True).start()
+    try:
+        streams.start()
+    except StreamsError:
+        if not stop.is_set():
+            raise
+    finally:
+        over.set()
+
+
+def _reported(error: Exception, report: Callable[[StreamsError], int] | None, what: str, code: int) -> int:
+    if report is not None and isinstance(error, StreamsError):
+        return report(error)
+    _log.error("%s: %s", what, describe_error(error))
+    if not isinstance(error, StreamsError):
+        _log.error("The failure was not one of Millrace's own:", exc_info=error)
+    return code
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an error and its cause in one line.
+
+    >>> try:
+    ...     raise StreamsError("cannot commit") from OSError("disk full")
+    ... except StreamsError as error:
+    ...     print(describe_error(error))
+    StreamsError: cannot commit (caused by OSError: disk full)
+    """
+    text = f"{type(error).__name__}: {error}"
+    if error.__cause__ is not None:
+        cause = describe_error(error.__cause__)
+        if str(error.__cause__) not in str(error):
+            text += f" (caused by {cause})"
+    return text
+
+
+def _stopper(stop: threading.Event) -> Callable[[int, FrameType | None], None]:
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    return on_signal

@@ -1,0 +1,186 @@
+"""The thread that restores the stores of a stream thread's tasks from their changelogs, while its running tasks continue.
+
+A task belongs to the updater from `add` until `drain_restored` or `drain_failed` returns it, or until the future of `remove` is
+done; in between nobody else may touch it. Progress is written to disk every `commit.interval.ms`, but no more often than
+every 5 s, and restoration resumes from there after a crash. Changelogs are read by `changelog_reader`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeVar
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from millrace.config import StreamsConfig
+from millrace.engine.task import StreamTask
+from millrace.errors import StreamsError, of_thread
+from millrace.instance.changelog_reader import ChangelogReader
+from millrace.instance.restoration import FailedTask, RestoreListener
+from millrace.records import TaskId, TopicPartition
+
+__all__ = ["StateUpdater"]
+
+_log = logging.getLogger(__name__)
+_PAUSE_S = 0.1
+_ANSWER_S = 0.01
+"""How long to wait before looking again whether the offsets of changelogs are known."""
+
+
+class StateUpdater:
+    """The restoration thread of one stream thread.
+
+    Args:
+        name: the name of the thread.
+        open_consumer: opens the restore consumer; called in the updater's thread.
+        admin: used for the changelogs' first and last offsets.
+        config: the application's.
+        listener: told of the progress of restoration.
+        paused: set while restoration is paused.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        open_consumer: Callable[[], Consumer],
+        admin: AdminClient,
+        config: StreamsConfig,
+        listener: RestoreListener | None = None,
+        paused: threading.Event | None = None,
+    ) -> None:
+        self._paused = threading.Event() if paused is None else paused
+        self._reader = ChangelogReader(open_consumer, admin, config, listener)
+        self._condition = threading.Condition()
+        self._added: deque[tuple[StreamTask, Mapping[TopicPartition, int]]] = deque()
+        self._removals: deque[tuple[TaskId, Future[StreamTask | None]]] = deque()
+        self._stopping = False
+        self._ended = False
+        """Whether the thread has stopped taking actions."""
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def shutdown(self, timeout_s: float = 30.0) -> None:
+        """Stop the thread; tasks still in it may be closed afterwards."""
+        with self._condition:
+            self._stopping = True
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def add(self, task: StreamTask, limits: Mapping[TopicPartition, int]) -> None:
+        """Hand a task over to be restored.
+
+        Args:
+            task: the task, whose stores are open.
+            limits: where to stop before the end, for changelogs that are source topics.
+        """
+        with self._condition:
+            if self._stopping:  # nobody would ever restore it
+                self._reader.failed.append(FailedTask(task, StreamsError("The state updater has stopped")))
+                return
+            self._added.append((task, limits))
+            self._condition.notify_all()
+
+    def remove(self, task_id: TaskId) -> Future[StreamTask | None]:
+        """Take a task back; the future returns it once it is no longer in use, or None if the updater does not have it."""
+        future: Future[StreamTask | None] = Future()
+        with self._condition:
+            self._removals.append((task_id, future))
+            self._condition.notify_all()
+            ended = self._ended
+        if ended or not self._thread.is_alive():
+            self._take_actions()
+        return future
+
+    def drain_restored(self) -> list[StreamTask]:
+        """Return the tasks whose stores are complete, since the last call."""
+        return _drain(self._reader.restored)
+
+    def drain_failed(self) -> list[FailedTask]:
+        """Return the tasks that cannot be restored, since the last call."""
+        return _drain(self._reader.failed)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in the updater's thread."""
+        return self._thread is threading.current_thread()
+
+    @property
+    def restored_total(self) -> int:
+        """Changelog records applied so far."""
+        return self._reader.restored_total
+
+    def remaining(self) -> dict[TopicPartition, int]:
+        """Return how many offsets are left per changelog partition; approximate while the thread is running."""
+        return {changelog.partition: changelog.remaining for changelog in self._reader.changelogs}
+
+    def progress(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return (next offset, end offset) of each changelog partition that is being restored."""
+        return {item.partition: (item.next_offset, item.end_offset) for item in self._reader.changelogs}
+
+    # The thread
+
+    def _run(self) -> None:
+        reader = self._reader
+        try:
+            while not self._stopping:
+                self._take_actions()
+                reader.take_offsets()
+                if reader.has_work and not self._paused.is_set():
+                    reader.read()
+                    continue
+                wait_s = _ANSWER_S if reader.asks else _PAUSE_S if reader.has_work else None
+                with self._condition:
+                    if not (self._added or self._removals or self._stopping):
+                        self._condition.wait(wait_s)
+        except BaseException as error:  # not a single task's failure, but one of the consumer or of Millrace
+            _log.exception("%s failed: its tasks end with it", threading.current_thread().name)
+            reader.fail_all(of_thread(error))
+        finally:
+            with self._condition:
+                self._stopping = True
+            reader.let_all_go()
+            with self._condition:
+                self._take_actions()
+                self._ended = True
+            reader.close()
+
+    def _take_actions(self) -> None:
+        with self._condition:
+            added, removals = _drain(self._added), _drain(self._removals)
+        if added and not self._stopping:
+            self._reader.begin(added)
+        elif added:
+            stopped = StreamsError("The state updater has stopped")
+            self._reader.failed.extend(FailedTask(task, stopped) for task, _ in added)
+        for task_id, future in removals:
+            future.set_result(self._reader.let_go(task_id) or self._take_finished(task_id))
+
+    def _take_finished(self, task_id: TaskId) -> StreamTask | None:
+        for task in list(self._reader.restored):
+            if task.task_id == task_id:
+                self._reader.restored.remove(task)
+                return task
+        for failed in list(self._reader.failed):
+            if failed.task.task_id == task_id:
+                self._reader.failed.remove(failed)
+                return failed.task
+        return None
+
+
+_Item = TypeVar("_Item")
+
+
+def _drain(queue: deque[_Item]) -> list[_Item]:
+    taken: list[_Item] = []
+    while queue:
+        taken.append(queue.popleft())
+    return taken

@@ -1,0 +1,338 @@
+"""What an instance reports to people and tools outside: the operator, probes, `millrace dev up`; and how it is collected.
+
+As JSON (`/status`) the names are those of the fields; docs/operations.md describes them. Fields are never removed or renamed, as
+the operator may be older or newer than the application's image.
+
+Taking a status asks no broker and takes no lock, so it may be done every second, and also while a thread is stuck. What it
+says of two threads need not be of the same instant.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from millrace.errors import StreamsError
+from millrace.instance.activity import Activity
+from millrace.instance.resources import ThreadResources
+from millrace.instance.states import State
+from millrace.instance.stream_thread import StreamThread
+from millrace.instance.task_manager import TaskManager
+from millrace.kafka.membership.state import MemberState
+from millrace.records import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """One task."""
+
+    id: str
+    thread: str
+    state: str
+    """CREATED, RESTORING, RUNNING, SUSPENDED or CLOSED; PENDING while another thread owns its directory."""
+    records: int
+    stores: tuple[str, ...] = ()
+    role: str = "active"
+    """active, standby or warmup; always active, as there are no others yet."""
+    remaining: int | None = 0
+    """Changelog offsets left to restore before it runs; None = not yet known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStatus:
+    """One stream thread."""
+
+    name: str
+    state: str
+    leader: bool
+    records: int
+    commits: int
+    alive: bool = True
+    """False before it starts, and once it has ended."""
+    joined: bool = False
+    """Whether it has ever been given an assignment, if only an empty one."""
+    progress_age_ms: int = 0
+    """Since its loop last made progress."""
+    waits_for: str | None = None
+    """What it is waiting for a broker to answer."""
+    commit_age_ms: int | None = None
+    """Since everything it had processed was committed; None = never."""
+    member_id: str = ""
+    instance_id: str | None = None
+    """The static member's id; None for a dynamic member."""
+    member_state: str = "UNJOINED"
+    """UNJOINED, JOINING, SYNCING, STABLE or CLOSED."""
+    generation: int = -1
+    """The group's generation that it is in; -1 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipStatus:
+    """The instance's membership in its consumer group."""
+
+    protocol: str = ""
+    """classic or streams."""
+    state: str = "UNJOINED"
+    """STABLE if all its members are, else REBALANCING; UNJOINED before it joins, CLOSED once all members have ended or left."""
+    generation: int = -1
+    """The latest generation of its members; -1 for none."""
+    rebalances: int = 0
+    """How many generations it has been in since it started, starting with the one in which it joined."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCounts:
+    """How many tasks the instance has."""
+
+    active: int = 0
+    """Including restoring ones."""
+    standby: int = 0
+    warmup: int = 0
+    restoring: int = 0
+    """Active tasks that are not running yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreProgress:
+    """The progress of the restoration of state."""
+
+    remaining_records: int | None = 0
+    """Changelog offsets that tasks wait for before they run; None = not yet known for all of them."""
+    eta_seconds: float | None = 0.0
+    """At the speed of the last few seconds; None = unknown."""
+    restored_records: int = 0
+    """Changelog records read into task stores since the start; 0 if everything was on disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputLag:
+    """Records on the brokers that have not been processed yet."""
+
+    total: int | None = None
+    """None = not yet known."""
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Input partition (`topic-partition`) → records, where known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingStatus:
+    """What was processed, and how fast."""
+
+    records: int = 0
+    """Since the start."""
+    commits: int = 0
+    records_per_second: float | None = None
+    """Over the last minute; None = not yet known."""
+    busy_ratio: float | None = None
+    """The fraction of the last minute in which the threads did not wait for records, 0 to 1; None = not yet known."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """Disk usage."""
+
+    used_percent: float | None = None
+    """Of the state directory's file system, as `df` counts; None = not yet known."""
+    bytes: int | None = None
+    """How much space this application's state takes; None = not yet known."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsStatus:
+    """One instance at one moment."""
+
+    time_ms: int
+    application_id: str
+    process_id: str
+    pid: int
+    state: str
+    threads: tuple[ThreadStatus, ...]
+    tasks: tuple[TaskStatus, ...]
+    group: MembershipStatus = MembershipStatus()
+    task_counts: TaskCounts = TaskCounts()
+    restoration: RestoreProgress = RestoreProgress()
+    lag: InputLag = field(default_factory=InputLag)
+    processing: ProcessingStatus = ProcessingStatus()
+    storage: DiskUsage = DiskUsage()
+    credentials_stale: bool = False
+    """Whether files with credentials have changed in a way that requires a restart."""
+    error: str | None = None
+    version: str = ""
+    """Of Millrace."""
+    topology_hash: str = ""
+    """That of `millrace plan`."""
+    pod_uid: str = ""
+    """The uid of the Kubernetes pod (the variable `POD_UID`), as its address may belong to another pod by now."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able data, names in snake_case."""
+        return asdict(self)
+
+
+def write_status(status: StreamsStatus, path: Path) -> None:
+    """Replace a status file atomically, so that a reader never sees half of it."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(status.to_dict()))
+    temporary.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceInfo:
+    """What does not change during the life of an instance."""
+
+    application_id: str
+    process_id: str = ""
+    topology_hash: str = ""
+    group_protocol: str = ""
+
+
+def take_status(
+    instance: InstanceInfo,
+    state: State,
+    threads: Sequence[StreamThread],
+    activity: Activity,
+    *,
+    error: BaseException | None = None,
+    credentials_stale: bool = False,
+) -> StreamsStatus:
+    """Collect the status of an instance.
+
+    Args:
+        instance: which one.
+        state: its state.
+        threads: its stream threads.
+        activity: its totals and rates.
+        error: what ended it, if it failed.
+        credentials_stale: whether a restart is required to use changed credentials.
+    """
+    thread_status: list[ThreadStatus] = []
+    tasks: list[TaskStatus] = []
+    lag: dict[str, int] = {}
+    for thread in threads:
+        manager, resources = thread.tasks, thread.resources
+        thread_status.append(_thread_status(thread, manager, resources))
+        if manager is not None and resources is not None:
+            tasks += _tasks(thread.name, manager, resources)
+            lag |= _lag(manager, resources)
+    totals = activity.totals(thread.totals for thread in threads)
+    remaining = _remaining(tasks)
+    return StreamsStatus(
+        time_ms=time.time_ns() // 1_000_000,
+        application_id=instance.application_id,
+        process_id=instance.process_id,
+        pid=os.getpid(),
+        state=state.value,
+        threads=tuple(thread_status),
+        tasks=tuple(sorted(tasks, key=lambda task: task.id)),
+        group=MembershipStatus(
+            instance.group_protocol,
+            _group_state(thread_status),
+            max((thread.generation for thread in thread_status), default=-1),
+            activity.rebalances,
+        ),
+        task_counts=TaskCounts(active=len(tasks), restoring=sum(task.state != "RUNNING" for task in tasks)),
+        restoration=RestoreProgress(remaining, activity.eta_s(remaining), totals.restored),
+        lag=InputLag(sum(lag.values()) if lag or state is State.RUNNING else None, dict(sorted(lag.items()))),
+        processing=ProcessingStatus(totals.records, totals.commits, activity.records_per_second, activity.busy_ratio),
+        storage=DiskUsage(activity.storage_used_percent, activity.storage_bytes),
+        credentials_stale=credentials_stale,
+        error=None if error is None else f"{type(error).__name__}: {error}",
+        version=_version(),
+        topology_hash=instance.topology_hash,
+        pod_uid=os.environ.get("POD_UID", ""),
+    )
+
+
+def _thread_status(
+    thread: StreamThread, manager: TaskManager | None, resources: ThreadResources | None
+) -> ThreadStatus:
+    status = ThreadStatus(
+        thread.name,
+        thread.state.value,
+        leader=False,
+        records=0,
+        commits=0,
+        alive=thread.is_alive,
+        joined=thread.joined,
+        progress_age_ms=thread.progress.age_ms(),
+        waits_for=thread.progress.waits_for,
+        commit_age_ms=thread.progress.commit_age_ms(),
+    )
+    if manager is None or resources is None:
+        return status
+    member = resources.member
+    return replace(
+        status,
+        leader=member.is_leader,
+        records=manager.records_total,
+        commits=manager.commits_total,
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        member_state=member.state.name,
+        generation=member.generation,
+    )
+
+
+def _group_state(threads: Collection[ThreadStatus]) -> str:
+    states = {thread.member_state for thread in threads}
+    if len(states) > 1:
+        states.discard(MemberState.CLOSED.name)  # the state of threads that have ended
+    if len(states) == 1 and not states & {MemberState.JOINING.name, MemberState.SYNCING.name}:
+        return states.pop()
+    return "REBALANCING" if states else MemberState.UNJOINED.name
+
+
+def _tasks(thread: str, manager: TaskManager, resources: ThreadResources) -> list[TaskStatus]:
+    left, restoring = resources.updater.remaining(), manager.restoring.copy()
+    tasks = []
+    for task_id, task in {**restoring, **manager.running.copy()}.items():
+        known = [left[changelog] for changelog in task.changelogs if changelog in left]
+        tasks.append(
+            TaskStatus(
+                str(task_id),
+                thread,
+                task.state.value,
+                task.counters.records_processed,
+                tuple(task.stores),
+                remaining=None if task_id in restoring and not known else sum(known),
+            )
+        )
+    return tasks + [
+        TaskStatus(str(task_id), thread, "PENDING", 0, remaining=None) for task_id in manager.pending.copy()
+    ]
+
+
+def _remaining(tasks: Collection[TaskStatus]) -> int | None:
+    known = [task.remaining for task in tasks if task.remaining is not None]
+    return sum(known) if len(known) == len(tasks) else None
+
+
+def _lag(manager: TaskManager, resources: ThreadResources) -> dict[str, int]:
+    lag = {}
+    for partition in list(resources.consumer.partitions):
+        behind = resources.consumer.lag(partition)
+        if behind is not None:
+            lag[str(partition)] = behind + _buffered(manager, partition)
+    return lag
+
+
+def _buffered(manager: TaskManager, partition: TopicPartition) -> int:
+    try:
+        return manager.buffered(partition)
+    except (StreamsError, LookupError):  # its task has just been closed
+        return 0
+
+
+@cache
+def _version() -> str:
+    try:
+        return version("millrace")
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,486 @@
+"""A stream thread: polls, processes, punctuates and commits for its tasks, in one loop.
+
+A round is: group events → restored tasks → poll → process → punctuate → commit if due. It never spins: with nothing to process
+it waits in `poll`, for at most `poll.ms` or until the next punctuation or commit is due.
+
+*How much at once.* Tasks take turns with as many records as fit in about 50 ms at the speed measured last (Kafka Streams adapts
+a record count for the same purpose), and a round processes for at most 100 ms before it polls again, so that slow user code
+delays heartbeats, commits and other tasks by one turn only.
+
+*What bounds memory.* While there is enough to process the consumer is not polled, and its queue bounds what is fetched. A task
+that waits for one of its partitions has nothing to process, so the thread keeps polling and the buffers of the task's other
+partitions grow: all partitions share one queue, and what the task waits for is behind them. Partitions that are far ahead
+(`buffered.records.per.partition` and `_AHEAD_BYTES`) are paused, and resumed at half of that. The limit has to be high, because a
+pause discards what the client has fetched, a mebibyte at a time.
+
+*Failures* are handled by exception: migrated → drop the tasks and rejoin; corrupted → wipe and restore; transaction aborted →
+start again from the last commit; anything else ends the thread, and the uncaught exception handler decides.
+
+*Closing* commits, and so waits for brokers, for a limited time in all; after that tasks are closed dirty, which loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from millrace.assignment.protocol import Assigned, GroupEvent, Lost, Revoked
+from millrace.engine.task import StreamTask
+from millrace.errors import (
+    RebalanceInProgressError,
+    StreamsError,
+    StreamsTimeoutError,
+    TaskCorruptedError,
+    TaskMigratedError,
+    TransactionAbortedError,
+    of_thread,
+)
+from millrace.instance.activity import LoopProgress, Totals
+from millrace.instance.committer import RepartitionPurge
+from millrace.instance.resources import ThreadContext, ThreadResources, open_resources
+from millrace.instance.states import THREAD_TRANSITIONS, ThreadState
+from millrace.instance.task_manager import TaskManager
+from millrace.kafka.admin_requests import give_up_when
+from millrace.records import ConsumedRecord, TaskId, TopicPartition
+
+__all__ = ["StreamThread"]
+
+_log = logging.getLogger(__name__)
+_TURN_S: Final = 0.05
+_ROUND_S: Final = 0.1
+_MAX_TURN_RECORDS: Final = 1_000
+_RESTORING_POLL_S: Final = 0.02
+_REFRESH_ENDS_S: Final = 1.0
+_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""How much a thread's waiting tasks may hold in all, in partitions with more than `buffered.records.per.partition` records."""
+_RECORD_OVERHEAD_BYTES: Final = 256
+CLOSE_WAIT_S: Final = 20.0
+"""How long a thread that is ending waits for brokers in all, by default."""
+
+
+class StreamThread:
+    """One stream thread of a client.
+
+    Args:
+        number: counted from 1; part of its name and of its transactional id.
+        context: what it shares with the client's other threads.
+        on_state: called with (thread, new state, old state), in this thread.
+        on_death: called with (thread, exception) when the loop has failed, in this thread and before anything is closed.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        context: ThreadContext,
+        on_state: Callable[[StreamThread, ThreadState, ThreadState], None],
+        on_death: Callable[[StreamThread, Exception], None],
+    ) -> None:
+        self.number = number
+        self.name = context.settings.thread_name(number)
+        self.state = ThreadState.CREATED
+        self.error: Exception | None = None
+        self.leave_group: bool | None = None
+        """Whether to leave the group on shutdown; None = dynamic members leave, static ones stay."""
+        self.rounds_total = 0
+        self.progress = LoopProgress()
+        self.joined = False
+        """Whether it has ever been given an assignment, if only an empty one."""
+        self._context = context
+        self._on_state = on_state
+        self._on_death = on_death
+        self._state_lock = threading.RLock()
+        self.stop_requested = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        self._loop: ThreadLoop | None = None
+        self.max_poll_records = context.settings.max_poll_records()
+        self.transaction_timeout_ms = context.settings.transaction_timeout_ms()
+
+    def __repr__(self) -> str:
+        return f"<StreamThread {self.name} {self.state.value}>"
+
+    # From outside
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def shutdown(self, *, leave_group: bool | None = None, broker_wait_s: float = CLOSE_WAIT_S) -> None:
+        """Ask the thread to commit, close its tasks and end; returns at once.
+
+        Args:
+            leave_group: whether to leave the group; None = as asked before, by default dynamic members leave and static ones
+                stay.
+            broker_wait_s: how long it may wait for brokers in all before it gives up what is not committed.
+        """
+        if leave_group is not None:
+            self.leave_group = leave_group
+        self.progress.give_up_in(broker_wait_s)
+        self.stop_requested.set()
+
+    def resize_cache(self, max_bytes: int) -> None:
+        """Change the thread's share of the record cache, from the next put on."""
+        cache = None if self._loop is None else self._loop.resources.cache
+        if cache is not None:
+            cache.max_bytes = max_bytes
+
+    def request_shutdown_of_all(self) -> None:
+        """Tell all members of the application to stop; call it in this thread, after its loop has ended."""
+        if self._loop is not None:
+            try:
+                self._loop.resources.member.request_shutdown_of_all()
+            except StreamsError as error:
+                _log.warning("The other instances could not be told to stop: %s", error)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait until the thread has ended; return whether it has."""
+        if self._thread.ident is not None and not self.is_current:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs in this thread, or in its state updater, which it waits for when it ends."""
+        updater = None if self._loop is None else self._loop.resources.updater
+        return self._thread is threading.current_thread() or (updater is not None and updater.is_current)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it has been started and has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def tasks(self) -> TaskManager | None:
+        """The thread's tasks, for inspection only, as they belong to the thread; None before it has started."""
+        return None if self._loop is None else self._loop.tasks
+
+    @property
+    def resources(self) -> ThreadResources | None:
+        """The thread's clients, for inspection only; None before it has started."""
+        return None if self._loop is None else self._loop.resources
+
+    @property
+    def totals(self) -> Totals:
+        """What it has done so far."""
+        if self._loop is None:
+            return Totals()
+        tasks, progress = self._loop.tasks, self.progress
+        restored = self._loop.resources.updater.restored_total
+        return Totals(tasks.records_total, tasks.commits_total, restored, progress.waited_s, progress.lived_s())
+
+    # The thread
+
+    def _run(self) -> None:
+        clean = True
+        give_up_when(lambda: self.progress.given_up)
+        try:
+            self.set_state(ThreadState.STARTING)
+            self.progress.touch()
+            self._loop = ThreadLoop(self, self._context)
+            self._loop.run()
+        except (
+            BaseException
+        ) as raised:  # whatever it is: the uncaught exception handler decides, and everything is closed
+            clean = False
+            error = of_thread(raised)
+            if isinstance(error, StreamsTimeoutError) and self.progress.given_up:
+                _log.warning("%s ends without a commit: %s", self.name, error)
+            else:
+                self.error = error
+                _log.debug("%s failed", self.name, exc_info=True)
+                self._on_death(self, error)
+        finally:
+            self.set_state(ThreadState.PENDING_SHUTDOWN)
+            if self._loop is not None:
+                self._loop.close(clean=clean)
+            self.progress.ended()
+            self.set_state(ThreadState.DEAD)
+
+    def set_state(self, new: ThreadState) -> None:
+        """Move to another state if the transition is allowed; for the thread itself."""
+        with self._state_lock:
+            old = self.state
+            if old is new and new is not ThreadState.PARTITIONS_ASSIGNED:
+                return
+            if new not in THREAD_TRANSITIONS[old]:
+                _log.debug("%s stays %s (not %s)", self.name, old.value, new.value)
+                return
+            self.state = new
+        if old is not new:
+            _log.info("%s: %s → %s", self.name, old.value, new.value)
+            self._on_state(self, new, old)
+
+
+class ThreadLoop:
+    """The loop of a stream thread, with the clients and tasks that it works with; made and used in that thread.
+
+    Args:
+        thread: whose loop it is.
+        context: what the client's threads share.
+
+    Raises:
+        ConfigError: a client does not take its settings.
+    """
+
+    def __init__(self, thread: StreamThread, context: ThreadContext) -> None:
+        config = context.config
+        self._thread = thread
+        self._name = thread.name
+        self._progress = thread.progress
+        self._context = context
+        self.resources = open_resources(thread.number, context, thread.progress, self._offset_sums)
+        self.tasks = TaskManager(self.resources)
+        self._purge = RepartitionPurge(context.topology, config, context.admin)
+        self._turn_records = 64
+        self._last_commit = time.monotonic()
+        self._ends_refreshed = 0.0
+        self._resume_at: dict[TopicPartition, int] = {}
+        """How few records a paused partition must have left to be fetched again."""
+        self._busy = False
+        self._poll_s = config.poll_ms / 1000
+        self._commit_every_s = config.commit_interval_ms / 1000
+        self._commit_rebalancing_every_s = thread.transaction_timeout_ms / 4000
+        self._max_poll_records = thread.max_poll_records
+        self._buffer_limit = config.buffered_records_per_partition
+        self._round_s = min(_ROUND_S, config.max_poll_interval_ms / 2000)
+
+    def _offset_sums(self) -> Mapping[TaskId, int]:
+        return self.tasks.offset_sums()
+
+    def run(self) -> None:
+        """Join the group, and go round until the thread is asked to stop."""
+        resources = self.resources
+        resources.updater.start()
+        resources.producer.start()
+        with self._progress.waiting_for("the group's coordinator"):
+            resources.member.start()
+        while not self._thread.stop_requested.is_set():
+            self._guarded_round()
+
+    def _guarded_round(self) -> None:
+        tasks, member = self.tasks, self.resources.member
+        try:
+            self._round()
+        except TaskMigratedError as error:
+            _log.warning("%s: %s", self._name, error)
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.lose()
+            member.rejoin_without_tasks(str(error))
+        except TaskCorruptedError as error:
+            _log.warning("%s: %s", self._name, error)
+            tasks.abort_and_revive({task_id for task_id in tasks.task_ids if task_id in error.task_ids})
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+        except TransactionAbortedError as error:
+            _log.warning("%s: %s", self._name, error)
+            tasks.abort_and_revive()
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+
+    def _round(self) -> None:
+        resources, tasks = self.resources, self.tasks
+        self._thread.rounds_total += 1
+        self._progress.touch()
+        for event in resources.member.poll():
+            self._handle(event)
+        tasks.reconcile()
+        paused = self._context.paused.is_set()
+        if paused:
+            self._rest()
+        else:
+            self._fetch()
+            self._process()
+        resources.collector.poll()
+        if not paused:
+            self._punctuate()
+        now = time.monotonic()
+        if now >= self._next_commit() or (tasks.needs_commit() and not resources.member.rebalancing):
+            self._commit()
+        self._purge.run_if_due(now, tasks.committed_positions)
+
+    def _handle(self, event: GroupEvent) -> None:
+        tasks = self.tasks
+        _log.debug("%s: %s", self._name, event)
+        if isinstance(event, Revoked):
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.revoke(event.partitions)
+        elif isinstance(event, Lost):
+            self._thread.set_state(ThreadState.PARTITIONS_REVOKED)
+            tasks.lose(event.partitions)
+        elif isinstance(event, Assigned):
+            assigned = self.resources.member.accept(event)
+            self._thread.joined = True
+            self._context.on_joined(self.resources.member.generation)
+            if assigned.shutdown_requested:
+                self._thread.stop_requested.set()
+                self._context.on_shutdown_requested()
+                return
+            self._thread.set_state(ThreadState.PARTITIONS_ASSIGNED)
+            tasks.assign(assigned.active)
+
+    def _settle_state(self) -> None:
+        if self._thread.state is ThreadState.PARTITIONS_ASSIGNED and self.tasks.all_running:
+            self._thread.set_state(ThreadState.RUNNING)
+
+    def _rest(self) -> None:
+        """Wait for a moment of the pause. Nothing is polled, so what is in the consumer's queue stays there."""
+        self._settle_state()
+        self._busy = False
+        began = time.monotonic()
+        self._thread.stop_requested.wait(self._poll_s)
+        self._progress.waited_s += time.monotonic() - began
+
+    def _fetch(self) -> None:
+        self._settle_state()
+        resources, tasks = self.resources, self.tasks
+        consumer = resources.consumer
+        now_ms = self._context.clock()
+        # Records that wait for another partition do not count: only polling brings that partition.
+        to_process = sum(task.buffered() for task in tasks.running.values() if task.ready(now_ms))
+        if self._busy and to_process >= self._max_poll_records:
+            return
+        tracer = self._context.instrumentation
+        timeout_s = 0.0 if self._busy or to_process else self._wait_s()
+        began = time.monotonic()
+        if tracer is None:
+            batches = consumer.poll(self._max_poll_records, timeout_s)
+        else:
+            with tracer.poll(self._name) as fetch:
+                batches = consumer.poll(self._max_poll_records, timeout_s)
+                fetch.received(sum(map(len, batches.values())))
+        if timeout_s > 0:
+            self._progress.waited_s += time.monotonic() - began
+        tasks.add_records(batches)
+        several = [task for task in tasks.running.values() if len(task.input_partitions) > 1]
+        for task in several:
+            consumer.refresh_ends([tp for tp in task.input_partitions if not task.buffered(tp)])
+            for partition in task.input_partitions:
+                task.set_lag(partition, consumer.lag(partition))
+        if several:
+            self._hold_back(several, batches)
+        if time.monotonic() - self._ends_refreshed >= _REFRESH_ENDS_S:
+            self._ends_refreshed = time.monotonic()
+            consumer.refresh_ends(list(consumer.partitions))
+
+    def _hold_back(
+        self, tasks: Collection[StreamTask], batches: Mapping[TopicPartition, Sequence[ConsumedRecord]]
+    ) -> None:
+        """Pause partitions that are far ahead of the one their task waits for."""
+        now_ms = self._context.clock()
+        waiting = [task for task in tasks if task.buffered() and not task.ready(now_ms)]
+        for task in waiting:
+            for partition in task.input_partitions & batches.keys():
+                records = task.buffered(partition)
+                if records > self._buffer_limit and records * _mean_bytes(batches[partition]) > _AHEAD_BYTES / len(
+                    waiting
+                ):
+                    _log.debug("%s pauses %s with %d records", self._name, partition, records)
+                    self._resume_at[partition] = records // 2
+                    self.resources.consumer.pause([partition])
+
+    def _wait_s(self) -> float:
+        tasks = self.tasks
+        if not tasks.all_running:
+            return min(_RESTORING_POLL_S, self._poll_s)
+        now_ms = self._context.clock()
+        due = min((task.next_wall_clock_punctuation_ms for task in tasks.running.values()), default=None)
+        wait_s = self._poll_s
+        if due is not None:
+            wait_s = min(wait_s, max(0.0, (due - now_ms) / 1000))
+        if any(task.commit_needed for task in tasks.running.values()):
+            wait_s = min(wait_s, max(0.0, self._next_commit() - time.monotonic()))
+        return wait_s
+
+    def _process(self) -> None:
+        tasks, tracer = self.tasks, self._context.instrumentation
+        running = list(tasks.running.values())
+        began = time.perf_counter()
+        processed = 0
+        while running:
+            now_ms = self._context.clock()
+            going_on = []
+            for task in running:
+                turn_began = time.perf_counter()
+                if tracer is None:
+                    taken = task.process(now_ms, self._turn_records)
+                else:
+                    with tracer.process_batch(self._name, task.task_id, self._turn_records):
+                        taken = task.process(now_ms, self._turn_records)
+                if taken:
+                    self._adapt(taken, time.perf_counter() - turn_began)
+                    processed += taken
+                    going_on.append(task)
+                    task.punctuate_stream_time()
+            running = going_on
+            if time.perf_counter() - began >= self._round_s or self._thread.stop_requested.is_set():
+                break
+            if self._context.paused.is_set() or any(task.commit_requested for task in tasks.running.values()):
+                break
+        self._busy = processed > 0
+        tasks.records_total += processed
+        consumer = self.resources.consumer
+        if consumer.paused:
+            consumer.resume([tp for tp in consumer.paused if tasks.buffered(tp) <= self._resume_at[tp]])
+
+    def _adapt(self, taken: int, took_s: float) -> None:
+        fitting = int(taken * _TURN_S / took_s) if took_s > 0 else _MAX_TURN_RECORDS
+        self._turn_records = max(1, min(_MAX_TURN_RECORDS, fitting, 2 * self._turn_records))
+
+    def _punctuate(self) -> None:
+        now_ms = self._context.clock()
+        for task in self.tasks.running.values():
+            task.punctuate_wall_clock(now_ms)
+
+    def _next_commit(self) -> float:
+        """Return when it is time for the next commit (monotonic seconds)."""
+        if not self.resources.member.rebalancing:
+            return self._last_commit + self._commit_every_s
+        # The group may be between generations for as long as a dead member's session lasts, while this member still has all its
+        # tasks. Commit rarely, though: a commit at the very moment of the next generation is refused.
+        return self._last_commit + max(self._commit_every_s, self._commit_rebalancing_every_s)
+
+    def _commit(self) -> None:
+        self._last_commit = time.monotonic()
+        try:
+            self.tasks.commit()
+            self._progress.committed()
+        except RebalanceInProgressError as error:
+            _log.info("%s: %s", self._name, error)
+
+    def close(self, *, clean: bool) -> None:
+        """Close the tasks and then the clients, whatever fails on the way.
+
+        Args:
+            clean: whether to commit first.
+        """
+        resources, tasks = self.resources, self.tasks
+        if math.isinf(self._progress.gives_up_s):  # nobody asked it to end
+            self._progress.give_up_in(CLOSE_WAIT_S)
+        try:
+            tasks.close(clean=clean)
+        except Exception as error:  # the thread ends anyway; its successor repeats what is not committed
+            _log.warning(
+                "%s could not commit while closing (%s): the records since the last commit are processed again",
+                self._name,
+                error,
+            )
+            _log.debug("Closing failed", exc_info=True)
+        steps: tuple[tuple[str, Callable[[], object]], ...] = (
+            ("state updater", resources.updater.shutdown),
+            ("group member", lambda: resources.member.close(leave_group=self._thread.leave_group)),
+            ("consumer", resources.consumer.close),
+            ("producer", resources.producer.close),
+        )
+        for what, step in steps:
+            try:
+                step()
+            except Exception:  # the others must still be closed
+                _log.warning("%s could not close its %s", self._name, what, exc_info=True)
+        self._context.directory.disown_all(self._name)
+
+
+def _mean_bytes(records: Sequence[ConsumedRecord]) -> float:
+    """Return the memory that a record takes on average."""
+    payload = sum(len(record.value) for record in records if isinstance(record.value, bytes))
+    return _RECORD_OVERHEAD_BYTES + payload / len(records)

@@ -1,0 +1,253 @@
+"""A word count in the Processor API, and helpers to run it against a real broker in this process or in others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from tests.waiting import wait_until
+
+from millrace.instance.kafka_streams import KafkaStreams
+from millrace.instance.states import State
+from millrace.processor.api import Processor, ProcessorContext
+from millrace.records import Record
+from millrace.serdes import LongSerde, StringSerde
+from millrace.state import Stores
+from millrace.topology import Topology
+from millrace.topology.model import RepartitionTopic
+
+TEXT, NUMBER = StringSerde(), LongSerde()
+DEADLINE_S = 60.0
+ROOT = Path(__file__).parents[2]
+
+
+class CountWords(Processor[str, str, str, int]):
+    """Counts the words of each line, in a store, and forwards each new count."""
+
+    def init(self, context: ProcessorContext[str, int]) -> None:
+        """Get the store."""
+        super().init(context)
+        self.store = context.get_state_store("counts")
+
+    def process(self, record: Record[str, str]) -> None:
+        """Count each word."""
+        for word in record.value.split():
+            count = (self.store.get(word) or 0) + 1
+            self.store.put(word, count)
+            self.context.forward(Record(word, count, record.timestamp))
+
+
+class SplitWords(Processor[str, str, str, str]):
+    """Forwards each word of a line, keyed by itself."""
+
+    def process(self, record: Record[str, str]) -> None:
+        """Split the line."""
+        for word in record.value.split():
+            self.context.forward(Record(word, word, record.timestamp))
+
+
+def counts_builder(*, caching: bool = False, log_config: Mapping[str, str] | None = None) -> Any:
+    """Return the builder of the store `counts`."""
+    builder = Stores.key_value_store_builder(Stores.persistent_key_value_store("counts"), TEXT, NUMBER)
+    builder.with_logging_enabled(log_config)
+    return builder.with_caching_enabled() if caching else builder
+
+
+def word_count(
+    source: str, sink: str, *, caching: bool = False, log_config: Mapping[str, str] | None = None
+) -> Topology:
+    """Count words whose records are already keyed so that equal words meet: one sub-topology."""
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountWords, "lines")
+        .add_state_store(counts_builder(caching=caching, log_config=log_config), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+def two_step_word_count(source: str, sink: str, *, name: str = "words") -> Topology:
+    """Count words of unkeyed lines: a second sub-topology behind a repartition topic."""
+    topology = (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("split", SplitWords, "lines")
+        .add_sink("to-words", name, "split", key_serde=TEXT, value_serde=TEXT)
+        .add_source("words", name, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountWords, "words")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+    topology._builder.add_internal_topic(RepartitionTopic(name))
+    return topology
+
+
+def settings(kafka: Any, application_id: str, state_dir: Path, **others: Any) -> dict[str, Any]:
+    """Return settings for a quick test instance; underscores in `others` stand for dots."""
+    return {
+        "application.id": application_id,
+        "bootstrap.servers": kafka if isinstance(kafka, str) else kafka.bootstrap_servers,
+        "state.dir": str(state_dir),
+        "commit.interval.ms": 100,
+        "heartbeat.interval.ms": 200,
+        "session.timeout.ms": 30_000,
+        "producer.linger.ms": 5,
+        "fetch.max.wait.ms": 20,
+        **{key.replace("_", "."): value for key, value in others.items()},
+    }
+
+
+@contextlib.contextmanager
+def running(topology: Topology, config: Mapping[str, Any], **options: Any) -> Iterator[KafkaStreams]:
+    """Run an instance until it is RUNNING, and close it at the end."""
+    streams = KafkaStreams(topology, config, **options)
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.RUNNING or streams.error, "RUNNING")
+        if streams.error is not None:
+            raise streams.error
+        yield streams
+    finally:
+        closed = streams.close(120)
+    assert closed, "the instance does not end"
+
+
+def produce(kafka: Any, topic: str, lines: list[str], *, partitions: int = 1, start_ms: int | None = None) -> None:
+    """Write lines, the n-th to partition n % partitions with timestamp start (default: now) + n ms."""
+    start_ms = int(time.time() * 1000) if start_ms is None else start_ms
+    producer = Producer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 0,
+        }
+    )
+    for number, line in enumerate(lines):
+        producer.produce(topic, line.encode(), None, number % partitions, timestamp=start_ms + number)
+    assert producer.flush(30) == 0
+
+
+def read_all(kafka: Any, topic: str, *, partitions: int = 1, committed: bool = True) -> list[tuple[Any, Any, int]]:
+    """Return (key, value, partition) of everything in a topic at present, per partition in order."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
+        ends = {n: consumer.get_watermark_offsets(TopicPartition(topic, n), timeout=30)[1] for n in range(partitions)}
+        open_partitions = {number for number, end in ends.items() if end > 0}
+        found = []
+        deadline = time.monotonic() + DEADLINE_S
+        while open_partitions:
+            assert time.monotonic() < deadline, f"cannot read {topic} to its end"
+            for message in consumer.consume(1000, 0.2):
+                if message.error() is None:
+                    found.append((message.key(), message.value(), message.partition()))
+                    if message.offset() >= ends[message.partition()] - 1:
+                        open_partitions.discard(message.partition())
+                elif message.error().code() == -191:
+                    open_partitions.discard(message.partition())
+        return found
+    finally:
+        consumer.close()
+
+
+def last_counts(kafka: Any, topic: str, *, partitions: int = 1) -> dict[str, int]:
+    """Return the last count per word that a word count has written."""
+    counts: dict[str, int] = {}
+    for key, value, _ in read_all(kafka, topic, partitions=partitions):
+        counts[key.decode()] = int.from_bytes(value, "big", signed=True)
+    return counts
+
+
+def expected_counts(lines: list[str]) -> dict[str, int]:
+    """Return the plain count of every word."""
+    return dict(Counter(word for line in lines for word in line.split()))
+
+
+class Replica:
+    """The word count in a process of its own, to be killed and stopped."""
+
+    def __init__(self, config: Mapping[str, Any], source: str, sink: str, directory: Path, name: str) -> None:
+        self._spec = {
+            "config": {**config, "__status.file__": str(directory / f"{name}.status")},
+            "source": source,
+            "sink": sink,
+        }
+        self._log = directory / f"{name}.log"
+        self.name = name
+        self.starts = 0
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Replica:
+        """Start the process."""
+        self.starts += 1
+        with self._log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(Path(__file__).with_name("replica.py")), json.dumps(self._spec)],
+                stdout=log,
+                stderr=log,
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{ROOT / 'runtime'}:{ROOT}"},
+            )
+        return self
+
+    def signal(self, number: int) -> None:
+        """Send a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s: float = 30.0) -> int:
+        """End it with SIGTERM, once it is far enough to handle that; return its exit code."""
+        assert self.process is not None
+        wait_until(
+            lambda: self.process.poll() is not None or self.status().get("pid") == self.process.pid,
+            lambda: f"{self.name} starts: {self.log()[-3000:]}",
+            60,
+        )
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"{self.name} did not stop: {self.log()[-3000:]}") from None
+
+    def status(self) -> dict[str, Any]:
+        """Return its last status, or an empty one."""
+        try:
+            return json.loads(Path(self._spec["config"]["__status.file__"]).read_text())
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def records(self) -> int:
+        """Return how many records it has processed."""
+        return self.status().get("processing", {}).get("records", 0)
+
+    def log(self) -> str:
+        """Return what it has logged."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""

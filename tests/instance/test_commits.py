@@ -1,0 +1,187 @@
+"""What is committed, and when: on a real broker."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+from tests.instance.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    counts_builder,
+    produce,
+    read_all,
+    running,
+    settings,
+    word_count,
+)
+from tests.waiting import wait_until
+
+from millrace.engine.task import StreamTask
+from millrace.errors import TaskCorruptedError
+from millrace.instance.restoration import begin_changelog
+from millrace.kafka.offsets import group_offsets
+from millrace.processor.api import PunctuationType
+from millrace.records import Record, TaskId, TopicPartition
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def committed(kafka, app, topic):
+    """Return the group's committed offset of partition 0, or None."""
+    return group_offsets(kafka.admin(), app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
+
+
+def at_rest(streams):
+    """Return whether no transaction is open and no task has anything to commit."""
+    thread = streams.threads[0]
+    return not thread.resources.producer.in_transaction and not any(
+        task.commit_needed for task in list(thread.tasks.running.values())
+    )
+
+
+def rounds_without_commit(streams):
+    """Return whether some rounds of the thread, each longer than the commit interval, have passed without a commit."""
+    thread = streams.threads[0]
+    commits, rounds = thread.tasks.commits_total, thread.rounds_total
+    wait_until(lambda: thread.rounds_total >= rounds + 30, "30 rounds")
+    return thread.tasks.commits_total == commits
+
+
+@BOTH
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_record_that_is_dropped_is_committed(kafka, topic_factory, app, tmp_path, guarantee, inputs):
+    """An unreadable record at the end of the input is committed with its dead letter, and then there are no more commits."""
+    topics = [topic_factory(f"in-{number}") for number in range(inputs)]
+    sink, dead = topic_factory("out"), topic_factory("dead")
+    topology = (
+        Topology()
+        .add_source("in", *topics, key_serde=TEXT, value_serde=NUMBER)
+        .add_sink("out", sink, "in", key_serde=TEXT, value_serde=NUMBER)
+    )
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler",
+        "errors.dead.letter.queue.topic.name": dead,
+        "poll.ms": 5,
+        "commit.interval.ms": 50,
+    }
+    with running(topology, config) as streams:
+        produce(kafka, topics[0], ["unreadable"])
+        wait_until(lambda: committed(kafka, app, topics[0]) == 1, "its offset is committed")
+        assert [value for _, value, _ in read_all(kafka, dead)] == [b"unreadable"]
+        wait_until(lambda: at_rest(streams), "nothing is left to commit")
+        assert rounds_without_commit(streams)
+
+
+class WritesAtStart(CountWords):
+    """Writes to its store, forwards, and asks for a commit before there is any record."""
+
+    def init(self, context):
+        """Write."""
+        super().init(context)
+        self.store.put("started", 1)
+        context.forward(Record("started", 1, 1))
+        context.commit()
+
+
+def starting_with(processor, source, sink):
+    """Return a word count with another processor."""
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", processor, "lines")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+@BOTH
+def test_what_init_does_is_committed_once(kafka, topic_factory, app, tmp_path, guarantee):
+    """What processors write while they start is committed without any input, and a commit they ask for is made once."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
+    with running(starting_with(WritesAtStart, source, sink), config) as streams:
+        wait_until(lambda: read_all(kafka, sink), "what it forwarded")
+        wait_until(lambda: at_rest(streams), "nothing is left to commit")
+        assert [key for key, _, _ in read_all(kafka, f"{app}-counts-changelog")] == [b"started"]
+        assert rounds_without_commit(streams)
+
+
+class Ticks(CountWords):
+    """Forwards by the wall clock, a few times."""
+
+    def init(self, context):
+        """Schedule."""
+        super().init(context)
+        self.ticks = 0
+        self.schedule = context.schedule(10, PunctuationType.WALL_CLOCK_TIME, self.tick)
+
+    def tick(self, timestamp):
+        """Forward."""
+        self.ticks += 1
+        self.store.put("tick", self.ticks)
+        self.context.forward(Record("tick", self.ticks, timestamp))
+        if self.ticks == 5:
+            self.schedule.cancel()
+
+
+@BOTH
+def test_what_punctuators_do_is_committed(kafka, topic_factory, app, tmp_path, guarantee):
+    """Punctuation without any input is committed, and leaves nothing to commit."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"poll.ms": 5}
+    with running(starting_with(Ticks, source, sink), config) as streams:
+        wait_until(lambda: len(read_all(kafka, sink)) == 5, "five ticks")
+        wait_until(lambda: at_rest(streams), "nothing is left to commit")
+        assert rounds_without_commit(streams)
+
+
+def test_store_never_claims_an_offset_that_is_not_in_its_changelog(kafka, topic_factory, app, tmp_path, monkeypatch):
+    """A commit may be complete before its markers are in the changelog, so a store's offset is that of its last record."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    claimed = []
+    post_commit = StreamTask.post_commit
+
+    def noting(task, changelog_offsets):
+        claimed.append(dict(changelog_offsets))
+        post_commit(task, changelog_offsets)
+
+    monkeypatch.setattr(StreamTask, "post_commit", noting)
+    config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
+    with running(word_count(source, sink), config):
+        produce(kafka, source, ["a b c"])
+        wait_until(lambda: len(read_all(kafka, sink)) == 3, "three words")
+    changelog = TopicPartition(f"{app}-counts-changelog", 0)
+    assert {offsets[changelog] for offsets in claimed if changelog in offsets} == {2}
+
+
+class At:
+    """A task of one store that is at an offset."""
+
+    task_id = TaskId(0, 0)
+
+    def __init__(self, partition, offset):
+        self.changelogs = {partition: self}
+        self.name = "counts"
+        self._offset = offset
+
+    def committed_offset(self, _):
+        """Return the offset."""
+        return self._offset
+
+
+def test_store_beyond_the_end_of_its_changelog_is_corrupt():
+    """A store at the last record is complete; one that is further ahead belongs to another changelog."""
+    changelog = TopicPartition("counts-changelog", 0)
+    assert begin_changelog(At(changelog, 2), changelog, range(3), 3, None) is None
+    with pytest.raises(TaskCorruptedError, match="is at offset 4"):
+        begin_changelog(At(changelog, 3), changelog, range(3), 3, None)

@@ -1,0 +1,538 @@
+"""What an instance does when something is refused, missing, or fails: on a real broker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import secrets
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+from tests.instance.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    Replica,
+    counts_builder,
+    expected_counts,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    word_count,
+)
+from tests.waiting import wait_until
+
+from millrace.assignment.protocol import Assigned
+from millrace.config import StreamsConfig
+from millrace.errors import (
+    AuthorizationError,
+    BrokerUnreachableError,
+    ConfigError,
+    LockError,
+    MisconfiguredInternalTopicError,
+    MissingInternalTopicsError,
+    MissingSinkTopicError,
+    MissingSourceTopicError,
+    ProductionError,
+    StateDirectoryError,
+    UnsupportedFeatureError,
+)
+from millrace.instance import KafkaStreams, State, UncaughtExceptionResponse, run
+from millrace.instance.activity import LoopProgress
+from millrace.instance.membership import GroupMembership, may_create_topics
+from millrace.instance.restoration import RestoreListener
+from millrace.instance.status import write_status
+from millrace.plan.model import PlannedSubtopology, TopologyPlan
+from millrace.processor.api import Processor
+from millrace.processor.handlers import HandlerResponse
+from millrace.state import Stores
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def committed_offset(kafka, app, topic):
+    """Return the group's committed offset of partition 0, -1001 for none."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": app})
+    try:
+        return consumer.committed([TopicPartition(topic, 0)], timeout=30)[0].offset
+    finally:
+        consumer.close()
+
+
+def copy(source, sink):
+    """Return a topology that copies records."""
+    return (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_sink("out", sink, "in", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+@BOTH
+def test_refused_record_keeps_its_offset_from_being_committed(kafka, topic_factory, app, tmp_path, guarantee):
+    """A record that the broker refuses ends the instance with an error that names it, and is not skipped."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
+    produce(kafka, source, ["small", "x" * 5000, "after"])
+    streams = KafkaStreams(copy(source, sink), settings(kafka, app, tmp_path, processing_guarantee=guarantee))
+    streams.start()
+    assert streams.wait(60)
+    assert streams.state is State.ERROR
+    assert isinstance(streams.error, ProductionError)
+    assert sink in str(streams.error)
+    assert "max.message.bytes" in str(streams.error)
+    assert committed_offset(kafka, app, source) < 2
+    streams.close()
+
+
+class Forgive:
+    """Lets refused records go."""
+
+    def __init__(self):
+        self.seen = []
+
+    def handle_error(self, context, record, exception):
+        """Answer RESUME."""
+        self.seen.append((record.topic, len(record.value)))
+        return HandlerResponse.resume()
+
+    def handle_serialization_error(self, context, topic, record, exception):
+        """Answer FAIL."""
+        return HandlerResponse.fail()
+
+
+def test_production_handler_may_let_refused_records_go(kafka, topic_factory, app, tmp_path):
+    """With a handler that returns RESUME the offset of a refused record is committed, and what follows is written."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "500"})
+    handler = Forgive()
+    config = settings(kafka, app, tmp_path) | {"production.exception.handler": handler, "producer.linger.ms": 0}
+    with running(copy(source, sink), config) as streams:
+        produce(kafka, source, ["x" * 5000])
+        wait_until(lambda: handler.seen, "the handler was asked")
+        produce(kafka, source, ["after"])
+        wait_until(lambda: read_all(kafka, sink), "the record after it")
+        wait_until(lambda: committed_offset(kafka, app, source) == 2, "both committed")
+        assert streams.state is State.RUNNING
+    assert handler.seen == [(sink, 5000)]
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"after"]
+
+
+def test_record_too_large_for_the_producer_is_refused_at_once(kafka, topic_factory, app, tmp_path):
+    """For a record above the producer's own limit the handler is asked before it is sent, also under exactly-once."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    handler = Forgive()
+    config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2") | {
+        "production.exception.handler": handler,
+        "producer.message.max.bytes": 1000,
+    }
+    produce(kafka, source, ["x" * 5000, "after"])
+    with running(copy(source, sink), config):
+        wait_until(lambda: read_all(kafka, sink), "the record after it")
+    assert handler.seen == [(sink, 5000)]
+
+
+def test_missing_source_topic_is_named(kafka, app, tmp_path):
+    """Starting without an input topic fails at once with its name."""
+    with pytest.raises(MissingSourceTopicError, match="no-such-topic"):
+        KafkaStreams(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)).start()
+
+
+def with_dead_letters(kafka, app, tmp_path, topic):
+    """Return settings that send dead letters to a topic."""
+    return settings(kafka, app, tmp_path) | {"errors.dead.letter.queue.topic.name": topic}
+
+
+def test_missing_dead_letter_topic_is_named(kafka, topic_factory, app, tmp_path):
+    """It is checked at the start, not when the first record fails, and the error names the setting."""
+    config = with_dead_letters(kafka, app, tmp_path, "no-such-letters")
+    with pytest.raises(MissingSinkTopicError, match=r"errors\.dead\.letter\.queue\.topic\.name=no-such-letters"):
+        KafkaStreams(copy(topic_factory("in"), topic_factory("out")), config).start()
+
+
+def test_dead_letter_topic_that_is_there(kafka, topic_factory, app, tmp_path):
+    """With its dead-letter topic an application starts, and sends there what it cannot read."""
+    source, sink, failed = topic_factory("in"), topic_factory("out"), topic_factory("failed")
+    produce(kafka, source, ["short", "12345678"])
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=NUMBER)
+        .add_sink("out", sink, "in", key_serde=TEXT, value_serde=NUMBER)
+    )
+    config = with_dead_letters(kafka, app, tmp_path, failed) | {
+        "deserialization.exception.handler": "LogAndContinueExceptionHandler"
+    }
+    with running(topology, config):
+        wait_until(lambda: read_all(kafka, failed), "the dead letter")
+    assert [value for _, value, _ in read_all(kafka, failed)] == [b"short"]
+
+
+def test_dead_letter_topic_that_brokers_make_on_demand(own_kafka, app, tmp_path):
+    """Brokers that create topics when they are first written to are given the chance."""
+    kafka = own_kafka(config={"auto.create.topics.enable": "true"})
+    kafka.create_topics("in")
+    kafka.create_topics("out")
+    with running(copy("in", "out"), with_dead_letters(kafka, app, tmp_path, "failed")):
+        assert "failed" in kafka.admin().list_topics(timeout=30).topics
+
+
+def test_dead_letter_topic_that_may_not_be_written(own_kafka, app, tmp_path):
+    """Without permission to write there the application does not start, and the error names the permission."""
+    kafka = own_kafka(
+        config={
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        }
+    )
+    admin = kafka.admin()
+    for topic in ("in", "out", "failed", "secret"):
+        kafka.create_topics(topic)
+    for topic, operation in (("failed", AclOperation.READ), ("secret", AclOperation.ALL)):
+        allowed = AclPermissionType.DENY if topic == "secret" else AclPermissionType.ALLOW
+        rule = AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", operation, allowed
+        )
+        (future,) = admin.create_acls([rule]).values()
+        future.result(30)
+    for topic in ("failed", "secret"):
+        config = with_dead_letters(kafka, app, tmp_path, topic)
+        with pytest.raises(AuthorizationError, match=rf"errors\.dead\.letter\.queue\.topic\.name={topic}.*WRITE"):
+            KafkaStreams(copy("in", "out"), config).start()
+
+
+def test_internal_topic_with_wrong_partitions_is_refused(kafka, topic_factory, app, tmp_path):
+    """A changelog with another partition count than its sub-topology has tasks is not used."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    kafka.create_topics(f"{app}-counts-changelog", partitions=3, config={"cleanup.policy": "compact"})
+    with pytest.raises(MisconfiguredInternalTopicError, match="3 partitions but needs 2"):
+        KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path)).start()
+
+
+def test_internal_topics_may_be_the_operators_business(kafka, topic_factory, app, tmp_path):
+    """With __internal.topics.create__=false a missing changelog is an error."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path) | {"__internal.topics.create__": "false"}
+    with pytest.raises(MissingInternalTopicsError, match=f"{app}-counts-changelog"):
+        KafkaStreams(word_count(source, sink), config).start()
+
+
+@pytest.mark.parametrize(
+    ("sources", "may"), [({"source_topics": ("in",)}, False), ({"source_patterns": ("in-.*",)}, True)]
+)
+def test_topics_of_patterns_are_the_applications_own_business(app, tmp_path, sources, may):
+    """Nobody else can create in time what a topology needs for the topics that its patterns match."""
+    plan = TopologyPlan(application_id=app, hash="0", subtopologies=(PlannedSubtopology(id=0, **sources),))
+    config = settings("127.0.0.1:9", app, tmp_path) | {"__internal.topics.create__": "false"}
+    assert may_create_topics(plan, StreamsConfig.of(config)) is may
+
+
+def test_unreachable_brokers_are_said_to_be(app, tmp_path):
+    """Without a broker the start fails with the address."""
+    config = settings("127.0.0.1:9", app, tmp_path)
+    with pytest.raises(BrokerUnreachableError, match=r"127\.0\.0\.1:9"):
+        KafkaStreams(word_count("in", "out"), config).start()
+
+
+@pytest.mark.parametrize("setting", [{"group.protocol": "streams"}, {"num.standby.replicas": 1}])
+def test_unsupported_settings_are_refused(app, tmp_path, setting):
+    """Valid settings that this version does not support are refused by name before anything starts."""
+    with pytest.raises(UnsupportedFeatureError, match=next(iter(setting))):
+        KafkaStreams(word_count("in", "out"), settings("127.0.0.1:9", app, tmp_path) | setting)
+
+
+def test_transaction_shorter_than_the_commit_interval_is_refused(app, tmp_path):
+    """Under exactly-once the commit interval must fit into the transaction time-out."""
+    config = settings("127.0.0.1:9", app, tmp_path, processing_guarantee="exactly_once_v2", commit_interval_ms=30_000)
+    with pytest.raises(ConfigError, match=r"transaction\.timeout\.ms"):
+        KafkaStreams(word_count("in", "out"), config)
+
+
+def test_locked_state_directory_is_refused(kafka, topic_factory, app, tmp_path):
+    """A second instance on the same directory does not start, and names the holder; the first is not affected."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path)
+    with running(word_count(source, sink), config) as first:
+        with pytest.raises(LockError, match=str(tmp_path / app)):
+            KafkaStreams(word_count(source, sink), config).start()
+        assert first.state is State.RUNNING
+
+
+def test_full_volume_ends_the_instance_with_advice(kafka, topic_factory, app, tmp_path):
+    """When the volume fills up while state is written the instance ends and says that the volume is full."""
+    target = tmp_path / "small"
+    target.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", target], check=False, capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("mounting a file system needs privileges")
+    try:
+        source, sink = topic_factory("in"), topic_factory("out")
+        streams = KafkaStreams(word_count(source, sink), settings(kafka, app, target))
+        try:
+            streams.start()
+            for batch in range(40):  # 160 MB; the volume is full after the first memtable
+                produce(kafka, source, [f"{batch}-{n}-{'y' * 40_000}" for n in range(100)])
+                if streams.wait(0.5):
+                    break
+            assert streams.wait(30)
+            error = streams.error
+        except StateDirectoryError as early:
+            error = early
+        assert isinstance(error, StateDirectoryError), repr(error)
+        assert "full" in str(error) or "space" in str(error)
+        streams.close()
+    finally:
+        subprocess.run(["umount", "-l", target], check=True)
+
+
+class FailOnce(CountWords):
+    """Fails on the word `bad`, once."""
+
+    failed = False
+
+    def process(self, record):
+        """Count, or fail."""
+        if record.value == "bad" and not FailOnce.failed:
+            FailOnce.failed = True
+            raise RuntimeError("this word is bad")
+        super().process(record)
+
+
+def failing(source, sink):
+    """Return a word count that fails once."""
+    FailOnce.failed = False
+    return (
+        Topology()
+        .add_source("lines", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", FailOnce, "lines")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+
+
+@BOTH
+def test_failed_thread_is_replaced_when_the_handler_says_so(kafka, topic_factory, app, tmp_path, guarantee):
+    """REPLACE_THREAD: a new thread takes over the tasks from their last commit."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee)
+    errors = []
+
+    def handler(error):
+        errors.append(error)
+        return UncaughtExceptionResponse.REPLACE_THREAD
+
+    lines = ["good"] * 5 + ["bad"] + ["good"] * 5
+    produce(kafka, source, lines)
+    streams = KafkaStreams(failing(source, sink), config)
+    streams.set_uncaught_exception_handler(handler)
+    with streams:
+        wait_until(
+            lambda: last_counts(kafka, sink).get("good", 0) >= 10 and streams.state is State.RUNNING, "all counted"
+        )
+    assert len(errors) == 1
+    assert "bad" in str(errors[0].__cause__)
+    if guarantee == "exactly_once_v2":
+        assert last_counts(kafka, sink) == expected_counts(lines)
+
+
+def test_failed_thread_ends_the_client_by_default(kafka, topic_factory, app, tmp_path, caplog):
+    """SHUTDOWN_CLIENT is the default: the client ends in ERROR, `run` logs one clear line and returns 1."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["good", "bad"])
+    with caplog.at_level(logging.ERROR):
+        assert run(failing(source, sink), settings(kafka, app, tmp_path)) == 1
+    lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
+    assert any("Failed: FailedProcessingError" in line and "this word is bad" in line for line in lines)
+
+
+@pytest.mark.parametrize("raised", [SystemExit(3), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("where", ["processor", "global processor", "restore listener"])
+def test_what_would_end_a_thread_silently_ends_the_client(kafka, topic_factory, app, tmp_path, raised, where):
+    """Python ignores `sys.exit()` in a thread; here the client ends in ERROR, and the record is not lost."""
+    source, names = topic_factory("in"), topic_factory("names")
+    config = settings(kafka, app, tmp_path)
+    seen, failing = [], True
+
+    class Take(Processor):
+        def process(self, record):
+            if failing and record.value == where:
+                raise raised
+            seen.append(record.value)
+
+    class Listen(RestoreListener):
+        def on_restore_start(self, *_):
+            if failing and where == "restore listener":
+                raise raised
+
+    def instance():
+        topology = Topology().add_source("in", source, key_serde=TEXT, value_serde=TEXT).add_processor("p", Take, "in")
+        topology.add_state_store(counts_builder(), "p")
+        store = Stores.key_value_store_builder(Stores.persistent_key_value_store("names"), TEXT, TEXT)
+        topology.add_global_store(
+            store.with_logging_disabled(), "names-source", names, "fill", Take, key_serde=TEXT, value_serde=TEXT
+        )
+        streams = KafkaStreams(topology, config)
+        streams.set_restore_listener(Listen())
+        return streams
+
+    streams = instance()
+    streams.start()
+    if where != "restore listener":
+        wait_until(lambda: streams.state is State.RUNNING, "RUNNING")
+    produce(kafka, names if where == "global processor" else source, [where])
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "ERROR")
+        assert repr(raised) in str(streams.error)
+        assert streams.error.__cause__ is raised
+    finally:
+        assert streams.close(60)
+    failing = False
+    again = instance()
+    again.start()
+    wait_until(lambda: where in seen, "the record")
+    assert again.close(60)
+
+
+def test_exit_in_the_exception_handler_ends_the_client(kafka, topic_factory, app, tmp_path):
+    """A handler that fails, if only by `sys.exit()`, shuts the client down."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    produce(kafka, source, ["bad"])
+    streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path))
+    streams.set_uncaught_exception_handler(lambda _: sys.exit(1))
+    streams.start()
+    try:
+        wait_until(lambda: streams.state is State.ERROR, "ERROR")
+        assert "this word is bad" in str(streams.error)
+    finally:
+        assert streams.close(60)
+
+
+def test_run_returns_two_when_it_cannot_start(kafka, app, tmp_path, caplog):
+    """An instance that cannot start returns 2 and logs one line with the reason."""
+    with caplog.at_level(logging.ERROR):
+        assert run(word_count("no-such-topic", "out"), settings(kafka, app, tmp_path)) == 2
+    lines = [record.getMessage() for record in caplog.records if record.name == "millrace"]
+    assert len(lines) == 1
+    assert "no-such-topic" in lines[0]
+
+
+def test_one_thread_may_end_the_whole_application(kafka, topic_factory, app, tmp_path):
+    """SHUTDOWN_APPLICATION: instances elsewhere end too."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out")
+    other = Replica(settings(kafka, app, tmp_path / "other"), source, sink, tmp_path, "other").start()
+    try:
+        wait_until(lambda: other.status().get("state") == "RUNNING", "the other runs")
+        streams = KafkaStreams(failing(source, sink), settings(kafka, app, tmp_path / "here"))
+        streams.set_uncaught_exception_handler(lambda _: UncaughtExceptionResponse.SHUTDOWN_APPLICATION)
+        streams.start()
+        wait_until(
+            lambda: streams.state is State.RUNNING and len(streams.status().tasks) == 1 == len(other.status()["tasks"]),
+            "a task each",
+        )
+        produce(kafka, source, ["good", "good"], partitions=2)
+        produce(kafka, source, ["bad", "bad"], partitions=2)
+        FailOnce.failed = False
+        assert streams.wait(120)
+        assert other.process is not None
+        assert other.process.wait(60) == 1
+        assert "whole application to stop" in other.log()
+    finally:
+        if other.process is not None and other.process.poll() is None:
+            other.kill()
+
+
+def test_asking_all_to_stop_waits_until_the_others_had_time_to_rejoin(monkeypatch):
+    """The request would be lost if the member that made it left the group before the rebalance has ended."""
+    clock = itertools.count()
+    now = next(clock)
+
+    def poll(_):
+        nonlocal now
+        now = next(clock)
+        return [Assigned((), frozenset(), b"", 2)] if now == 290 else []
+
+    member = SimpleNamespace(instance_id=None, poll=poll, request_rejoin=lambda _: None)
+    protocol = SimpleNamespace(accept=lambda _: SimpleNamespace(shutdown_requested=True))
+    monkeypatch.setattr("millrace.deadline.time", SimpleNamespace(monotonic=lambda: now))
+    membership = GroupMembership(
+        member, protocol, None, LoopProgress(), SimpleNamespace(changed=False), timeout_s=60, rebalance_s=300
+    )
+    membership.request_shutdown_of_all()
+    assert now == 290
+
+
+def test_status_file_shows_what_the_instance_does(kafka, topic_factory, app, tmp_path):
+    """The status file has state, threads, tasks, counts and lags, and the last state after the end."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    path = Path(tmp_path / "status.json")
+    produce(kafka, source, ["a b"] * 10)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path) | {"__status.file__": str(path)}):
+        status = wait_until(
+            lambda: (
+                path.exists()
+                and (found := json.loads(path.read_text()))["processing"]["records"] == 10
+                and found["lag"]["partitions"] == {f"{source}-0": 0}
+                and found
+            ),
+            "all counted, and no lag",
+        )
+    assert status["state"] == "RUNNING"
+    assert [task["id"] for task in status["tasks"]] == ["0_0"]
+    assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_nothing_is_written_over_the_last_status(app, tmp_path, monkeypatch, when):
+    """Whatever the housekeeping thread is about to write when an instance ends, the status file says that it has ended."""
+    path = tmp_path / "status.json"
+    config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(path)}
+    housekeeping = KafkaStreams(word_count("in", "out"), config)._housekeeping
+    end = threading.Thread(target=housekeeping.write_status, args=(State.NOT_RUNNING,))
+
+    def end_meanwhile(status, path):
+        if not end.ident:
+            end.start()
+            end.join(0.5)
+        write_status(status, path)
+
+    if when == "before":
+        monkeypatch.setattr("millrace.instance.housekeeping.write_status", end_meanwhile)
+    else:
+        end.start()
+        end.join()
+    housekeeping.write_status()
+    end.join()
+    assert json.loads(path.read_text())["state"] == "NOT_RUNNING"
+
+
+def test_status_file_that_cannot_be_written_is_logged_once(app, tmp_path, caplog):
+    """The status file is written every second, but a failure is logged only once."""
+    config = settings("127.0.0.1:9", app, tmp_path) | {"__status.file__": str(tmp_path / "no-such" / "status.json")}
+    streams = KafkaStreams(word_count("in", "out"), config)
+    streams._housekeeping.write_status()
+    streams._housekeeping.write_status()
+    [told] = [record.getMessage() for record in caplog.records if "status file" in record.getMessage()]
+    assert told.startswith(f"Cannot write the status file {tmp_path}/no-such/status.json: [Errno 2] No such file")

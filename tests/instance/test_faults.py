@@ -1,0 +1,346 @@
+"""Crashes, zombies and broken state on a real broker: exactly-once counts stay exact, at-least-once loses nothing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import signal
+import threading
+from collections import defaultdict
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from tests.instance.support import (
+    Replica,
+    expected_counts,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    word_count,
+)
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.broker
+PARTITIONS = 4
+WORDS = 40
+
+
+class Feeder:
+    """Produces lines in the background, at a steady rate, until told to stop; survives a broker's restart."""
+
+    def __init__(self, kafka, topic, rate=400):
+        self._producer = Producer(
+            {
+                "bootstrap.servers": kafka.bootstrap_servers,
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+                "reconnect.backoff.max.ms": 500,
+            }
+        )
+        self._topic = topic
+        self._rate = rate
+        self._stop = threading.Event()
+        self.lines = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        random_words = random.Random(7)
+        while not self._stop.wait(0.05):
+            for _ in range(self._rate // 20):
+                partition = random_words.randrange(PARTITIONS)
+                line = f"p{partition}-{random_words.randrange(WORDS)} p{partition}-all"
+                self._producer.produce(self._topic, line.encode(), None, partition)
+                self.lines.append(line)
+            self._producer.poll(0)
+
+    def stop(self):
+        """Stop and wait until everything is acknowledged; return the lines."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.lines
+
+
+@contextmanager
+def fed(kafka, replicas):
+    """Feed lines to replicas; in the end neither goes on, whatever has happened."""
+    feeder = Feeder(kafka, "in")
+    try:
+        yield feeder
+    finally:
+        feeder._stop.set()
+        for replica in replicas:
+            if replica.process is not None and replica.process.poll() is None:
+                replica.kill()
+
+
+def counts_by_word(kafka, sink):
+    """Return every count that was written per word, in order."""
+    found = defaultdict(list)
+    for key, value, _ in read_all(kafka, sink, partitions=PARTITIONS):
+        found[key.decode()].append(int.from_bytes(value, "big", signed=True))
+    return found
+
+
+def wait_for_counts(kafka, sink, lines, replicas):
+    """Wait until the last count of every word is at least what it should be."""
+    expected = expected_counts(lines)
+
+    def complete():
+        for replica in replicas:
+            assert replica.process is None or replica.process.poll() in (None, -signal.SIGKILL), replica.log()[-4000:]
+        last = last_counts(kafka, sink, partitions=PARTITIONS)
+        return all(last.get(word, 0) >= count for word, count in expected.items())
+
+    try:
+        wait_until(complete, "all words counted", 120)
+    except AssertionError as error:
+        logs = "\n".join(f"--- {replica.name}\n{replica.log()[-6000:]}" for replica in replicas)
+        last = last_counts(kafka, sink, partitions=PARTITIONS)
+        missing = {word: (count, last.get(word)) for word, count in expected.items() if last.get(word, 0) < count}
+        raise AssertionError(f"{error}; missing {dict(list(missing.items())[:5])}\n{logs}") from None
+
+
+def assert_exact(kafka, sink, lines):
+    """Every word was counted 1, 2, 3 … without gap or repetition."""
+    found = counts_by_word(kafka, sink)
+    expected = expected_counts(lines)
+    wrong = {
+        word: (count, found[word][-3:]) for word, count in expected.items() if found[word] != list(range(1, count + 1))
+    }
+    assert not wrong
+
+
+@pytest.fixture
+def crash_kafka(own_kafka):
+    """Give a broker of this test's own, with one input and one output topic."""
+    kafka = own_kafka()
+    kafka.create_topics("in", "out", partitions=PARTITIONS)
+    return kafka
+
+
+def replicas_for(kafka, tmp_path, guarantee, *, static=True, **others):
+    """Return two replicas of one application, each with a state directory of its own."""
+    replicas = []
+    for name in ("one", "two"):
+        extra = {"group.instance.id": name} if static else {}
+        config = settings(kafka, "crash", tmp_path / name, processing_guarantee=guarantee, **others) | extra
+        replicas.append(Replica(config, "in", "out", tmp_path, name))
+    return replicas
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_kills_and_a_broker_restart(crash_kafka, tmp_path, guarantee):
+    """Replicas killed again and again, and once all and the broker: exactly-once is exact, at-least-once loses nothing.
+
+    The broker dies a moment after the replicas, when no transaction is being committed, and is back before one times out: the
+    coordinator skips the markers of partitions without a leader (seen with 4.3.1), and a partition with one replica has none
+    while its broker stops, nor at first when it starts.
+    """
+    kafka = crash_kafka
+    replicas = replicas_for(kafka, tmp_path, guarantee, producer_transaction_timeout_ms=120_000)
+    for replica in replicas:
+        replica.start()
+    chance = random.Random(guarantee)
+    with fed(kafka, replicas) as feeder:
+        for strike in range(6):
+            victim = replicas[strike % 2]
+            wait_until(
+                lambda: victim.status().get("state") == "RUNNING",  # noqa: B023
+                lambda: f"{victim.name} runs: {victim.log()[-3000:]}",  # noqa: B023
+                90,
+            )
+            threading.Event().wait(chance.uniform(0.2, 1.0))
+            victims = replicas if strike == 3 else [victim]
+            for replica in victims:
+                replica.kill()
+            if strike == 3:
+                threading.Event().wait(2)
+                kafka.kill()
+                kafka.restart_broker()
+            for replica in victims:
+                replica.start()
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, replicas)
+        if guarantee == "exactly_once_v2":
+            assert_exact(kafka, "out", lines)
+        assert [replica.stop() for replica in replicas] == [0, 0]
+    changelog = last_counts(kafka, "crash-counts-changelog", partitions=PARTITIONS)
+    expected = expected_counts(lines)
+    if guarantee == "exactly_once_v2":
+        assert changelog == expected
+    else:
+        assert {word for word in expected if changelog[word] < expected[word]} == set()
+
+
+@pytest.mark.slow
+def test_zombie_is_fenced(crash_kafka, tmp_path):
+    """A replica frozen beyond its session time-out wakes up as a zombie: it commits nothing, drops its tasks and rejoins."""
+    kafka = crash_kafka
+    replicas = replicas_for(kafka, tmp_path, "exactly_once_v2", static=False, session_timeout_ms=6000)
+    with fed(kafka, replicas) as feeder:
+        for replica in replicas:
+            replica.start()
+        wait_until(lambda: all(len(replica.status().get("tasks", ())) == 2 for replica in replicas), "two tasks each")
+        wait_until(lambda: all(replica.records() > 100 for replica in replicas), "both count")
+        frozen, other = replicas
+        frozen.signal(signal.SIGSTOP)
+        wait_until(
+            lambda: len(other.status()["tasks"]) == 4 and other.status()["state"] == "RUNNING", "tasks taken over", 90
+        )
+        processed = other.records()
+        wait_until(lambda: other.records() > processed + 200, "the other goes on")
+        frozen.signal(signal.SIGCONT)
+        wait_until(lambda: len(other.status()["tasks"]) == 2, lambda: f"the zombie back: {frozen.log()[-3000:]}", 60)
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, replicas)
+        assert_exact(kafka, "out", lines)
+        assert [replica.stop() for replica in replicas] == [0, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_brokers_restarted_one_after_the_other(own_kafka, tmp_path, guarantee):
+    """All brokers restarted in turn under load, as for an upgrade: exactly-once stays exact, at-least-once loses nothing."""
+    kafka = own_kafka(3)
+    kafka.create_topics("in", "out", partitions=PARTITIONS)
+    config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee)
+    replica = Replica(config, "in", "out", tmp_path, "one").start()
+    with fed(kafka, [replica]) as feeder:
+        for broker in kafka.broker_ids:
+            seen = replica.records()
+            wait_until(lambda: replica.records() > seen + 100, lambda: f"counts: {replica.log()[-3000:]}", 60)  # noqa: B023
+            kafka.restart_broker(broker)
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, [replica])
+        if guarantee == "exactly_once_v2":
+            assert_exact(kafka, "out", lines)
+        assert replica.stop() == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_outage_longer_than_records_may_wait(own_kafka, tmp_path, guarantee):
+    """Brokers are silent for longer than transactions and deliveries may take: instances wait and then continue."""
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    kafka.create_topics("in", "out", partitions=PARTITIONS)
+    timeouts = {"producer.transaction.timeout.ms": 3000, "producer.delivery.timeout.ms": 3000}
+    config = settings(kafka, "crash", tmp_path / "one", processing_guarantee=guarantee) | timeouts
+    replica = Replica(config, "in", "out", tmp_path, "one").start()
+    with fed(kafka, [replica]) as feeder:
+        wait_until(lambda: replica.records() > 100, lambda: f"counts: {replica.log()[-3000:]}")
+        kafka.pause()
+        threading.Event().wait(6.0)
+        kafka.resume()
+        lines = feeder.stop()
+        wait_for_counts(kafka, "out", lines, [replica])
+        if guarantee == "exactly_once_v2":
+            assert_exact(kafka, "out", lines)
+        assert replica.stop() == 0
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def test_truncated_changelog_is_restored_from_its_beginning(kafka, topic_factory, app, tmp_path, caplog):
+    """A store whose changelog has moved past its offset is wiped and restored from what the changelog has."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = word_count(source, sink, log_config={"cleanup.policy": "compact,delete"})
+    here, elsewhere = (settings(kafka, app, tmp_path / name) for name in ("here", "elsewhere"))
+    for config, expected in ((here, 10), (elsewhere, 20)):
+        produce(kafka, source, ["word"] * 10)
+        with running(topology, config):
+            wait_until(lambda: last_counts(kafka, sink).get("word") == expected, "counted")  # noqa: B023
+    changelog = f"{app}-counts-changelog"
+    admin = kafka.admin()
+    for future in admin.delete_records([TopicPartition(changelog, 0, 15)]).values():
+        future.result(30)
+    with caplog.at_level(logging.WARNING), running(topology, here):
+        produce(kafka, source, ["word"])
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 21, "counted from the restored state")
+    assert "wiped and restored from the beginning" in caplog.text
+
+
+def test_recreated_changelog_is_noticed(kafka, topic_factory, app, tmp_path, caplog):
+    """A changelog that ends before the store's offset (it was deleted and recreated) wipes the store."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    config = settings(kafka, app, tmp_path)
+    produce(kafka, source, ["word"] * 10)
+    with running(word_count(source, sink), config):
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 10, "counted")
+    admin, changelog = kafka.admin(), f"{app}-counts-changelog"
+    admin.delete_topics([changelog])[changelog].result(30)
+    wait_until(lambda: changelog not in admin.list_topics(timeout=30).topics, "deleted")
+    with caplog.at_level(logging.WARNING), running(word_count(source, sink), config):
+        produce(kafka, source, ["word"])
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 1, "counted from nothing")
+    assert "wiped and restored from the beginning" in caplog.text
+
+
+def test_restoration_resumes_after_a_crash(kafka, topic_factory, app, tmp_path):
+    """Restoration that is interrupted keeps what it has written to disk; the next run restores only the rest."""
+    from millrace.instance import KafkaStreams, State
+
+    source, sink = topic_factory("in"), topic_factory("out")
+    lines = [f"w{number}" for number in range(5000)]
+    produce(kafka, source, lines)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")) as streams:
+        wait_until(lambda: streams.status().processing.records >= 5000, "counted")
+    config = settings(kafka, app, tmp_path / "second", uncommitted_max_bytes=1)
+    starts = []
+
+    class Listener:
+        def __init__(self, block):
+            self.block = block
+            self.batches = threading.Semaphore(0)
+
+        def on_restore_start(self, partition, store, start_offset, end_offset):
+            starts.append((start_offset, end_offset))
+
+        def on_batch_restored(self, *_):
+            self.batches.release()
+            if self.block is not None:
+                self.block.wait(60)
+
+        def on_restore_end(self, *_):
+            pass
+
+        on_restore_suspended = on_restore_end
+
+    gate = threading.Event()
+    listener = Listener(gate)
+    streams = KafkaStreams(word_count(source, sink), config)
+    streams.set_restore_listener(listener)
+    streams.start()
+    assert listener.batches.acquire(timeout=60)
+    streams.close(0)
+    gate.set()
+    assert streams.wait(60)
+    again = KafkaStreams(word_count(source, sink), config)
+    again.set_restore_listener(Listener(None))
+    with again:
+        wait_until(lambda: again.state is State.RUNNING, "RUNNING")
+    assert starts[0] == (0, 5000)
+    assert len(starts) == 1 or 0 < starts[1][0] <= 5000
+
+
+def test_state_is_marked_as_used_while_its_task_runs(kafka, topic_factory, tmp_path):
+    """A crash leaves directories behind that are as old as their last use, though stores write below them only."""
+    source, sink, application = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = settings(kafka, application, tmp_path) | {"state.cleanup.dir.max.age.ms": 4_000}
+    with running(word_count(source, sink), config):
+        path = tmp_path / application / "0_0"
+        long_ago = path.stat().st_mtime - 1_000
+        os.utime(path, (long_ago, long_ago))
+        wait_until(lambda: path.stat().st_mtime > long_ago + 900, "marked as used")

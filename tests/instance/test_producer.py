@@ -1,0 +1,189 @@
+"""The producer of a stream thread on a real broker: what happens to a transaction in which a record was not delivered."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+
+import pytest
+from confluent_kafka import KafkaException
+from tests.instance.support import TEXT, read_all, settings
+from tests.waiting import wait_until
+
+from millrace.config import StreamsConfig
+from millrace.errors import TaskMigratedError, TransactionAbortedError
+from millrace.instance.producer import StreamsProducer
+from millrace.instance.record_collector import KafkaRecordCollector
+from millrace.kafka.client_settings import ClientSettings
+from millrace.records import NO_HEADERS, OffsetAndMetadata, TopicPartition
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.mark.slow
+def test_sending_in_a_failed_transaction_asks_to_begin_again(own_kafka, tmp_path):
+    """A record that was not delivered in time fails the transaction; so does each that follows, until it is aborted."""
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    kafka.create_topics("out")
+    config = StreamsConfig.of(
+        settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2")
+        | {"producer.transaction.timeout.ms": 60_000, "producer.delivery.timeout.ms": 8000}
+    )
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    collector = KafkaRecordCollector(producer, kafka.admin(), config)
+
+    def send(value):
+        collector.send("out", None, TEXT.serialize("out", value, NO_HEADERS), 1, NO_HEADERS, 0)
+
+    def refused():
+        try:
+            send("after")
+        except TransactionAbortedError as error:
+            return error
+        return None
+
+    try:
+        send("before")
+        collector.flush()
+        kafka.pause()
+        send("lost")
+        with pytest.raises(TransactionAbortedError, match=r"within delivery\.timeout\.ms"):
+            collector.flush()
+        error = wait_until(refused, "refused, once the client has made up its mind")
+        assert "within delivery.timeout.ms" in str(error), "the cause is named until it is dealt with"
+        kafka.resume()
+        producer.abort()
+        collector.discard()
+        send("again")
+        collector.flush()
+        producer.client.commit_transaction(30)
+    finally:
+        kafka.resume()
+        producer.close()
+    assert [value for _, value, _ in read_all(kafka, "out")] == [b"again"]
+
+
+class Changed:
+    """A librdkafka producer of which one call is another."""
+
+    def __init__(self, client):
+        self._client = client
+
+    def __getattr__(self, name):
+        return getattr(self._client, name)
+
+
+class Stuck(Changed):
+    """It never answers once it is asked to add offsets."""
+
+    def __init__(self, client):
+        super().__init__(client)
+        self.release = threading.Event()
+
+    def send_offsets_to_transaction(self, *_):
+        self.release.wait(60)
+
+
+def test_a_producer_that_does_not_return_is_replaced(kafka, topic_factory, tmp_path, monkeypatch):
+    """What it has sent is processed again by a new producer with the same id, which fences it."""
+    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 0.2)
+    topic, app = topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    producer = StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms)
+    producer.start()
+    producer.client = stuck = Stuck(producer.client)
+    producer.begin()
+    producer.client.produce(topic, b"lost")
+    with pytest.raises(TransactionAbortedError, match="a new one takes its place"):
+        producer.commit({TopicPartition(topic, 0): OffsetAndMetadata(1)}, b"")
+    producer.abort()
+    assert producer.client is not stuck
+    producer.begin()
+    producer.client.produce(topic, b"kept")
+    producer.client.commit_transaction(30)
+    producer.close()
+    stuck.release.set()
+    assert [value for _, value, _ in read_all(kafka, topic)] == [b"kept"]
+
+
+class AwayAfterOffsets(Changed):
+    """Its brokers stop answering between the two requests of a commit."""
+
+    def __init__(self, client, kafka):
+        super().__init__(client)
+        self._kafka = kafka
+
+    def send_offsets_to_transaction(self, *_):
+        self._kafka.pause()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["commit", "abort"])
+def test_a_transaction_that_cannot_be_ended_is_ended_by_a_new_producer(own_kafka, tmp_path, monkeypatch, ending):
+    """If brokers do not answer in time, a new producer with the same id continues as soon as they do."""
+    monkeypatch.setattr("millrace.instance.producer._STUCK_S", 4.0)  # less than a request may take: it is asked once
+    kafka = own_kafka(config={"broker.session.timeout.ms": "60000"})
+    kafka.create_topics("out")
+    config = StreamsConfig.of(settings(kafka, "app", tmp_path, processing_guarantee="exactly_once_v2"))
+    answer_again = threading.Timer(1.0, kafka.resume)
+    opened = []
+
+    def client_settings():
+        opened.append(ClientSettings(config, "p").producer(1))
+        if len(opened) == 2:
+            answer_again.start()
+        return opened[-1]
+
+    producer = StreamsProducer(client_settings, config.task_timeout_ms)
+    producer.start()
+    first = producer.client = AwayAfterOffsets(producer.client, kafka)
+    try:
+        producer.begin()
+        producer.client.produce("out", b"unsure")
+        producer.flush()
+        if ending == "commit":
+            with pytest.raises(TransactionAbortedError, match="A new producer takes this one's place"):
+                producer.commit({TopicPartition("out", 0): OffsetAndMetadata(1)}, b"")
+        else:
+            kafka.pause()
+        producer.abort()
+        assert producer.client is not first
+        producer.begin()
+        producer.client.produce("out", b"kept")
+        producer.client.commit_transaction(30)
+    finally:
+        answer_again.cancel()
+        kafka.resume()
+        producer.close()
+    written = [value for _, value, _ in read_all(kafka, "out")]
+    possible = [[b"kept"], [b"unsure", b"kept"]] if ending == "commit" else [[b"kept"]]
+    assert written in possible
+
+
+def test_fenced_producer_says_so_whatever_it_is_doing(kafka, topic_factory, tmp_path):
+    """Being fenced is noticed even while reports are served; aborting then results in a working producer."""
+    topic, app = topic_factory("out", partitions=4), f"app-{secrets.token_hex(4)}"
+    config = StreamsConfig.of(settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2"))
+    fenced, newer = (
+        StreamsProducer(lambda: ClientSettings(config, "p").producer(1), config.task_timeout_ms) for _ in range(2)
+    )
+    fenced.start()
+    fenced.begin()
+    newer.start()
+    with contextlib.suppress(KafkaException):  # it may know already
+        for number in range(2_000):
+            fenced.client.produce(topic, b"lost", None, number % 4)
+    with pytest.raises(TaskMigratedError, match="fenced"):
+        wait_until(fenced.flush, "never: flush raises")
+    fenced.abort()
+    fenced.begin()
+    fenced.client.produce(topic, b"kept")
+    fenced.flush()
+    fenced.client.commit_transaction(30)
+    for producer in (fenced, newer):
+        producer.close()
+    wait_until(
+        lambda: [item[1] for item in read_all(kafka, topic, partitions=4)] == [b"kept"], "only what was committed"
+    )

@@ -1,0 +1,289 @@
+"""Records that the broker refuses, alone or with their batch, on a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import secrets
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import TopicPartition as ClientTopicPartition
+from tests.instance.support import TEXT, produce, read_all, running, settings
+from tests.waiting import wait_until
+
+from millrace.errors import ProductionError
+from millrace.instance import KafkaStreams, State
+from millrace.kafka.offsets import group_offsets
+from millrace.processor.api import Processor
+from millrace.processor.handlers import DeadLetterRecord, HandlerResponse
+from millrace.records import TopicPartition
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once_v2"])
+
+
+@pytest.fixture
+def app():
+    """Give a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+class Handler:
+    """Answers in one way, with a dead letter, and keeps what it was asked about."""
+
+    def __init__(self, answer, dead):
+        self.answer = answer
+        self.dead = dead
+        self.seen = []
+
+    def handle_error(self, context, record, exception):
+        """Answer as told."""
+        self.seen.append((record, exception))
+        assert (context.raw_key, context.raw_value) == (record.key, record.value), "what a dead letter is made of"
+        return self.answer([DeadLetterRecord(self.dead, record.key, b"dead", 1)])
+
+    def handle_serialization_error(self, context, topic, record, exception):
+        """Answer FAIL."""
+        return HandlerResponse.fail()
+
+
+class Copy(Processor):
+    """Copies records."""
+
+    def process(self, record):
+        """Copy."""
+        self.context.forward(record)
+
+
+class Dawdle(Processor):
+    """Copies records; after a large one it gives the broker time to refuse that before the next."""
+
+    def process(self, record):
+        """Copy."""
+        self.context.forward(record)
+        if len(record.value) > 1000:
+            time.sleep(0.5)
+            self.context.forward(record.with_value("behind"))
+
+
+def copying(source, sink, processor=Copy):
+    """Return a topology that copies records."""
+    return (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("copy", processor, "in")
+        .add_sink("out", sink, "copy", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+def committed(kafka, app, topic):
+    """Return the group's committed offset of partition 0, or None."""
+    return group_offsets(kafka.admin(), app, [TopicPartition(topic, 0)]).get(TopicPartition(topic, 0))
+
+
+def values(kafka, topic):
+    """Return what is committed in a topic."""
+    return [value.decode() for _, value, _ in read_all(kafka, topic)]
+
+
+@BOTH
+@pytest.mark.parametrize("processor", [Copy, Dawdle])
+def test_handler_that_fails_ends_the_thread(kafka, topic_factory, app, tmp_path, caplog, guarantee, processor):
+    """FAIL ends the instance with the broker's error, after one abort at most, whenever the refusal becomes known."""
+    source, sink, dead = (
+        topic_factory("in"),
+        topic_factory("out", config={"max.message.bytes": "500"}),
+        topic_factory("d"),
+    )
+    handler = Handler(HandlerResponse.fail, dead)
+    produce(kafka, source, ["small", "x" * 5000, "after"])
+    streams = KafkaStreams(
+        copying(source, sink, processor),
+        settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler},
+    )
+    streams.start()
+    assert streams.wait(60)
+    assert isinstance(streams.error, ProductionError)
+    assert "max.message.bytes" in str(streams.error)
+    assert [len(record.value) for record, _ in handler.seen] == [5000]
+    assert isinstance(handler.seen[0][1], ProductionError)
+    aborts = [item for item in caplog.records if item.getMessage().endswith("are processed again")]
+    assert len(aborts) <= 1
+    assert (committed(kafka, app, source) or 0) < 2
+    streams.close()
+
+
+@BOTH
+@pytest.mark.parametrize("processor", [Copy, Dawdle])
+def test_record_that_is_let_go_is_left_out(kafka, topic_factory, app, tmp_path, guarantee, processor):
+    """RESUME leaves out the refused record alone, and its dead letter is written in its place, in a transaction that commits."""
+    source, sink, dead = (
+        topic_factory("in"),
+        topic_factory("out", config={"max.message.bytes": "500"}),
+        topic_factory("d"),
+    )
+    handler = Handler(HandlerResponse.resume, dead)
+    lines = ["before", "x" * 5000, *map(str, range(50)), "y" * 5000, "after"]
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number, line in enumerate(lines):
+        producer.produce(source, line, None, 0, timestamp=1000 + number, headers=[("n", b"%d" % number)])
+    assert producer.flush(30) == 0
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    with running(copying(source, sink, processor), config) as streams:
+        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed")
+        assert streams.state is State.RUNNING
+    good = [line for line in lines if len(line) < 100] + ["behind"] * (2 if processor is Dawdle else 0)
+    if guarantee == "exactly_once_v2":
+        assert sorted(values(kafka, sink)) == sorted(good)
+        assert values(kafka, dead) == ["dead", "dead"]
+        assert [(record.value[:1], record.timestamp, record.headers) for record, _ in handler.seen] == [
+            (b"x", 1001, (("n", b"1"),)),
+            (b"y", 1052, (("n", b"52"),)),
+        ]
+    assert set(values(kafka, sink)) == set(good)
+    assert set(values(kafka, dead)) == {"dead"}
+
+
+@BOTH
+def test_batch_that_is_too_large_is_not_a_refused_record(kafka, topic_factory, app, tmp_path, guarantee):
+    """If a topic accepts only smaller batches than the producer's, batches are made smaller, and no record is refused."""
+    source, sink, dead = (
+        topic_factory("in"),
+        topic_factory("out", config={"max.message.bytes": "500"}),
+        topic_factory("d"),
+    )
+    handler = Handler(HandlerResponse.fail, dead)
+    lines = [f"{number} {'x' * 50}" for number in range(200)]
+    produce(kafka, source, lines)
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    with running(copying(source, sink), config):
+        wait_until(lambda: committed(kafka, app, source) == len(lines), "everything is committed")
+    assert handler.seen == []
+    written = values(kafka, sink)
+    assert (written if guarantee == "exactly_once_v2" else sorted(set(written), key=lines.index)) == lines
+
+
+@BOTH
+def test_others_in_a_refused_batch_are_written(kafka, topic_factory, app, tmp_path, guarantee):
+    """The handler is asked about the record that the broker refuses (here for its missing key), not about its neighbours."""
+    source, dead = topic_factory("in"), topic_factory("d")
+    sink = topic_factory("out", config={"cleanup.policy": "compact"})
+    handler = Handler(HandlerResponse.resume, dead)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for number in range(20):
+        producer.produce(source, str(number), None if number == 7 else f"k{number}", 0)
+    assert producer.flush(30) == 0
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    with running(copying(source, sink), config):
+        wait_until(lambda: committed(kafka, app, source) == 20, "everything is committed")
+    assert [(record.key, record.value) for record, _ in handler.seen] == [(None, b"7")]
+    assert set(values(kafka, sink)) == {str(number) for number in range(20) if number != 7}
+    assert values(kafka, dead) == ["dead"]
+
+
+class Different(Processor):
+    """Makes another result each time."""
+
+    times = itertools.count()
+
+    def process(self, record):
+        """Forward."""
+        self.context.forward(record.with_value(f"{next(self.times)}{record.value}"))
+
+
+def test_refused_output_that_is_never_the_same_ends_the_thread(kafka, topic_factory, app, tmp_path):
+    """Under exactly-once a refused record that cannot be recognised ends the instance instead of being retried forever."""
+    source, sink, dead = (
+        topic_factory("in"),
+        topic_factory("out", config={"max.message.bytes": "500"}),
+        topic_factory("d"),
+    )
+    handler = Handler(HandlerResponse.resume, dead)
+    produce(kafka, source, ["x" * 5000])
+    config = settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")
+    streams = KafkaStreams(copying(source, sink, Different), config | {"production.exception.handler": handler})
+    streams.start()
+    assert streams.wait(120)
+    assert isinstance(streams.error, ProductionError)
+    assert "cannot be left out" in str(streams.error)
+    assert not committed(kafka, app, source)
+    streams.close()
+
+
+@BOTH
+@pytest.mark.parametrize("code", [KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER, KafkaError.UNKNOWN_PRODUCER_ID])
+def test_record_left_behind_by_a_failed_producer_is_not_a_refused_record(
+    kafka, topic_factory, app, tmp_path, guarantee, code
+):
+    """The broker does not know the producer any more: its records are processed again, and no handler may let them go."""
+    source, sink, dead = topic_factory("in"), topic_factory("out"), topic_factory("d")
+    handler = Handler(HandlerResponse.resume, dead)
+    config = settings(kafka, app, tmp_path, processing_guarantee=guarantee) | {"production.exception.handler": handler}
+    with running(copying(source, sink), config) as streams:
+        producer = streams.threads[0].resources.producer
+        poll, on_failure, reported = producer.poll, producer.on_failure, []
+        consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "g"})
+        try:
+            consumer.assign([ClientTopicPartition(source, 0, 0)])
+            produce(kafka, source, ["a"])
+            message = wait_until(lambda: consumer.poll(0.1), "a record to report")
+        finally:
+            consumer.close()
+
+        def report(*args):
+            producer.poll = poll
+            reported.append(code)
+            on_failure(KafkaError(code), message)
+            return poll(*args)
+
+        producer.poll = report
+        wait_until(lambda: reported, "the report")
+        produce(kafka, source, ["b"])
+        wait_until(lambda: committed(kafka, app, source) == 2, "both are committed")
+        assert streams.state is State.RUNNING
+    assert handler.seen == []
+    assert set(values(kafka, sink)) == {"a", "b"}
+
+
+class Swallow(Processor):
+    """Copies records and ignores what that fails with; after a large one the producer's buffer is full for a moment."""
+
+    def __init__(self, resources):
+        self.resources = resources
+
+    def process(self, record):
+        """Copy."""
+        self.context.forward(record)
+        if len(record.value) > 1000:
+            collector = self.resources().collector
+            while not collector._reports:
+                collector._producer.poll(0.05)
+            client = collector._producer.client
+            produce = client.produce
+
+            def full(*_args):
+                client.produce = produce
+                raise BufferError
+
+            client.produce = full
+            with contextlib.suppress(Exception):
+                self.context.forward(record.with_value("behind"))
+
+
+@BOTH
+def test_failure_that_user_code_swallows_is_raised_again(kafka, topic_factory, tmp_path, app, guarantee):
+    """The report comes while the processor forwards another record; the input is still not committed."""
+    source, sink = topic_factory("in"), topic_factory("out", config={"max.message.bytes": "30000"})
+    topology = copying(source, sink, lambda: Swallow(lambda: streams.threads[0].resources))
+    streams = KafkaStreams(topology, settings(kafka, app, tmp_path, processing_guarantee=guarantee))
+    streams.start()
+    try:
+        produce(kafka, source, ["x" * 60_000])
+        assert streams.wait(60)
+        assert isinstance(streams.error, ProductionError)
+        assert committed(kafka, app, source) is None
+    finally:
+        streams.close(60)

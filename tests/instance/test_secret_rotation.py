@@ -1,0 +1,213 @@
+"""Passwords that change while an instance runs: every client switches to the new one, and neither is shown anywhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import urllib.request
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
+from tests.instance.support import expected_counts, last_counts, produce, running, settings, two_step_word_count
+from tests.waiting import wait_until
+
+from millrace.config import StreamsConfig
+from millrace.dev.kafka import EmbeddedKafka, SaslPlain
+from millrace.errors import ConfigError
+from millrace.instance import KafkaStreams, State
+from millrace.kafka.client_settings import ClientSettings
+from millrace.kafka.credential_watch import CredentialWatch, LiveClients
+from millrace.kafka.security import Security
+
+pytestmark = pytest.mark.broker
+OLD, NEW = "old-0b1946", "new-77c1ad"
+
+
+@pytest.fixture(scope="module")
+def scram():
+    """Give a Kafka whose SCRAM users can be changed while it runs, and which asks for credentials again every second."""
+    config = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.sasl.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        "connections.max.reauth.ms": "1000",
+    }
+    with EmbeddedKafka(config=config, security=SaslPlain({"unused": "unused"})) as kafka:
+        yield kafka
+
+
+def set_password(kafka, user, password):
+    """Set a SCRAM user's password, over the listener that asks for none, and wait until the broker knows it.
+
+    The broker learns of it a moment after the controller has taken it; the number of iterations tells when it has.
+    """
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096 + secrets.randbelow(4096))
+    for done in admin.alter_user_scram_credentials(
+        [UserScramCredentialUpsertion(user, info, password.encode())]
+    ).values():
+        done.result(30)
+
+    def is_known():
+        try:
+            found = admin.describe_user_scram_credentials([user])[user].result(30)
+        except KafkaException:
+            return False
+        return [item.iterations for item in found.scram_credential_infos] == [info.iterations]
+
+    wait_until(is_known, "the password to be known to the broker")
+
+
+def secured(kafka, app, tmp_path, folder, **others):
+    """Return settings of an instance whose user name and password are in files."""
+    return settings(kafka.sasl_bootstrap_servers, app, tmp_path / "state", **others) | {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": f"${{directory:{folder}:username}}",
+        "sasl.password": f"${{directory:{folder}:password}}",
+        "health.listener": "127.0.0.1:0",
+        "reconnect.backoff.max.ms": 500,
+    }
+
+
+def mount(folder, user, password):
+    """Write the files as Kubernetes does: a new folder, and a link to it that is replaced in one step."""
+    folder.mkdir(exist_ok=True)
+    version = folder / f"..{secrets.token_hex(4)}"
+    version.mkdir()
+    (version / "username").write_text(user)
+    (version / "password").write_text(f"{password}\n")
+    link = folder / "..data.new"
+    link.symlink_to(version.name)
+    link.replace(folder / "..data")
+    for name in ("username", "password"):
+        if not (folder / name).exists():
+            (folder / name).symlink_to(f"..data/{name}")
+
+
+@pytest.mark.parametrize(("first", "guarantee"), [("file", "exactly_once_v2"), ("broker", "at_least_once")])
+def test_password_is_changed_without_a_restart(scram, tmp_path, caplog, guarantee, first):
+    """Whichever is changed first, file or broker, the same threads continue, exactly-once, and no password is shown anywhere."""
+    caplog.set_level(logging.DEBUG)
+    user, app = f"user-{secrets.token_hex(4)}", f"app-{secrets.token_hex(4)}"
+    scram.create_topics(f"{app}-in", f"{app}-out", partitions=1)
+    set_password(scram, user, OLD)
+    mount(tmp_path / "auth", user, OLD)
+    config = secured(scram, app, tmp_path, tmp_path / "auth", processing_guarantee=guarantee)
+    lines = [f"w{number % 7}" for number in range(50)]
+    with running(two_step_word_count(f"{app}-in", f"{app}-out"), config) as streams:
+        threads = streams.threads
+        produce(scram, f"{app}-in", lines)
+        wait_until(lambda: last_counts(scram, f"{app}-out") == expected_counts(lines), "counted with the old password")
+        if first == "file":
+            mount(tmp_path / "auth", user, NEW)
+            wait_until(lambda: "use them from their next authentication on" in caplog.text, "handed out")
+            set_password(scram, user, NEW)
+        else:
+            set_password(scram, user, NEW)
+            wait_until(lambda: "uthentication" in caplog.text, "refused")
+            mount(tmp_path / "auth", user, NEW)
+            wait_until(lambda: "use them from their next authentication on" in caplog.text, "handed out")
+        generation, changed_ms = streams.status().group.generation, streams.status().time_ms
+        produce(scram, f"{app}-in", lines)
+        wait_until(lambda: last_counts(scram, f"{app}-out") == expected_counts(2 * lines), "counted on")
+        wait_until(lambda: streams.status().time_ms - changed_ms > 2_500, "two of the broker's sessions are over")
+        produce(scram, f"{app}-in", lines)
+        wait_until(lambda: last_counts(scram, f"{app}-out") == expected_counts(3 * lines), "counted on and on")
+        assert streams.status().group.generation == generation
+        wait_until(lambda: streams.state is State.RUNNING, "running")
+        host, port = streams.health_address
+        with urllib.request.urlopen(f"http://{host}:{port}/status", timeout=60) as answer:
+            shown = answer.read().decode()
+        assert json.loads(shown)["credentials_stale"] is False
+        assert streams.threads == threads
+    assert streams.error is None
+    for password in (OLD, NEW):
+        assert password not in caplog.text + shown + repr(streams.config)
+
+
+def test_missing_secret_ends_the_start_with_its_name(scram, tmp_path):
+    """A secret that is not mounted is an error that names setting and file, and leaves the state directory free."""
+    config = secured(scram, "app", tmp_path, tmp_path / "nowhere")
+    with pytest.raises(
+        ConfigError, match=rf"sasl\.username refers to {tmp_path}/nowhere/username, which does not exist"
+    ):
+        KafkaStreams(two_step_word_count("in", "out"), config).start()
+
+
+def test_certificate_that_changed_is_reported_until_it_is_restored(tmp_path, caplog):
+    """Client libraries read certificates once: a new one means stale credentials, until the file is as it was."""
+    certificate = tmp_path / "ca.crt"
+    certificate.write_text("first")
+    config = StreamsConfig.of(
+        {
+            "application.id": "app",
+            "bootstrap.servers": "127.0.0.1:9092",
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(certificate),
+        }
+    )
+    watch = ClientSettings(config, "p").watch_credentials()
+    watch.check()
+    assert not watch.stale
+    certificate.write_text("another")
+    watch.check()
+    assert watch.stale
+    assert "restart this instance" in caplog.text
+    certificate.unlink()
+    watch.check()
+    assert watch.stale
+    certificate.write_text("first")
+    watch.check()
+    assert not watch.stale
+
+
+def test_secret_that_vanishes_for_a_moment_changes_nothing(tmp_path, caplog):
+    """While a file is missing clients keep what they have, and the log says why, once."""
+    caplog.set_level(logging.INFO)
+    mount(tmp_path / "auth", "alice", OLD)
+    config = StreamsConfig.of(
+        {
+            "application.id": "app",
+            "bootstrap.servers": "127.0.0.1:9092",
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": f"${{directory:{tmp_path}/auth:username}}",
+            "sasl.password": f"${{directory:{tmp_path}/auth:password}}",
+        }
+    )
+    watch = ClientSettings(config, "p").watch_credentials()
+    (tmp_path / "auth" / "..data").unlink()
+    watch.check()
+    watch.check()
+    assert caplog.text.count("Credentials stay as they are") == 1
+    mount(tmp_path / "auth", "alice", NEW)
+    watch.check()
+    assert "Credentials have changed: 0 clients" in caplog.text
+    assert NEW not in caplog.text
+
+
+def test_secret_that_changes_while_it_is_first_read_is_seen(tmp_path):
+    """A watch created while the file changes finds at its first look that clients need another password."""
+    file, given, being_made = tmp_path / "password", [], True
+    file.write_text("x")
+
+    class Client:
+        def set_sasl_credentials(self, username, password):
+            given.append(password)
+
+    def security(_):
+        found = Security("SASL_PLAINTEXT", "PLAIN", "alice", file.read_text())
+        if being_made:
+            file.write_text(f"{found.password}x")
+        return found
+
+    clients, client = LiveClients(), Client()
+    clients.add(client, ())
+    watch = CredentialWatch(clients, security, [()], [file])
+    being_made = False
+    watch.check()
+    assert given == [file.read_text()]

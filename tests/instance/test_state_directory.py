@@ -1,0 +1,292 @@
+"""The state directory: its lock, process id, modes, clean-up, and errors that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+import uuid
+
+import pytest
+
+from millrace.config import StreamsConfig
+from millrace.errors import LockError, StateDirectoryError
+from millrace.instance.state_directory import PROCESS_FILE, StateDirectory
+from millrace.records import TaskId
+
+TASK = TaskId(0, 1)
+
+
+def directory(tmp_path, **settings):
+    """Return the directory of the application `app`, not locked."""
+    return StateDirectory(StreamsConfig.of({"application.id": "app", "state.dir": tmp_path / "state", **settings}))
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """Give a locked directory."""
+    state = directory(tmp_path)
+    state.lock()
+    yield state
+    state.unlock()
+
+
+def test_directories_have_javas_mode(locked):
+    """The base and the application directory are rwxr-x---."""
+    assert stat.S_IMODE(locked.path.stat().st_mode) == 0o750
+    assert stat.S_IMODE(locked.path.parent.stat().st_mode) == 0o750
+
+
+def test_group_write_access_is_given_when_asked_for(tmp_path):
+    """With allow.os.group.write.access the directories are rwxrwx---."""
+    state = directory(tmp_path, **{"allow.os.group.write.access": True})
+    state.lock()
+    try:
+        assert stat.S_IMODE(state.path.stat().st_mode) == 0o770
+    finally:
+        state.unlock()
+
+
+def test_process_id_survives_a_restart_and_keeps_unknown_fields(tmp_path):
+    """The process file has the id under processId; fields of other versions are kept."""
+    known = uuid.uuid4()
+    path = tmp_path / "state" / "app"
+    path.mkdir(parents=True)
+    (path / PROCESS_FILE).write_text(json.dumps({"processId": str(known), "later": 1}))
+    state = directory(tmp_path)
+    state.lock()
+    state.unlock()
+    assert state.process_id == known
+    assert json.loads((path / PROCESS_FILE).read_text())["later"] == 1
+
+
+def test_new_directory_gets_a_process_id(locked):
+    """Without a process file one is written."""
+    assert json.loads((locked.path / PROCESS_FILE).read_text()) == {"processId": str(locked.process_id)}
+
+
+def test_broken_process_file_gives_a_new_id(tmp_path):
+    """A process file that cannot be read does not keep the application from starting."""
+    path = tmp_path / "state" / "app"
+    path.mkdir(parents=True)
+    (path / PROCESS_FILE).write_text("{")
+    state = directory(tmp_path)
+    state.lock()
+    state.unlock()
+    assert json.loads((path / PROCESS_FILE).read_text())["processId"] == str(state.process_id)
+
+
+def test_second_instance_in_this_process_is_kept_out(locked, tmp_path):
+    """Two instances of one application in one process cannot share the directory; the message names it."""
+    with pytest.raises(LockError, match=r"state/app is in use by this process"):
+        directory(tmp_path).lock()
+
+
+def test_another_process_is_named_by_its_pid(tmp_path):
+    """The error of a locked directory names the directory and the process that holds it."""
+    code = (
+        "import sys, time; from millrace.config import StreamsConfig;"
+        "from millrace.instance.state_directory import StateDirectory;"
+        f"d = StateDirectory(StreamsConfig.of({{'application.id': 'app', 'state.dir': {str(tmp_path / 'state')!r}}}));"
+        "d.lock(); print('locked', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"locked\n"
+        with pytest.raises(LockError, match=f"in use by process {other.pid}"):
+            directory(tmp_path).lock()
+        assert other.stdin is not None
+        other.stdin.close()
+    state = directory(tmp_path)
+    state.lock()
+    state.unlock()
+
+
+def test_lock_can_be_taken_again_after_unlock(tmp_path):
+    """A lock ends with unlock."""
+    for _ in range(2):
+        state = directory(tmp_path)
+        state.lock()
+        state.unlock()
+
+
+def test_state_dir_below_a_file_is_explained(tmp_path):
+    """A state.dir that cannot be a directory gives an error that says so."""
+    (tmp_path / "state").write_text("")
+    with pytest.raises(StateDirectoryError, match=r"Cannot create the state directory .*file.* set state.dir"):
+        directory(tmp_path).lock()
+
+
+@pytest.fixture
+def small_volume(tmp_path):
+    """A file system of its own in `tmp_path/state`, in a function that mounts it with options."""
+    target = tmp_path / "state"
+    target.mkdir()
+    mounted = []
+
+    def mount(options):
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", target], check=False, capture_output=True
+        )
+        if done.returncode:
+            pytest.skip("mounting a file system needs privileges")
+        mounted.append(target)
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_read_only_volume_is_explained(small_volume, tmp_path):
+    """A read-only file system gives an error that says so and what to do."""
+    small_volume("ro,size=1m")
+    with pytest.raises(StateDirectoryError, match=r"[Rr]ead-only.*mount it writable"):
+        directory(tmp_path).lock()
+
+
+def test_full_volume_is_explained(small_volume, tmp_path):
+    """A full file system is noticed at the start, with what to do."""
+    small_volume("size=64k")
+    with pytest.raises(StateDirectoryError, match=r"volume is full: free space"):
+        directory(tmp_path).lock()
+
+
+def test_missing_permission_is_explained(tmp_path):
+    """A directory without write permission gives an error that says so, even if the tests run as root."""
+    tmp_path.chmod(0o555)
+    libc = ctypes.CDLL(None)
+    with contextlib.ExitStack() as cleanup:
+        if os.geteuid() == 0:
+            libc.setfsuid(65534)
+            cleanup.callback(libc.setfsuid, 0)
+        with pytest.raises(StateDirectoryError, match="permission"):
+            directory(tmp_path).lock()
+
+
+def test_a_task_directory_has_one_owner(locked):
+    """A thread gets a task's directory only when no other thread of the process has it."""
+    assert locked.own_task(TASK, "one") == locked.path / "0_1"
+    assert locked.own_task(TASK, "one") is not None
+    assert locked.own_task(TASK, "two") is None
+    locked.disown_task(TASK, "two")
+    assert locked.own_task(TASK, "two") is None
+    locked.disown_all("one")
+    assert locked.own_task(TASK, "two") is not None
+
+
+def test_idle_task_directories_are_deleted_after_the_delay(locked):
+    """Only directories of tasks that nobody owns and that are old enough are deleted."""
+    for task_id in (TaskId(0, 0), TaskId(0, 1), TaskId(0, 2)):
+        locked.own_task(task_id, "thread")
+    locked.disown_task(TaskId(0, 0), "thread")
+    locked.disown_task(TaskId(0, 2), "thread")
+    old = time.time() - 700
+    os.utime(locked.task_path(TaskId(0, 0)), (old, old))
+    os.utime(locked.task_path(TaskId(0, 1)), (old, old))
+    assert locked.clean_idle() == [TaskId(0, 0)]
+    assert locked.task_path(TaskId(0, 1)).exists()
+    assert locked.task_path(TaskId(0, 2)).exists()
+
+
+def test_tasks_on_disk_are_those_with_state(locked):
+    """Empty task directories do not count, and other directories are not tasks."""
+    locked.own_task(TASK, "thread")
+    locked.own_task(TaskId(1, 0), "thread")
+    (locked.task_path(TASK) / "rocksdb").mkdir()
+    (locked.path / "global").mkdir()
+    assert locked.tasks_on_disk() == [TASK]
+
+
+def test_wiping_a_task_leaves_an_empty_directory(locked):
+    """After a wipe the directory exists, without state."""
+    locked.own_task(TASK, "thread")
+    (locked.task_path(TASK) / "rocksdb").mkdir()
+    locked.wipe_task(TASK)
+    assert list(locked.task_path(TASK).iterdir()) == []
+
+
+def test_delete_all_refuses_while_tasks_are_open_and_keeps_the_lock_file(locked):
+    """Cleaning up needs every task closed."""
+    locked.own_task(TASK, "thread")
+    with pytest.raises(StateDirectoryError, match=r"0_1 are open"):
+        locked.delete_all()
+    locked.disown_all("thread")
+    locked.delete_all()
+    assert [path.name for path in locked.path.iterdir()] == [".lock"]
+
+
+def test_old_state_is_wiped_at_start_when_a_maximum_age_is_set(tmp_path):
+    """With state.cleanup.dir.max.age.ms a start deletes task directories older than that (KIP-1259)."""
+    state = directory(tmp_path)
+    state.lock()
+    for task_id in (TaskId(0, 0), TaskId(0, 1)):
+        state.own_task(task_id, "thread")
+    state.disown_all("thread")
+    state.unlock()
+    old = time.time() - 100
+    os.utime(state.task_path(TaskId(0, 0)), (old, old))
+    again = directory(tmp_path, **{"state.cleanup.dir.max.age.ms": 50_000})
+    again.lock()
+    again.unlock()
+    assert not state.task_path(TaskId(0, 0)).exists()
+    assert state.task_path(TaskId(0, 1)).exists()
+
+
+def test_state_that_is_used_is_not_old(tmp_path):
+    """The age of a task's state counts from its last use, even if a process ended without giving it back."""
+    state = directory(tmp_path)
+    state.lock()
+    old = time.time() - 100
+    for task_id in (TaskId(0, 0), TaskId(0, 1)):
+        state.own_task(task_id, "thread")
+        state.task_path(task_id).joinpath("file").touch()
+        os.utime(state.task_path(task_id), (old, old))
+    state.disown_task(TaskId(0, 1), "thread")
+    os.utime(state.task_path(TaskId(0, 1)), (old, old))
+    state.touch_owned()
+    state.unlock()  # as the end of the process does
+    again = directory(tmp_path, **{"state.cleanup.dir.max.age.ms": 50_000})
+    again.lock()
+    assert again.tasks_on_disk() == [TaskId(0, 0)]
+    again.unlock()
+
+
+def test_stateless_instances_share_a_machine(tmp_path):
+    """Without persistent stores nothing is created or locked."""
+    config = StreamsConfig.of({"application.id": "app", "state.dir": tmp_path / "state"})
+    first, second = StateDirectory(config, persistent=False), StateDirectory(config, persistent=False)
+    first.lock()
+    second.lock()
+    assert first.process_id != second.process_id
+    assert first.own_task(TASK, "thread") is not None
+    assert not (tmp_path / "state").exists()
+
+
+def test_state_that_cannot_be_deleted_is_not_called_deleted(tmp_path, monkeypatch, caplog):
+    """If deleting unused state fails, the log says so and what to do, and the clean-up continues with the rest."""
+    state = directory(tmp_path, **{"state.cleanup.delay.ms": 0})
+    state.lock()
+    try:
+        for number in range(2):
+            (state.path / f"0_{number}").mkdir()
+        delete = shutil.rmtree
+
+        def refuse_one(path):
+            if path.name == "0_0":
+                raise PermissionError(errno.EACCES, "Permission denied")
+            delete(path)
+
+        monkeypatch.setattr("millrace.instance.state_directory.shutil.rmtree", refuse_one)
+        assert state.clean_idle(time.time() + 60) == [TaskId(0, 1)]
+    finally:
+        state.unlock()
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "Cannot delete the unused state in" in warning
+    assert "0_0: Permission denied. To fix it: give the user" in warning

@@ -1,0 +1,101 @@
+"""What the state updater guarantees to the stream thread: a task that is handed over comes back, whatever fails."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+
+import pytest
+from tests.instance.support import last_counts, produce, running, settings, word_count
+from tests.waiting import wait_until
+
+from millrace.config import StreamsConfig
+from millrace.instance import KafkaStreams, State
+from millrace.instance.state_updater import StateUpdater
+from millrace.records import TaskId
+
+
+class Stateless:
+    """A task without stores."""
+
+    task_id = TaskId(0, 0)
+    changelogs = ()
+
+
+def updater():
+    """Return an updater that needs no brokers, as its tasks have no changelogs."""
+    return StateUpdater("updater", lambda: None, None, StreamsConfig.of({"application.id": "app"}))
+
+
+def test_a_task_without_changelogs_is_complete_at_once():
+    """`drain_restored` returns it, and it can no longer be taken back."""
+    state, task = updater(), Stateless()
+    state.start()
+    state.add(task, {})
+    assert wait_until(state.drain_restored, "restored") == [task]
+    assert state.remove(task.task_id).result(10) is None
+    state.shutdown()
+
+
+def test_a_task_handed_to_an_ended_updater_fails():
+    """It is not lost: the thread is told that it failed."""
+    state, task = updater(), Stateless()
+    state.start()
+    state.shutdown()
+    state.add(task, {})
+    [failed] = state.drain_failed()
+    assert failed.task is task
+    assert "stopped" in str(failed.error)
+
+
+def test_a_task_is_asked_back_while_the_updater_ends(monkeypatch):
+    """Closing the consumer takes a moment, in which nobody waits for an answer that never comes."""
+    state, closing, go_on = updater(), threading.Event(), threading.Event()
+    monkeypatch.setattr(state._reader, "close", lambda: (closing.set(), go_on.wait(60)))
+    state.start()
+    state.shutdown(0)
+    try:
+        assert closing.wait(60)
+        assert state.remove(TaskId(0, 0)).result(5) is None
+    finally:
+        go_on.set()
+        state.shutdown()
+
+
+class Failing:
+    """A restore listener whose methods fail from a given one on."""
+
+    def __init__(self, first):
+        self.first = first
+
+    def _maybe(self, name):
+        if name >= self.first:
+            raise RuntimeError(f"no listening to {name}")
+
+    def on_restore_start(self, *_):
+        self._maybe("1 start")
+
+    def on_batch_restored(self, *_):
+        self._maybe("2 batch")
+
+    def on_restore_end(self, *_):
+        self._maybe("3 end")
+
+    def on_restore_suspended(self, *_):
+        self._maybe("4 suspended")
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("first", ["1 start", "2 batch", "3 end"])
+def test_a_failing_restore_listener_ends_the_instance(kafka, topic_factory, tmp_path, first):
+    """The error of the user's listener is the instance's error; nothing waits for the task forever."""
+    source, sink, app = topic_factory("in"), topic_factory("out"), f"app-{secrets.token_hex(4)}"
+    produce(kafka, source, ["word"] * 10)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path / "first")):
+        wait_until(lambda: last_counts(kafka, sink).get("word") == 10, "counted")
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "second"))
+    streams.set_restore_listener(Failing(first))
+    streams.start()
+    assert streams.wait(60)
+    assert streams.state is State.ERROR
+    assert first in str(streams.error)

@@ -1,0 +1,471 @@
+"""Assignments when something fails in the middle: each task ends up where the group wants it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import threading
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka import Producer
+from tests.instance.support import (
+    NUMBER,
+    TEXT,
+    CountWords,
+    Replica,
+    counts_builder,
+    last_counts,
+    produce,
+    read_all,
+    running,
+    settings,
+    word_count,
+)
+from tests.waiting import wait_until
+
+from millrace import StreamsBuilder
+from millrace.assignment.protocol import Assigned, Revoked
+from millrace.engine.task import StreamTask
+from millrace.errors import StreamsTimeoutError, TaskCorruptedError, TaskMigratedError, TransactionAbortedError
+from millrace.instance import KafkaStreams, State, changelog_reader
+from millrace.processor.api import Processor
+from millrace.records import TaskId
+from millrace.topology import Topology
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def app():
+    """Return a new application id."""
+    return f"app-{secrets.token_hex(4)}"
+
+
+def running_tasks(streams):
+    """Return the ids of the tasks that run."""
+    return {str(task.id) for task in streams.status().tasks if task.state == "RUNNING"}
+
+
+def abort_commit_after(thread, is_meant):
+    """Have the first commit after a group event fail, as it does when a record of the transaction was not delivered in time.
+
+    Returns:
+        An Event that tells when it has.
+    """
+    member, committer = thread.resources.member, thread.tasks._committer
+    poll, commit = member.poll, committer.commit
+    aborted = threading.Event()
+
+    def fail(_tasks):
+        committer.commit = commit
+        aborted.set()
+        raise TransactionAbortedError("a record was not delivered in time")
+
+    def polled():
+        events = poll()
+        if any(is_meant(event) for event in events):
+            member.poll, committer.commit = poll, fail
+        return events
+
+    member.poll = polled
+    return aborted
+
+
+class Feeder:
+    """Writes numbered records to every partition of a topic, in the background, until stopped."""
+
+    def __init__(self, kafka, topic, partitions):
+        self._producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "enable.idempotence": True})
+        self._topic, self._partitions = topic, partitions
+        self._stop = threading.Event()
+        self.values = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stop.wait(0.02):
+            for partition in range(self._partitions):
+                self.values.append(f"{partition}:{len(self.values)}")
+                self._producer.produce(self._topic, self.values[-1], None, partition)
+            self._producer.poll(0)
+
+    def stop(self):
+        """Stop, and return what was written."""
+        self._stop.set()
+        self._thread.join()
+        assert self._producer.flush(60) == 0
+        return self.values
+
+
+class CopyValue(Processor):
+    """Forwards each record as it is."""
+
+    def process(self, record):
+        """Forward a record."""
+        self.context.forward(record)
+
+
+def test_a_transaction_aborted_during_a_revocation_commits_nothing_of_the_revoked_task(
+    kafka, topic_factory, tmp_path, app
+):
+    """The new owner begins at the old offset, so what the old one had processed must never be committed by it."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", CopyValue, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+
+    def config(name):
+        return settings(
+            kafka, app, tmp_path / name, client_id=name, processing_guarantee="exactly_once_v2", commit_interval_ms=2000
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(topology, config("a")))
+        wait_until(lambda: running_tasks(first) == {"0_0", "0_1"}, "both tasks")
+        feeder = Feeder(kafka, source, 2)
+        stack.callback(feeder.stop)
+        wait_until(lambda: first.status().processing.records > 20, "records are processed")
+        aborted = abort_commit_after(first.threads[0], lambda event: isinstance(event, Revoked))
+        second = stack.enter_context(running(topology, config("b")))
+        assert aborted.wait(60), "the commit of the revocation failed"
+        wait_until(lambda: len(running_tasks(first)) == len(running_tasks(second)) == 1, "a task each")
+        written = feeder.stop()
+
+        def outputs():
+            return Counter(value.decode() for _, value, _ in read_all(kafka, sink, partitions=2))
+
+        wait_until(lambda: outputs().keys() >= set(written), "everything is processed")
+        assert {value: count for value, count in outputs().items() if count > 1} == {}
+
+
+def test_a_transaction_aborted_during_an_assignment_does_not_lose_the_assignment(kafka, topic_factory, tmp_path, app):
+    """A topic that newly matches a pattern is read even if the commit before it failed."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    builder = StreamsBuilder()
+    builder.stream(re.compile(f"{prefix}-.*")).to(sink)
+    config = settings(
+        kafka, app, tmp_path, processing_guarantee="exactly_once_v2", metadata_max_age_ms=1000, commit_interval_ms=1000
+    ) | {"default.key.serde": "string", "default.value.serde": "string"}
+    with running(builder.build(), config) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task of the first topic")
+        aborted = abort_commit_after(
+            streams.threads[0], lambda event: isinstance(event, Assigned) and len(event.partitions) > 1
+        )
+        kafka.create_topics(f"{prefix}-2")
+        produce(kafka, f"{prefix}-1", ["a"])
+        produce(kafka, f"{prefix}-2", ["b"])
+        wait_until(
+            lambda: {value for _, value, _ in read_all(kafka, sink)} >= {b"a", b"b"},
+            lambda: f"both topics are read: {streams.metadata_for_local_threads()}",
+        )
+        assert aborted.is_set()
+        assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+class CountFromStart(CountWords):
+    """Writes to its store as soon as it starts."""
+
+    def init(self, context):
+        """Write."""
+        super().init(context)
+        self.store.put("started", 1)
+
+
+def test_a_transaction_aborted_while_a_task_starts_leaves_no_task_behind(
+    kafka, topic_factory, tmp_path, app, monkeypatch
+):
+    """The task that failed starts again, and so do those that were restored in the same moment."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("count", CountFromStart, "in")
+        .add_state_store(counts_builder(), "count")
+        .add_sink("out", sink, "count", key_serde=TEXT, value_serde=NUMBER)
+    )
+    initialize, failed = StreamTask.initialize, []
+
+    def fail_once(task, *args):
+        initialize(task, *args)
+        if not failed:
+            failed.append(task)
+            raise TransactionAbortedError("the transaction has failed")
+
+    monkeypatch.setattr(StreamTask, "initialize", fail_once)
+    produce(kafka, source, ["a", "b", "c"], partitions=3)
+    with running(topology, settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")) as streams:
+        assert failed
+        assert running_tasks(streams) == {"0_0", "0_1", "0_2"}
+        wait_until(lambda: last_counts(kafka, sink, partitions=3) == {"a": 1, "b": 1, "c": 1}, "counted")
+
+
+def test_a_group_that_waits_for_a_dead_member_keeps_committing(kafka, topic_factory, tmp_path, app):
+    """Results become visible while the group is between generations; otherwise a transaction would time out first."""
+    source, sink = topic_factory("in", partitions=4), topic_factory("out", partitions=4)
+
+    def config(name):
+        return settings(
+            kafka,
+            app,
+            tmp_path / name,
+            client_id=name,
+            processing_guarantee="exactly_once_v2",
+            session_timeout_ms=240_000,
+            producer_transaction_timeout_ms=8000,
+        )
+
+    with ExitStack() as stack:
+        first = stack.enter_context(running(word_count(source, sink), config("a")))
+        dead = Replica(config("b"), source, sink, tmp_path, "b").start()
+        stack.callback(dead.kill)
+        wait_until(lambda: len(running_tasks(first)) == len(dead.status().get("tasks", ())) == 2, "two tasks each")
+        dead.signal(signal.SIGSTOP)
+        generation = first.threads[0].resources.member.generation
+        joining = KafkaStreams(word_count(source, sink), config("c"))
+        joining.start()
+        stack.callback(joining.close, 120)
+        wait_until(lambda: first.threads[0].resources.member.rebalancing, "the group waits for the frozen member")
+        for number in range(3):
+            produce(kafka, source, [f"word{number}"] * 4, partitions=4)
+            mine = {f"word{number}"}
+            wait_until(lambda mine=mine: last_counts(kafka, sink, partitions=4).keys() >= mine, "a result is committed")
+        assert first.threads[0].resources.member.generation == generation
+        assert first.error is None
+
+
+@pytest.fixture
+def unreachable(monkeypatch):
+    """Make the leaders of some changelog partitions silent: `unreachable(number)`, until the Event given back is set."""
+    latest_offsets, silent, back = changelog_reader.latest_offsets, set(), threading.Event()
+
+    def ask(admin, partitions, timeout_s=30.0):
+        stuck = [str(partition) for partition in partitions if partition.partition in silent]
+        if stuck and not back.is_set() and not back.wait(timeout_s):
+            raise StreamsTimeoutError(f"Cannot list offsets of {stuck}: no answer")
+        return latest_offsets(admin, partitions, timeout_s)
+
+    def begin(number):
+        silent.add(number)
+        return back
+
+    monkeypatch.setattr(changelog_reader, "latest_offsets", ask)
+    yield begin
+    back.set()
+
+
+def test_a_changelog_that_cannot_be_reached_holds_up_its_own_task_only(
+    kafka, topic_factory, tmp_path, app, unreachable
+):
+    """The other tasks run; the stuck one can be taken away at once, and runs when its changelog is back."""
+    source, sink = topic_factory("in", partitions=3), topic_factory("out", partitions=3)
+    back = unreachable(1)
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path / "a"))
+    streams.start()
+    try:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_2"}, "those that can be reached")
+        streams.add_stream_thread()
+        wait_until(
+            lambda: [len(thread.tasks.task_ids) for thread in streams.threads if thread.tasks] in ([1, 2], [2, 1]),
+            "tasks move",
+        )
+        back.set()
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1", "0_2"}, "all of them")
+    finally:
+        back.set()
+        assert streams.close(60)
+
+
+def test_a_changelog_that_stays_unreachable_ends_the_instance_after_the_task_timeout(
+    kafka, topic_factory, tmp_path, app, unreachable
+):
+    """Beyond task.timeout.ms it is not tried again: the instance fails, and says which changelog it was."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    unreachable(1)
+    streams = KafkaStreams(word_count(source, sink), settings(kafka, app, tmp_path, task_timeout_ms=5000))
+    streams.start()
+    try:
+        assert streams.wait(120)
+        assert streams.state is State.ERROR
+        assert isinstance(streams.error, StreamsTimeoutError)
+        assert "counts-changelog-1" in str(streams.error)
+    finally:
+        streams.close(60)
+
+
+def uncommitted_settings(kafka, app, directory, **others):
+    """Return settings under which nothing is committed by itself while a test lasts, only when tasks leave."""
+    return settings(
+        kafka,
+        app,
+        directory,
+        processing_guarantee="exactly_once_v2",
+        commit_interval_ms=300_000,
+        producer_transaction_timeout_ms=600_000,
+        metadata_max_age_ms=1000,
+        **others,
+    )
+
+
+def by_pattern(prefix, sink, processor=CopyValue):
+    """Return a topology whose one task reads all topics with a prefix."""
+    return (
+        Topology()
+        .add_source("in", pattern=f"{prefix}-.*", key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", processor, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+
+
+def test_a_member_that_has_lost_its_generation_commits_nothing_of_tasks_that_left(kafka, topic_factory, tmp_path, app):
+    """The last task of a thread leaves even if its commit fails: what it sent is aborted, not committed later."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    with running(by_pattern(prefix, sink), uncommitted_settings(kafka, app, tmp_path)) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0"}, "the task of the first topic")
+        member = streams.threads[0].resources.member
+        identity, refused = member.group_metadata, threading.Event()
+
+        def removed():
+            member.group_metadata = identity
+            refused.set()
+            raise TaskMigratedError("the group has removed this member")
+
+        produce(kafka, f"{prefix}-1", ["a", "b"])
+        wait_until(lambda: streams.status().processing.records == 2, "both records are processed")
+        member.group_metadata = removed
+        kafka.create_topics(f"{prefix}-2")
+        assert refused.wait(60), "the task is to be closed, because its input is another"
+        wait_until(lambda: streams.status().processing.records == 4, "both records are processed again")
+    assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+class ForwardAtClose(CopyValue):
+    """Forwards each record as it is, and all of them once more when it is closed."""
+
+    def init(self, context):
+        """Begin with none."""
+        super().init(context)
+        self.held = []
+
+    def process(self, record):
+        """Forward a record, and keep it."""
+        super().process(record)
+        self.held.append(record.with_value(f"held {record.value}"))
+
+    def close(self):
+        """Forward what was kept."""
+        for record in self.held:
+            self.context.forward(record)
+
+
+def test_what_a_processor_sends_while_it_closes_after_an_abort_is_not_committed(kafka, topic_factory, tmp_path, app):
+    """It comes from records that were given up, and would be committed along with what is produced from them again."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", ForwardAtClose, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+    with running(topology, settings(kafka, app, tmp_path, processing_guarantee="exactly_once_v2")) as streams:
+        aborted = threading.Event()
+        committer = streams.threads[0].tasks._committer
+        commit = committer.commit
+
+        def fail(tasks):
+            if not any(task.counters.records_processed for task in tasks):
+                return commit(tasks)
+            committer.commit = commit
+            aborted.set()
+            raise TransactionAbortedError("a record was not delivered in time")
+
+        committer.commit = fail
+        produce(kafka, source, ["a"])
+        assert aborted.wait(60)
+        wait_until(lambda: b"a" in {value for _, value, _ in read_all(kafka, sink)}, "the record is processed again")
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"a"]
+
+
+def test_what_a_processor_sends_while_it_closes_leaves_no_transaction_open(kafka, topic_factory, tmp_path, app):
+    """Its task has been committed, so nothing would end a transaction begun then as long as the thread is idle."""
+    prefix = f"pattern-{secrets.token_hex(4)}"
+    kafka.create_topics(f"{prefix}-1")
+    sink = topic_factory("out")
+    config = uncommitted_settings(kafka, app, tmp_path)
+    with running(by_pattern(prefix, sink, ForwardAtClose), config) as streams:
+        thread = streams.threads[0]
+        produce(kafka, f"{prefix}-1", ["a"])
+        wait_until(lambda: streams.status().processing.records == 1, "the record is processed")
+        kafka.create_topics(f"{prefix}-2")
+        wait_until(
+            lambda: [len(task.input_partitions) for task in list(thread.tasks.running.values())] == [2], "both topics"
+        )
+        assert not thread.resources.producer.in_transaction
+        produce(kafka, f"{prefix}-2", ["b"])
+        wait_until(lambda: streams.status().processing.records == 2, "the record is processed")
+    assert sorted(value for _, value, _ in read_all(kafka, sink)) == [b"a", b"b"]
+
+
+def test_a_task_whose_state_was_wiped_can_go_to_another_thread_at_once(kafka, topic_factory, tmp_path, app):
+    """Its directory is free even if the thread that wiped it never opens it again."""
+    source, sink = topic_factory("in", partitions=2), topic_factory("out", partitions=2)
+    with running(word_count(source, sink), settings(kafka, app, tmp_path)) as streams:
+        wait_until(lambda: running_tasks(streams) == {"0_0", "0_1"}, "both tasks")
+        member = streams.threads[0].resources.member
+        poll, later = member.poll, []
+
+        def polled():
+            if later:
+                member.poll = poll
+                return later
+            events = poll()
+            for event in events:
+                if isinstance(event, Revoked):
+                    later.extend(events)
+                    gone = frozenset(TaskId(0, partition.partition) for partition in event.partitions)
+                    raise TaskCorruptedError(gone, "its changelog was truncated")
+            return events
+
+        member.poll = polled
+        streams.add_stream_thread()
+        wait_until(
+            lambda: [len(thread.tasks.running) for thread in streams.threads if thread.tasks] == [1, 1],
+            lambda: f"a task each: {[thread.tasks.task_ids for thread in streams.threads]}",
+        )
+        assert later
+
+
+def test_a_producer_that_cannot_begin_a_transaction_is_replaced(kafka, topic_factory, tmp_path, app):
+    """That is not the fault of the record being sent: the processing exception handler is not asked to drop it."""
+    source, sink = topic_factory("in"), topic_factory("out")
+    topology = (
+        Topology()
+        .add_source("in", source, key_serde=TEXT, value_serde=TEXT)
+        .add_processor("pass", CopyValue, "in")
+        .add_sink("out", sink, "pass", key_serde=TEXT, value_serde=TEXT)
+    )
+    config = settings(
+        kafka,
+        app,
+        tmp_path,
+        processing_guarantee="exactly_once_v2",
+        processing_exception_handler="LogAndContinueProcessingExceptionHandler",
+    )
+    with running(topology, config) as streams:
+        produce(kafka, source, ["a"])
+        wait_until(lambda: [value for _, value, _ in read_all(kafka, sink)] == [b"a"], "the first record")
+        producer = streams.threads[0].resources.producer
+        wait_until(lambda: not producer.in_transaction, "it is committed")
+        producer.client.begin_transaction()  # so that it cannot be begun
+        produce(kafka, source, ["b"])
+        wait_until(lambda: streams.status().processing.records >= 2, "the second record")
+    assert [value for _, value, _ in read_all(kafka, sink)] == [b"a", b"b"]
