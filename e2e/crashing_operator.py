@@ -1,9 +1,11 @@
-"""`python -m e2e.crashing_operator` runs the operator, which kills itself right after its first action.
+"""`python -m e2e.crashing_operator` runs the operator, which kills itself after some actions, as SIGKILL would.
 
-Actions on Kubernetes or Kafka count, and so does writing a status that differs from the existing one.
+`SIMULATED_CRASH_AFTER` is how many. Carrying out an action on Kubernetes or on Kafka counts, and so does writing a status that
+differs from the one that is there.
 """
 
 import functools
+import itertools
 import os
 import sys
 from collections.abc import Callable
@@ -14,14 +16,18 @@ from millrace_operator.app import app_controller, reset_controller
 from millrace_operator.app.kafka_service import KafkaService
 from millrace_operator.cluster.executor import Executor
 
+_actions = itertools.count(1)
 
-def _fatal(act: Callable[..., Any]) -> Callable[..., None]:
+
+def _counted(act: Callable[..., Any], most: int) -> Callable[..., Any]:
     @functools.wraps(act)
-    def act_and_die(*args: Any, **kwargs: Any) -> None:
-        if act(*args, **kwargs) is not False:
+    def act_and_count(*args: Any, **kwargs: Any) -> Any:
+        result = act(*args, **kwargs)
+        if result is not False and next(_actions) == most:
             os._exit(137)
+        return result
 
-    return act_and_die
+    return act_and_count
 
 
 if __name__ == "__main__":
@@ -32,5 +38,5 @@ if __name__ == "__main__":
         (app_controller, "write_status"),
         (reset_controller, "write_status"),
     ):
-        setattr(owner, name, _fatal(getattr(owner, name)))
+        setattr(owner, name, _counted(getattr(owner, name), int(os.environ["SIMULATED_CRASH_AFTER"])))
     sys.exit(main())

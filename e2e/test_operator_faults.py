@@ -33,7 +33,7 @@ OPEN = {"ingressFrom": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}
 """The operator is outside the cluster, so no policy can allow only it to reach the pods."""
 LAST_DEATH_S = 60.0
 """How long a process may take to die from the last action needed."""
-_ACTION = re.compile(r"passes: \S+ \S+: (\w+(?: the \w+| topics| members)?)|requests: patch \S+/(status)")
+_ACTION = re.compile(r"app_controller: \S+ \S+: (\w+(?: the \w+| topics| members)?)|requests: patch \S+/(status)")
 _WRITE = re.compile(r"requests: (?:apply|create|patch|delete|update) (?!/apis/coordination)\S*")
 
 
@@ -63,7 +63,8 @@ class Mortal:
         """Start it."""
         space = self._app.namespace
         given = {"NAMESPACES": space, "POD_NAMESPACE": space, "RESYNC_SECONDS": 5, **settings}
-        return OperatorProcess(self._kubeconfig, self._log, "millrace_operator", **given)
+        module = "e2e.crashing_operator" if "SIMULATED_CRASH_AFTER" in settings else "millrace_operator"
+        return OperatorProcess(self._kubeconfig, self._log, module, **given)
 
     def until(self, done: Callable[[], bool], *lives: int, last_death_s: float = 0) -> list[str]:
         """Let it die again and again until a condition holds, and return the actions after which it died.
@@ -78,7 +79,7 @@ class Mortal:
             if done():
                 return died_after
             assert len(died_after) < MOST_LIVES, f"it does not get on: {died_after}\n{self._app.story()}"
-            with self.live(CRASH_AFTER_ACTIONS=actions) as operator:
+            with self.live(SIMULATED_CRASH_AFTER=actions) as operator:
                 self._app.wait("a death, or the end", lambda: operator.ends_within(1) or done(), LONGEST_LIFE_S)
                 if operator.ends_within(last_death_s):
                     assert operator.status == 137, operator.log
@@ -89,7 +90,7 @@ class Mortal:
     def rest(self) -> None:
         """Let it die until a life has nothing left to do: there may be something to report afterwards, such as a steady lag."""
         for _ in range(MOST_LIVES):
-            with self.live(CRASH_AFTER_ACTIONS=1, RESYNC_SECONDS=1) as operator:
+            with self.live(SIMULATED_CRASH_AFTER=1, RESYNC_SECONDS=1) as operator:
                 self._app.wait(
                     "a death, or passes", lambda: operator.ends_within(0.5) or _passes(operator) > 4, LONGEST_LIFE_S
                 )
@@ -100,10 +101,10 @@ class Mortal:
     def look(self) -> None:
         """Check that nothing was created twice."""
         for name, topic_id in internal_topics(self._admin, self._app).items():
-            assert self.topics.setdefault(name, topic_id) == topic_id, f"{name} was made anew"
+            assert self.topics.setdefault(name, topic_id) == topic_id, f"{name} was recreated"
         for claim in self._app.objects("pvc"):
             name, uid = claim["metadata"]["name"], claim["metadata"]["uid"]
-            assert self.claims.setdefault(name, uid) == uid, f"{name} was made anew"
+            assert self.claims.setdefault(name, uid) == uid, f"{name} was recreated"
         self.pods |= {pod["metadata"]["uid"] for pod in self._app.pods()}
 
 

@@ -74,6 +74,8 @@ def running_operator(cluster: Cluster, log: Path, *, crashing: bool = False) -> 
         "MILLRACE_OPERATOR_POD_NAME": f"operator-{secrets.token_hex(4)}",
     }
     module = "e2e.crashing_operator" if crashing else "millrace_operator"
+    if crashing:
+        environment["SIMULATED_CRASH_AFTER"] = "1"
     with log.open("ab") as output:
         process = subprocess.Popen([sys.executable, "-m", module], cwd=_ROOT, env=environment, stderr=output)
         try:
