@@ -24,7 +24,7 @@ def explain(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, a list with one entry per application.")] = False,  # noqa: FBT002
 ) -> None:
-    """Say why an application on Kubernetes does not process, and what to do.
+    """Say why an application on Kubernetes is not processing, and what to do.
 
     It reads the StreamsApp, its pods, volumes, Jobs and events with your own rights, and changes nothing.
 

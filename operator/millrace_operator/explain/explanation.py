@@ -51,7 +51,7 @@ class Explanation:
 
 
 def explain(facts: Facts) -> Explanation:
-    """Say why an application does not process, or that it does.
+    """Say why an application is not processing, or that it is.
 
     Args:
         facts: What there is of it.
