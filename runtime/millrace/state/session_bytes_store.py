@@ -103,8 +103,11 @@ class _SegmentedSessions(SegmentedDatabase):
         reverse: bool = False,
     ) -> SessionRows:
         """Iterate sessions by segment, then key."""
-        earliest_end = max(earliest_end, self.oldest_readable(), 0)
-        latest_start = min(latest_start, MAX_LONG)
+        oldest = self.oldest_readable()
+        if earliest_end < oldest or earliest_end < 0:
+            earliest_end = max(oldest, 0)
+        if latest_start > MAX_LONG:
+            latest_start = MAX_LONG
         if latest_start < 0:
             return iter(())
         prefix = self._key_prefix
