@@ -1,4 +1,4 @@
-"""What is wrong with an application's surroundings, as `millrace run` tells it: one line, the exit code, and no traceback."""
+"""Errors in an application's environment, as `millrace run` reports them: one line, the exit code, and no traceback."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def left(kafka, app):
             ("--application-id", "a", "--to-datetime", "noon"),
             "Error: `noon` is not a time: write it like 2026-01-31T12:00:00",
         ),
-        (("--application-id", "a", "--by-duration", "1 day"), "Error: `1 day` is not a duration: write ISO 8601"),
+        (("--application-id", "a", "--by-duration", "1 day"), "Error: `1 day` is not a duration: write it in ISO 8601"),
         (("--application-id", "a", "-c", "x"), "Error: `x` is not a setting: write KEY=VALUE"),
     ],
 )
@@ -118,7 +118,7 @@ def test_without_a_terminal_yes_is_required(kafka, shop, app, tmp_path):
     """A script must say --yes; without it the actions are shown, nothing is changed, and the code is 2."""
     result = millrace(tmp_path, "reset", "-f", "streamsapp.yaml")
     assert result.returncode == 2
-    assert "nothing was changed: give --yes" in result.stderr
+    assert "Nothing was changed, as there is no terminal to ask for confirmation: give --yes" in result.stderr
     assert f"delete topic {app}-counts-changelog" in result.stdout
     assert left(kafka, app) == ({f"{app}-counts-changelog"}, [7])
 
@@ -159,7 +159,7 @@ def test_question_on_a_terminal(kafka, shop, app, tmp_path, answer, code):
         os.close(controller)
         os.close(terminal)
     assert result.returncode == code, result.stderr
-    assert "Do this?" in result.stdout
+    assert "Go ahead?" in result.stdout
     assert bool(left(kafka, app)[0]) is bool(code)
 
 
