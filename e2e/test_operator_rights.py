@@ -139,7 +139,7 @@ def test_only_the_drain_annotation_of_a_pod_can_be_changed(guarded: Cluster) -> 
         {"metadata": {"finalizers": ["example.com/f"]}},
         {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "theirs", "uid": "1"}]}},
     ):
-        assert "nothing but the annotation" in refused_patch(guarded, PODS, "ours", patch), patch
+        assert "only change the annotation" in refused_patch(guarded, PODS, "ours", patch), patch
     assert refused_patch(guarded, PODS, "ours", drain) == ""
     again = {"metadata": {"annotations": {"streams.millrace.dev/drain": "2"}}}
     assert refused_patch(guarded, PODS, "ours", again) == ""
