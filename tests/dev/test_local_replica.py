@@ -114,7 +114,7 @@ def test_stop_lets_the_replica_end_by_itself(replica):
 
 
 def test_stop_of_a_waiting_replica_cancels_its_start(replica):
-    """What waits to be started is not started any more."""
+    """A replica that is waiting to be started is not started any more."""
     subject = replica(STAYS)
     subject.stop()
     assert subject.state is ReplicaState.STOPPED
@@ -133,5 +133,5 @@ def test_end_of_the_host_is_seen_on_standard_input(replica):
 
 
 def test_last_words_of_a_silent_replica(replica):
-    """Nothing logged, nothing said."""
+    """Without a log there is no reason to report."""
     assert replica(STAYS).last_words() == ""

@@ -1,4 +1,4 @@
-"""How a local host shows itself, and what is said when it cannot start."""
+"""What a local host displays, and what it reports when it cannot start."""
 
 from __future__ import annotations
 

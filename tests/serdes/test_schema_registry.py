@@ -342,7 +342,7 @@ def test_without_any_registry_the_setting_is_named(make):
 
 
 def test_missing_packages_are_named():
-    """Without the extra, importing the module says which one to install; the other serdes need none of it."""
+    """Without the extra, importing the module says which one to install; the other serdes do not need it."""
     program = (
         "import sys; sys.modules['fastavro'] = None\n"
         "import millrace.serdes\n"

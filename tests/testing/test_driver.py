@@ -145,7 +145,7 @@ def test_unknown_topic_lists_those_that_are_read():
 
 
 def test_unknown_or_other_store_is_explained():
-    """Asking for a store by the wrong name or kind says what there is."""
+    """Asking for a store by the wrong name or kind lists the existing ones."""
     with TopologyTestDriver(counting(), CONFIG) as driver:
         assert driver.get_state_store("nope") is None
         with pytest.raises(InvalidStateStoreError, match=r"'nope'.*counts"):

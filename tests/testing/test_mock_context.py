@@ -13,7 +13,7 @@ from millrace.testing import MockProcessorContext
 
 
 class Busy(Processor):
-    """Does a bit of everything."""
+    """Uses a bit of everything."""
 
     def init(self, context):
         """Schedule."""
@@ -79,7 +79,7 @@ def test_times_are_what_the_test_sets(context):
 
 
 def test_missing_store_and_serde_are_explained(context):
-    """What was not given is named with the way to give it."""
+    """Anything missing is named, with the way to provide it."""
     with pytest.raises(TopologyError, match="add_state_store"):
         context.get_state_store("other")
     with pytest.raises(ConfigError, match=r"default\.key\.serde"):

@@ -69,7 +69,7 @@ Reconcile = Callable[[DesiredApp, ObservedApp], Decision]
 
 
 class _Taken(NamedTuple):
-    """Somebody else's object."""
+    """An object that belongs to somebody else."""
 
     uid: str | None
     """The uid that the action asked for, if any."""
@@ -78,7 +78,7 @@ class _Taken(NamedTuple):
 
 @dataclass(slots=True)
 class ControllerContext:
-    """What the controllers share: the cluster as it is known, and how it and the brokers are reached."""
+    """What the controllers share: the known state of the cluster, and how to reach it and the brokers."""
 
     requests: Requests
     resources: Cache
@@ -96,13 +96,13 @@ class ControllerContext:
 
 @dataclass(slots=True)
 class AppController:
-    """Runs passes over applications; safe to use from several threads, for different applications.
+    """Runs passes over applications; thread-safe for different applications.
 
     Args:
         context: How the cluster and the brokers are reached.
         reconcile: Decides what to do.
-        kafka_states: What is known of the brokers of applications.
-        resync_seconds: When to look again if a decision does not say.
+        kafka_states: What is known about the brokers of applications.
+        resync_seconds: When to run the next pass if a decision does not say.
         renewals: Which applications may have their pods renewed; by default none.
     """
 
@@ -120,7 +120,7 @@ class AppController:
 
         Args:
             ref: The application.
-            failures: How many passes over it have failed in a row before.
+            failures: How many passes over it have just failed in a row.
 
         Returns:
             The seconds after which to run another; None if the application is gone.
@@ -144,7 +144,7 @@ class AppController:
             raise
         except Exception as error:
             told = _lasting(error, failures)
-            if not isinstance(error, _RefusedActionsError):  # the status reports these already
+            if not isinstance(error, _RefusedActionsError):  # the status already reports these
                 self._tell(ref, told)
             raise told from error
 
@@ -214,7 +214,7 @@ class AppController:
             raise FailedError("OperatorError", message) from error
 
     def _known_as_taken(self, ref: ResourceRef, objects: Mapping[Key, Object]) -> Mapping[Key, str]:
-        """Return the known objects of other people, and forget pods among them that are gone.
+        """Return the known objects of other owners, and forget pods among them that are gone.
 
         Other objects are forgotten once their names are free; nobody tries to take a pod's name.
         """
@@ -226,7 +226,7 @@ class AppController:
         return {key: item.message for key, item in known.items()}
 
     def _confirm(self, app: Object) -> Object:
-        """Return the resource as it is now; a pass that has seen an older version ends."""
+        """Return the current resource; a pass that has seen an older version ends."""
         metadata = app["metadata"]
         try:
             now: Json = self.context.requests.get(APPS, metadata["namespace"], metadata["name"])
@@ -296,7 +296,7 @@ class AppController:
                 if self.context.children.put(kind, item) and not is_known:
                     unknown.append(f"{kind.kind} {name}")
         if unknown:
-            raise StaleError(f"a watch has not told of {', '.join(unknown)} yet")
+            raise StaleError(f"no watch has reported {', '.join(unknown)} yet")
 
     def _leave_to_its_namespace(self, namespace: str, key: Key) -> None:
         """Assume that a child is deleted with its namespace, which a watch may no longer report.
@@ -330,7 +330,7 @@ class AppController:
         return "deletionTimestamp" in namespace["metadata"]
 
     def _write_status(self, app: Object, seen: Object, decision: Decision) -> None:
-        """Write the decision's status if it differs from the one that is there.
+        """Write the decision's status if it differs from the current one.
 
         The pass's own actions may have changed the resource since it was seen, but neither its spec nor its status.
         """
@@ -348,7 +348,7 @@ class AppController:
             raise
 
     def _again(self, ref: ResourceRef, decision: Decision, acted: int) -> float:
-        """Return when to run the next pass: soon after one that has acted, then ever later, until there is nothing to do."""
+        """Return when to run the next pass: soon after one that has acted, then ever later, until nothing is left to do."""
         if not acted:
             self._acted.pop(ref, None)
             again = self.resync_seconds if decision.again_after is None else decision.again_after
@@ -358,7 +358,7 @@ class AppController:
         return soon if decision.again_after is None else min(soon, decision.again_after)
 
     def _tell(self, ref: ResourceRef, failure: FailedError) -> None:
-        """Report in the status why nothing happens; if this fails too, it must not hide the original failure."""
+        """Report in the status why nothing happens; if that fails too, it must not hide the original failure."""
         app = self.context.resources.get(APPS, ref.namespace, ref.name)
         if app is None:
             return

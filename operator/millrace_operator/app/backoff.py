@@ -13,14 +13,14 @@ from millrace.errors import StreamsError, StreamsTimeoutError
 from millrace_operator.cluster.requests import ApiError, NotAllowedToWriteError
 
 STALE_SECONDS: Final = 0.5
-"""After what time to look again when the pass acted on something that has changed meanwhile."""
+"""How soon to look again when the pass acted on something that has since changed."""
 TRANSIENT_FAILURES: Final = 4
-"""How often in a row something may fail that may go away by itself, before the user is told."""
+"""How many times in a row something temporary may fail before it is reported to the user."""
 FIRST_FOLLOW_UP_SECONDS: Final = 0.05
-"""How soon a pass that has acted is followed by another, at first."""
+"""How soon a pass that has acted is first followed by another."""
 LONGEST_FOLLOW_UP_SECONDS: Final = 5.0
 REFUSED_SECONDS: Final = 5.0
-"""How soon something that was refused is tried again at the earliest, when everything else goes on."""
+"""The earliest retry of something that was refused while everything else continues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class FailedError(Exception):
     """A pass failed because of something that its user, or Millrace's developers, must fix.
 
     Args:
-        reason: In one CamelCase word.
-        message: In words.
+        reason: One CamelCase word.
+        message: For the user.
         again_after: Seconds after which to run another, where only something minor failed; None for exponential back-off.
     """
 

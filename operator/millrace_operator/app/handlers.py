@@ -94,7 +94,7 @@ class Handlers:
 
 
 def _asked(obj: Object) -> tuple[object, ...]:
-    """Return the parts of a resource that its user decides."""
+    """Return the parts of a resource that its user controls."""
     metadata = obj["metadata"]
     annotations = metadata.get("annotations") or {}
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp"), annotations

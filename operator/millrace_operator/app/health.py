@@ -1,7 +1,7 @@
 """Serves the operator's probes and metrics.
 
 Liveness is about progress, not about answering: it fails when a pass has taken longer than any should, a worker has died, or the
-loop of watches or that of the Lease has stopped turning. A long queue fails no probe, nor does an API server or a broker that is
+loop of watches or that of the Lease has stopped running. A long queue fails no probe, nor does an API server or a broker that is
 away: a restart would not help.
 """
 
@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 Check = Callable[[], list[str]]
-"""Returns what is wrong, in words; nothing if all is well."""
+"""Returns what is wrong, as messages; nothing if all is well."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -80,7 +80,7 @@ class OperatorHealthServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on."""
+        """The port it listens on."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:

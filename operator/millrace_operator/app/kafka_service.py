@@ -38,7 +38,7 @@ _RETRY_SECRETS_SECONDS: Final = 15.0
 _DOUBTFUL: Final = frozenset(
     {"AuthenticationFailed", "NotAuthorized", "SecretMissing", "BadConfiguration", "TokenEndpointNotAllowed"}
 )
-"""Reasons that a newer version of a Secret may remove."""
+"""Reasons for failures that a newer version of a Secret may fix."""
 
 Data = Mapping[str, bytes]
 
@@ -74,7 +74,7 @@ class KafkaService:
         self._doubtful: set[ResourceRef] = set()
 
     def observe(self, desired: DesiredApp, objects: Mapping[Key, Object]) -> KafkaState:
-        """Return what an application's brokers say; never raises."""
+        """Return what an application's brokers report; never raises."""
         app = manifest_of(desired)
         if app is None:
             return KafkaState(error="the manifest has problems", reason="Unknown")
@@ -116,7 +116,7 @@ class KafkaService:
             self._clusters.act(app, self._credentials(_ref(desired), app, deleting=desired.deleting), action)
 
     def forget(self, ref: ResourceRef) -> None:
-        """Close what was kept for an application that is gone."""
+        """Close what was kept open for an application that is gone."""
         with self._lock:
             self._kept.pop(ref, None)
             self._doubtful.discard(ref)

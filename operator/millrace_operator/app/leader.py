@@ -50,7 +50,7 @@ class Leader:
         api: How to reach the API server.
         namespace: The Lease's namespace.
         name: The Lease's name.
-        identity: What this candidate is called; no two may share it.
+        identity: The unique name of this candidate.
         seconds: How long the Lease is held without being renewed.
         clock: Seconds that only go forward.
     """
@@ -80,7 +80,7 @@ class Leader:
         """How long to wait between two steps."""
 
     def may_write_seconds(self) -> float:
-        """Return for how long this candidate may still write; 0 or less if it may not."""
+        """Return how long this candidate may still write; 0 or less if it may not."""
         return self._held_until - self._clock()
 
     def step(self) -> bool | None:
@@ -148,7 +148,7 @@ class Leader:
         expired = begun - self._seen_at >= float(spec.get("leaseDurationSeconds") or 0)
         holder = spec.get("holderIdentity") or ""
         if holder != self._identity and (self._has_held or (holder and not expired)):
-            return False  # nor is it taken a second time: what was learned under the first is outdated
+            return False  # nor is it taken again: what was learned under the first is outdated
         return self._write(self._api.update, LEASES, self._namespace, self._name, self._lease(lease))
 
     def _renew(self) -> bool:

@@ -52,7 +52,7 @@ class OperatorMetrics:
         )
         self._told: Final = Counter(
             f"{_PREFIX}_events",
-            "Events told about resources, written or not, by type and reason.",
+            "Events about resources, written or not, by type and reason.",
             ["type", "reason"],
             registry=self.registry,
         )
@@ -61,20 +61,20 @@ class OperatorMetrics:
     def watch(
         self, *, depth: Callable[[], int], leads: Callable[[], bool], apps: Callable[[], Iterable[Object]]
     ) -> None:
-        """Say where to read what is asked for when metrics are collected.
+        """Set the sources of the values that are read when metrics are collected.
 
         Args:
             depth: How many resources wait for a pass.
             leads: Whether this operator holds the Lease.
             apps: All StreamsApps.
         """
-        Gauge(f"{_PREFIX}_queue_depth", "Resources that wait for a pass.", registry=self.registry).set_function(depth)
+        Gauge(f"{_PREFIX}_queue_depth", "Resources waiting for a pass.", registry=self.registry).set_function(depth)
         Gauge(f"{_PREFIX}_leader", "1 if this operator holds the Lease.", registry=self.registry).set_function(
             lambda: float(leads())
         )
         Gauge(
             f"{_PREFIX}_last_reconcile_age_seconds",
-            "Since a pass was last ended; 0 where there is nothing to do: without StreamsApps, or without the Lease.",
+            "Seconds since the last pass ended; 0 if there is nothing to do: without StreamsApps, or without the Lease.",
             registry=self.registry,
         ).set_function(lambda: time.monotonic() - self._last_pass if leads() and any(True for _ in apps()) else 0.0)
         self.registry.register(_Apps(lambda: apps() if leads() else ()))
@@ -89,7 +89,7 @@ class OperatorMetrics:
         self._events.labels(resource).inc()
 
     def told(self, kind: str, reason: str) -> None:
-        """Count an Event about a resource, of which the namespace may be gone too soon for anybody to see it."""
+        """Count an Event about a resource, which cannot be written if the namespace is being deleted."""
         self._told.labels(kind, reason).inc()
 
     def passed(self, result: str, seconds: float) -> None:
@@ -106,16 +106,19 @@ class OperatorMetrics:
 _NUMBERS: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "generation": (("metadata", "generation"), "The generation of the manifest."),
     "observed_generation": (("status", "observedGeneration"), "The generation that the status is about."),
-    "replicas": (("status", "replicas"), "Pods that there are."),
-    "desired_replicas": (("status", "desiredReplicas"), "Pods that there are to be."),
+    "replicas": (("status", "replicas"), "Pods that exist."),
+    "desired_replicas": (("status", "desiredReplicas"), "Pods that are wanted."),
     "ready_replicas": (("status", "readyReplicas"), "Pods that run all the tasks assigned to them."),
-    "recommended_replicas": (("status", "autoscaling", "recommended"), "Replicas that autoscaling would have."),
-    "lag_records": (("status", "lag", "total"), "Records that wait in input and repartition topics, in two digits."),
+    "recommended_replicas": (("status", "autoscaling", "recommended"), "Replicas that autoscaling recommends."),
+    "lag_records": (
+        ("status", "lag", "total"),
+        "Records waiting in input and repartition topics, rounded to two digits.",
+    ),
     "tasks": (("status", "topology", "tasks"), "Tasks of the topology."),
-    "restoring_tasks": (("status", "tasks", "restoring"), "Active tasks that restore state."),
+    "restoring_tasks": (("status", "tasks", "restoring"), "Active tasks that are restoring state."),
     "restoration_remaining_records": (
         ("status", "restoration", "remainingRecords"),
-        "Changelog records left to restore, in two digits.",
+        "Changelog records left to restore, rounded to two digits.",
     ),
     "storage_used_percent": (("status", "storage", "maxUsedPercent"), "How full the fullest volume is."),
 }
@@ -145,7 +148,7 @@ class _Apps(Collector):
 
 
 def _described(apps: Iterable[Object]) -> Iterator[Metric]:
-    """Tell what applications are and how they do: always 1, and the labels say it."""
+    """Report what applications are and how they are doing, in labels; the value is always 1."""
     names = ("application_id", "image", "revision", "guarantee")
     info = GaugeMetricFamily(f"{_APP_PREFIX}_info", "What the application is; always 1.", labels=[*_APP_LABELS, *names])
     states = GaugeMetricFamily(

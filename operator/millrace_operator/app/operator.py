@@ -49,12 +49,12 @@ log = logging.getLogger(__name__)
 _CRASHED: Final = 1
 _HEARTBEAT_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 60.0
-"""How long the loops of watches and of the Lease may not turn before the liveness probe fails."""
+"""How long the loops of watches and of the Lease may stand still before the liveness probe fails."""
 _LAST_PASSES_SECONDS: Final = 20.0
 _LIST_ATTEMPTS: Final = 30
 _LIST_PAUSE_SECONDS: Final = 2.0
 _SOONEST_RELIST_SECONDS: Final = 5.0
-"""How soon everything is listed again once watches have started, and then less and less often: no watch reports what was
+"""How soon everything is listed again after watches have started, then less and less often: no watch reports what was
 deleted between the first list and its own start."""
 
 

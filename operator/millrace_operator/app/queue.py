@@ -39,7 +39,7 @@ class WorkSchedule(Generic[K]):
         self._heap: list[tuple[float, int, K]] = []
         """When keys are due, in this order; of keys that were brought forward or are being worked on, entries are left over."""
         self._numbers = count()
-        """Decides between keys that are due at the same time."""
+        """Breaks ties between keys that are due at the same time."""
         self._running: set[K] = set()
         self._failures: dict[K, int] = {}
         self._not_before: dict[K, float] = {}
@@ -74,7 +74,7 @@ class WorkSchedule(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """Let a key be taken again."""
+        """Allow a key to be taken again."""
         self._running.discard(key)
         if key in self._due:
             self._plan(key, self._due[key])
@@ -263,7 +263,7 @@ class Workers:
                 self._metrics.passed(result, time.monotonic() - begun)
 
     def _pass(self, ref: ResourceRef) -> str | None:
-        """Make a pass and return its result, or None if it was put off."""
+        """Make a pass and return its result, or None if it was postponed."""
         try:
             again = self._work[ref.kind](ref, self._queue.failures(ref))
         except AnswerAwaitedError as awaited:

@@ -37,7 +37,7 @@ LONGEST_MESSAGE: Final = 2000
 _SUPPORTING: Final = frozenset({"NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "Service", "ServiceAccount"})
 """Kinds of children that pods can run without."""
 _GARBAGE: Final = frozenset({"ConfigMap", "Job"})
-"""Kinds that only take up room where they are no longer wanted."""
+"""Kinds that do no harm, except for taking up space, when they are no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Refusal:
 
     action: Action
     reason: str
-    """In one CamelCase word; one of those that `Stalled` may have."""
+    """One CamelCase word; a reason of `Stalled`."""
     message: str
-    """Which object, who refuses it and why, and what to do."""
+    """Which object it is about, who refuses it and why, and what to do."""
 
     @property
     def stops_the_rest(self) -> bool:
@@ -80,11 +80,11 @@ class Refusal:
 
 
 def carry_out(actions: Iterable[Action], do: Callable[[Action], Refusal | None]) -> Sequence[Refusal]:
-    """Carry out actions in their order, as far as refusals of earlier ones allow, and return the refusals.
+    """Carry out actions in order, as far as earlier refusals allow, and return the refusals.
 
     Args:
         actions: What is to be done.
-        do: Does an action, or returns why it is refused.
+        do: Carries out an action, or returns why it is refused.
     """
     refusals: list[Refusal] = []
     for action in actions:
@@ -102,7 +102,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
     """Return a decision whose status and events report what was refused, and nothing that was therefore not done.
 
     Args:
-        desired: The resource that was decided about.
+        desired: The resource that the decision is about.
         decision: The decision, of which nothing has been reported yet.
         refusals: What was refused, at least one.
     """
@@ -112,7 +112,7 @@ def with_refusals(desired: DesiredApp, decision: Decision, refusals: Sequence[Re
     messages = list(dict.fromkeys([first.message, *(item.message for item in refusals)]))
     minor, known = first.is_minor, condition_of(status, "Stalled")
     reason: str = first.reason
-    if known is not None and known.status == "True":  # what holds up the application comes first
+    if known is not None and known.status == "True":  # what blocks the application comes first
         reason, messages = (known.reason, [known.message, *messages]) if minor else (reason, [*messages, known.message])
     if _leaves_pods_as_they_were(decision.actions, refusals):
         status = _without_what_was_not_done(old, status)

@@ -27,7 +27,7 @@ _PATIENCE_WITH_POD_DOWN_SECONDS: Final = 3600.0
 @dataclass(slots=True)
 class _Permit:
     renewal: Renewal | None
-    """What the application last reported; None before it has."""
+    """What the application last reported; None before its first report."""
     since: float
     """When it last made progress."""
 
@@ -52,7 +52,7 @@ class RenewalLimiter:
         self._waiting: dict[ResourceRef, None] = {}
 
     def resume(self, apps: Iterable[Object]) -> None:
-        """Give permits back to the applications that had one when the last operator ended."""
+        """Restore the permits of the applications that had one when the last operator ended."""
         with self._lock:
             for app in apps if self._most else ():
                 if _is_under_way(app):
@@ -77,7 +77,7 @@ class RenewalLimiter:
                 self._waiting.pop(ref, None)
             elif permit is None:
                 self._waiting.setdefault(ref)
-            else:  # a pod that comes and goes is no progress; one fewer to replace is
+            else:  # a pod that comes and goes is not progress; one pod fewer to replace is
                 is_further = permit.renewal is not None and renewal.left < permit.renewal.left
                 self._permits[ref] = _Permit(renewal, self._clock() if is_further else permit.since)
             woken = list(self._next())

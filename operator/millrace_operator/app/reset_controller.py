@@ -34,18 +34,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ResetController:
-    """Runs passes over resets; safe to use from several threads, for different resets.
+    """Runs passes over resets; thread-safe for different resets.
 
     Args:
         context: How the cluster and the brokers are reached.
-        kafka_states: What is known of the brokers of applications.
+        kafka_states: What is known about the brokers of applications.
     """
 
     context: ControllerContext
     kafka_states: KafkaStateCache
 
     def run(self, ref: ResourceRef, failures: int) -> float | None:
-        """Run a pass; arguments, result and exceptions are those of `Passes.run`."""
+        """Run a pass; arguments, result and exceptions are those of `AppController.run`."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None:
             return None
@@ -164,7 +164,7 @@ class ResetController:
             raise
 
     def _tell(self, ref: ResourceRef, desired: DesiredReset, problem: str) -> None:
-        """Report in the status why nothing happens; if this fails too, it must not hide the original failure."""
+        """Report in the status why nothing happens; if that fails too, it must not hide the original failure."""
         resource = self.context.resources.get(RESETS, ref.namespace, ref.name)
         if resource is None or has_ended(desired.status):
             return

@@ -58,9 +58,9 @@ class OperatorSettings(BaseModel):
     namespaces: Annotated[tuple[str, ...], BeforeValidator(_names)] = ()
     """Namespaces to serve, separated by commas; empty for all."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """What is logged."""
+    """Log level."""
     log_format: Literal["text", "json"] = "text"
-    """How it is logged."""
+    """Log format."""
     workers: Annotated[int, Field(ge=1, le=64)] = 4
     """How many applications are worked on at once."""
     resync_seconds: Annotated[float, Field(ge=1, le=3600)] = 30

@@ -37,7 +37,7 @@ class Cache:
         self._lock = threading.Lock()
         self._objects: dict[_Id, Object] = {}
         self._deleted: dict[_Id, int] = {}
-        """Versions at which objects went, so that an older answer does not bring them back."""
+        """Versions at which objects were deleted, so that an older answer does not bring them back."""
         self._by_app: defaultdict[tuple[str, str], set[_Id]] = defaultdict(set)
 
     def put(self, kind: ResourceKind, obj: Object) -> bool:
@@ -47,7 +47,7 @@ class Cache:
             return self._put(identity, slim)
 
     def expect_end(self, kind: ResourceKind, obj: Object, timestamp: str) -> None:
-        """Mark an object as being deleted until this time, unless something newer is known of it."""
+        """Mark an object as being deleted until this time, unless a newer version of it is known."""
         identity = _id(kind, obj)
         with self._lock:
             known = self._objects.get(identity)
@@ -140,7 +140,7 @@ def _id(kind: ResourceKind, obj: Object) -> _Id:
 
 
 def _slim(kind: ResourceKind, obj: Object) -> Object:
-    """Lists leave out what kind their items are; managed fields are half of an object, and nobody here reads them."""
+    """Add the kind, which lists leave out, and drop managed fields, which are half of an object and never read here."""
     metadata = {name: value for name, value in obj["metadata"].items() if name != "managedFields"}
     return {**obj, "apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}
 
@@ -157,7 +157,7 @@ def relist(
         requests: How to reach the API server.
         resources: The cache of StreamsApps and StreamsResets.
         children: The cache of children.
-        namespaces: Those to list; none means all.
+        namespaces: The namespaces to list; all if empty.
         selector: The label selector of children.
 
     Returns:

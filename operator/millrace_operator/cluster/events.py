@@ -26,7 +26,7 @@ class EventRecorder:
     Args:
         requests: How to reach the API server.
         identity: Which operator this is.
-        count: Told of the type and reason of every Event.
+        count: Called with the type and reason of every Event.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ from millrace_operator.resets.reconciler import PatchApp
 
 
 class StaleError(Exception):
-    """What was seen is out of date: the pass ends, and the next one looks again."""
+    """The observation is out of date: the pass ends, and the next one observes again."""
 
 
 class NameTakenError(Exception):
@@ -35,7 +35,7 @@ class NameTakenError(Exception):
 
     Args:
         key: Which object.
-        message: What it is and what to do, in words for the user.
+        message: What it is and what to do, for the user.
     """
 
     def __init__(self, key: Key, message: str) -> None:
@@ -126,7 +126,7 @@ class Executor:
             raise
 
     def _adopt(self, kind: ResourceKind, namespace: str, name: str, app: Object) -> str:
-        """Return the uid of an object that is the application's own, though no watch has told of it yet."""
+        """Return the uid of an object that is the application's own, although no watch has reported it yet."""
         try:
             found = self._requests.get(kind, namespace, name)
         except ApiError as error:
@@ -170,7 +170,7 @@ class Executor:
             raise
 
     def _check_controller(self, namespace: str, key: Key) -> None:
-        """Check that a pod is not one of somebody else's StatefulSet, of which no watch tells."""
+        """Check that a pod does not belong to somebody else's StatefulSet, which no watch reports."""
         pod = self._children.get(PODS, namespace, key.name)
         controller = None if pod is None else controller_of(pod)
         if controller is None:
@@ -244,7 +244,7 @@ class Executor:
 
 
 def status_patch(old: Object, new: Object) -> Json:
-    """Return the merge patch that makes one of the other; empty if they are alike.
+    """Return the merge patch that turns the first into the second; empty if they are equal.
 
     >>> status_patch({"replicas": 1, "lag": {"total": 5, "trend": "Steady"}}, {"replicas": 2, "lag": {"total": 5}})
     {'replicas': 2, 'lag': {'trend': None}}

@@ -25,10 +25,10 @@ _CONNECT_SECONDS: Final = 1.0
 _DEADLINE_SECONDS: Final = 3.0
 _LARGEST_ANSWER: Final = 4 << 20
 _LARGEST_ANSWERS: Final = 32 << 20
-"""Of all pods of an application together."""
+"""For all pods of an application together."""
 _MOST_AT_ONCE: Final = 64
 _LATE_SECONDS: Final = 5.0
-"""For how long a pod that was late twice in a row is not asked; with every further time it is twice as long."""
+"""How long a pod that was late twice in a row is not asked; doubled with every further time."""
 _LONGEST_LATE_SECONDS: Final = 60.0
 _MOST_LATE: Final = 10_000
 _T = TypeVar("_T")
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """How often in a row a pod has not answered within the deadline, and until when it is not asked."""
+    """How many times in a row a pod has missed the deadline, and until when it is not asked."""
 
     times: int
     until: float
@@ -60,7 +60,7 @@ class InstanceStatusClient:
         self._thread.start()
 
     def ask(self, pods: Iterable[Object]) -> dict[str, ReportedStatus]:
-        """Return what the pods say of themselves, by name; those that do not answer are left out."""
+        """Return what the pods report about themselves, by name; those that do not answer are left out."""
         asked = {str(pod["metadata"]["name"]): pod for pod in pods if is_asked(pod) and self._is_due(pod)}
         if not asked:
             return {}
@@ -78,7 +78,7 @@ class InstanceStatusClient:
         self._loop.close()
 
     async def _get_all(self, addresses: Mapping[str, str]) -> dict[str, bytes]:
-        """Return what pods answer within the deadline, by name: nothing for those that do not, or not so that it can be read."""
+        """Return the pods' answers within the deadline, by name, without missing and unreadable ones."""
         answers: dict[str, bytes] = {}
         room = _LARGEST_ANSWERS
         turns = asyncio.Semaphore(_MOST_AT_ONCE)
@@ -146,7 +146,7 @@ def _uid(pod: Object) -> str:
 
 
 def _told(pod: Object, data: bytes) -> ReportedStatus | None:
-    """Return what a pod's answer says; None if it says nothing, or is another pod's."""
+    """Return what a pod's answer says; None if it is unusable or comes from another pod."""
     try:
         status = json.loads(data)
         told = instance_status_from(status)
@@ -160,7 +160,7 @@ def instance_status_from(status: Object) -> ReportedStatus:
     """Return what a `/status` answer says, whatever version of the runtime it comes from.
 
     Raises:
-        ValueError: It is not such an answer.
+        ValueError: It is not a `/status` answer.
         TypeError: As above.
     """
     if not isinstance(status, Mapping) or not isinstance(status.get("state"), str):

@@ -59,7 +59,7 @@ CHILDREN: Final = (
     ResourceKind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets"),
     ResourceKind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies"),
 )
-"""The kinds of children on every cluster; `POD_MONITORS` come to them where the cluster knows the kind."""
+"""The kinds of children on every cluster; `POD_MONITORS` are added where the cluster knows the kind."""
 
 NAMESPACES: Final = ResourceKind("Namespace", "", "v1", "namespaces", namespaced=False)
 SECRETS: Final = ResourceKind("Secret", "", "v1", "secrets")
@@ -71,7 +71,7 @@ _BY_NAME: Final = {kind.kind: kind for kind in (*CHILDREN, POD_MONITORS, APPS, R
 
 
 def kind_of(name: str) -> ResourceKind:
-    """Return the kind of a name.
+    """Return the kind with a name.
 
     Raises:
         KeyError: The operator does not handle such objects.
@@ -80,5 +80,5 @@ def kind_of(name: str) -> ResourceKind:
 
 
 def kind_of_object(obj: Object) -> ResourceKind:
-    """Return the kind of an object as it stands in its manifest."""
+    """Return the kind that an object's manifest names."""
     return kind_of(str(obj["kind"]))

@@ -38,7 +38,7 @@ _STORAGE_CLASS_KEPT_SECONDS: Final = 600.0
 
 
 def desired_from(body: Object) -> DesiredApp:
-    """Return a `StreamsApp` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
+    """Return a `StreamsApp` from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
     app, problems = check(
@@ -68,7 +68,7 @@ def desired_from(body: Object) -> DesiredApp:
 
 
 def desired_reset_from(body: Object) -> DesiredReset:
-    """Return a `StreamsReset` from the API as what is desired; a spec that breaks a rule becomes `problems`."""
+    """Return a `StreamsReset` from the API as desired state; a spec that breaks a rule becomes `problems`."""
     metadata: Object = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
     given = {"name": metadata["name"], "namespace": metadata["namespace"]}
@@ -91,7 +91,9 @@ def desired_reset_from(body: Object) -> DesiredReset:
 def _status(body: Object, model: type[_S]) -> _S | None:
     """Return the status; fields that this version cannot read are dropped one by one, so that the others are not lost."""
     status = dict(body.get("status") or {})
-    if status.get("observedGeneration") == UNSEEN_GENERATION:  # the API server's default: nobody has written one
+    if (
+        status.get("observedGeneration") == UNSEEN_GENERATION
+    ):  # the API server's default: no status has been written yet
         return None
     while status:
         try:
@@ -107,7 +109,7 @@ def _status(body: Object, model: type[_S]) -> _S | None:
 
 
 class PlanJobOutputs:
-    """What plan Jobs printed, each read once: a finished Job's log does not change.
+    """The output of plan Jobs, each read once: a finished Job's log does not change.
 
     Args:
         requests: How to reach the API server.
@@ -186,7 +188,7 @@ class StorageClasses:
         self._known: dict[str, tuple[float, bool | None]] = {}
 
     def of(self, objects: Mapping[Key, Object]) -> bool | None:
-        """Return it for the claims among an app's objects; None if there are none or it could not be seen."""
+        """Return it for the claims among an app's objects; None if there are none or it could not be read."""
         claims = [obj for key, obj in objects.items() if key.kind == CLAIMS.kind]
         names = {claim.get("spec", {}).get("storageClassName") for claim in claims}
         if len(names) != 1 or not (name := names.pop()):

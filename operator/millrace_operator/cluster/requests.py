@@ -34,9 +34,9 @@ REQUEST_TIMEOUT_SECONDS: Final = 10.0
 _SHORTEST_WRITE_SECONDS: Final = 0.5
 
 Gate = Callable[[], float]
-"""Returns for how many seconds writing is allowed; 0 or less if it is not."""
+"""Returns how many seconds writing is still allowed; 0 or less if it is not."""
 Count = Callable[[str, str, str, float], None]
-"""Takes verb, resource, code and the seconds that a request took."""
+"""Takes the verb, resource, status code and duration in seconds of a request."""
 
 
 class NotAllowedToWriteError(Exception):
@@ -67,7 +67,7 @@ class ApiError(Exception):
 
     @property
     def exists(self) -> bool:
-        """Whether there is an object of the name already."""
+        """Whether an object with this name already exists."""
         return self.status == 409 and self.reason == "AlreadyExists"
 
     @property
@@ -82,7 +82,7 @@ class Requests:
     Args:
         api: The client with the cluster's address and credentials.
         gate: Asked before every write.
-        count: Told of every request.
+        count: Called for every request.
     """
 
     def __init__(self, api: client.ApiClient, gate: Gate, count: Count) -> None:
@@ -93,11 +93,11 @@ class Requests:
 
     @property
     def may_write(self) -> bool:
-        """Whether this operator may change things, also those that are not in the API server."""
+        """Whether this operator may change anything, including outside the API server."""
         return self._gate() >= _SHORTEST_WRITE_SECONDS
 
     def check_may_write(self) -> None:
-        """Check that this operator may change things, also those that are not in the API server.
+        """Check that this operator may change anything, including outside the API server.
 
         Raises:
             NotAllowedToWriteError: It does not hold the lease.
@@ -112,12 +112,12 @@ class Requests:
         return self._send("get", "GET", kind, namespace, name, subresource, query)
 
     def list(self, kind: ResourceKind, namespace: str | None, **query: str) -> Object:
-        """Return a list as the API gives it, its items without `kind` and `apiVersion`."""
+        """Return a list as the API returns it, its items without `kind` and `apiVersion`."""
         found: Object = self._send("list", "GET", kind, namespace, None, None, query)
         return found
 
     def apply(self, kind: ResourceKind, obj: Object, uid: str) -> Object:
-        """Bring the object with this uid to this state; fields that others own are taken from them.
+        """Bring the object with this uid to this state; fields that others own are taken over.
 
         Args:
             kind: Its kind.
@@ -173,7 +173,7 @@ class Requests:
         return created
 
     def update(self, kind: ResourceKind, namespace: str | None, name: str, body: Object) -> Object:
-        """Replace an object; with a resourceVersion in it only the very one that was read."""
+        """Replace an object; if it has a resourceVersion, only that version."""
         query = {"fieldManager": FIELD_MANAGER}
         updated: Object = self._send("update", "PUT", kind, namespace, name, None, query, body)
         return updated
@@ -235,7 +235,7 @@ def _is_update(entry: Object) -> bool:
 
 
 def _free() -> None:
-    """Allow what is not gated."""
+    """Allow requests that are not gated."""
 
 
 def _parsed(what: str, status: int, data: bytes) -> Any:
@@ -267,7 +267,7 @@ def fenced(check: Callable[[], None]) -> Iterator[None]:
 
 
 def fence(api: client.ApiClient) -> None:
-    """Make a client's connections heed `fenced`."""
+    """Make a client's connections respect `fenced`."""
     api.rest_client.pool_manager.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
 
 
@@ -278,14 +278,14 @@ def _check_fence() -> None:
 
 class _Connection(HTTPConnection):
     def send(self, data: Any) -> None:
-        """Send, if that is still allowed."""
+        """Send if that is still allowed."""
         _check_fence()
         super().send(data)
 
 
 class _SecureConnection(HTTPSConnection):
     def send(self, data: Any) -> None:
-        """Send, if that is still allowed."""
+        """Send if that is still allowed."""
         _check_fence()
         super().send(data)
 

@@ -27,7 +27,7 @@ _PASSES: Final = frozenset(
     {"TopicsBeingCreated", "Planning", "PlanPending", "VolumePending", "PodsNotReady", "Deleting"}
 )
 _ABOUT_PODS: Final = frozenset({"StartFailed", "UpgradeFailed"})
-"""Reasons about which the pods' own findings say more."""
+"""Reasons for which the pods' own findings are more specific."""
 _HARMLESS: Final = frozenset({"TopicDiffers", "NeedsResetIgnored"})
 
 
@@ -44,7 +44,7 @@ def app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
 
 
 def later_app_rules() -> tuple[Callable[[Facts], Iterator[Finding]], ...]:
-    """Return the rules that come after those for pods: what follows from pods that fail, and what is good to know."""
+    """Return the rules that come after those for pods: consequences of failing pods, and useful information."""
     return (_consequences, _restoration, _lag, _idle_replicas, _unreadable)
 
 
@@ -166,7 +166,7 @@ def _restoration(facts: Facts) -> Iterator[Finding]:
     left, eta = restoration.get("remainingRecords"), restoration.get("etaSeconds")
     tasks = (facts.status.get("tasks") or {}).get("restoring")
     what = f"{'Tasks' if tasks is None else f'{tasks} tasks'} restore their state before they process"
-    what += "" if left is None else f"; {left:,} changelog records are left"
+    what += "" if left is None else f"; {left:,} changelog records remain"
     what += "." if eta is None else f", about {age(eta)}."
     since = facts.age_seconds(condition.get("lastTransitionTime"))
     long = since > _WAITING_IS_LONG_AFTER_SECONDS
@@ -185,7 +185,7 @@ def _lag(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.NOTE,
             "Lag",
-            "Everything that the input topics hold is processed: what is missing has not been written to them.",
+            "All records in the input topics are processed: anything missing was never written to them.",
         )
     elif lag.get("trend") == "Growing":
         tasks = (facts.status.get("topology") or {}).get("tasks")
@@ -194,13 +194,13 @@ def _lag(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             Severity.PROBLEM,
             "Lag",
-            f"{total:,} records of the input wait, and they become more.",
+            f"{total:,} input records are waiting, and their number is growing.",
             "Raise spec.replicas or spec.threads."
             if more
-            else f"All {tasks} tasks have a thread of their own: more replicas do not help, faster code or more partitions do.",
+            else f"All {tasks} tasks have a thread of their own: faster code or more partitions help, more replicas do not.",
         )
     else:
-        yield Finding(Severity.NOTE, "Lag", f"{total:,} records of the input wait.")
+        yield Finding(Severity.NOTE, "Lag", f"{total:,} input records are waiting.")
 
 
 def _idle_replicas(facts: Facts) -> Iterator[Finding]:

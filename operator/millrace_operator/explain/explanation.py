@@ -1,4 +1,4 @@
-"""Explains an application: every rule looks at the facts by itself, and their findings are put into the order of causes.
+"""Explains an application: each rule examines the facts independently, and the findings are sorted by cause.
 
 The order of the rules is the order of causes: earlier findings explain later ones (brokers that do not answer keep
 pods from being ready), so within one severity the first finding is the one to fix first.
@@ -54,10 +54,10 @@ def explain(facts: Facts) -> Explanation:
     """Say why an application is not processing, or that it is.
 
     Args:
-        facts: What there is of it.
+        facts: What is known about it.
     """
     found = [finding for rule in (*app_rules(), *pod_rules(), *later_app_rules()) for finding in rule(facts)]
-    # What only points elsewhere adds nothing when what it points at has its own finding.
+    # A finding that only points elsewhere adds nothing if its target has a finding of its own.
     if any(not finding.points_elsewhere and finding.severity is not Severity.NOTE for finding in found):
         found = [finding for finding in found if not finding.points_elsewhere]
     found.sort(key=lambda finding: _ORDER[finding.severity])

@@ -1,4 +1,4 @@
-"""What is known of an application: its objects as the API gives them, and a few ways to look at them."""
+"""What is known about an application: its objects as the API returns them, and a few views of them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Facts:
     events: tuple[Object, ...] = ()
     """Events about any of these, the newest last."""
     unreadable: tuple[str, ...] = ()
-    """What the user may not read, in words."""
+    """What the user may not read, in plain words."""
 
     @property
     def name(self) -> str:

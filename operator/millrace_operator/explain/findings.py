@@ -10,13 +10,13 @@ class Severity(StrEnum):
     """How much a finding matters, the most first."""
 
     BLOCKING = "blocking"
-    """It keeps records from being processed until someone does something."""
+    """No records are processed until someone acts."""
     WANTED = "wanted"
-    """Nothing is processed because someone said so."""
+    """Nothing is processed because the spec says so."""
     PROBLEM = "problem"
     """Records are processed, but something is wrong."""
     WAITING = "waiting"
-    """It passes by itself."""
+    """It resolves by itself."""
     NOTE = "note"
     """Good to know."""
 
@@ -27,17 +27,17 @@ class Finding:
 
     severity: Severity
     subject: str
-    """What it is about: an object, or a condition."""
+    """What it is about: an object or a condition."""
     what: str
-    """What is the case."""
+    """What was found."""
     remedy: str = ""
-    """What to do; empty if nothing need be done."""
+    """What to do; empty if no action is needed."""
     points_elsewhere: bool = False
     """It only says where else to look."""
 
 
 def age(seconds: float) -> str:
-    """Return a duration as people say it.
+    """Return a duration in a short readable form.
 
     >>> age(45), age(600), age(90_000)
     ('45 s', '10 min', '25 h')

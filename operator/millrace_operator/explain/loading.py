@@ -28,7 +28,7 @@ _EVENTS: Final = 2000
 
 
 class ClusterError(StreamsError):
-    """The API server cannot be asked, or does not know what it was asked for."""
+    """The API server cannot be reached, or does not have what was requested."""
 
 
 class ClusterReader:
@@ -72,7 +72,7 @@ class ClusterReader:
         return sorted(str(item["metadata"]["name"]) for item in found["items"])
 
     def facts(self, namespace: str, name: str) -> Facts:
-        """Return what there is of an application.
+        """Return the facts about an application.
 
         Args:
             namespace: its namespace.

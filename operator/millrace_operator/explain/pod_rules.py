@@ -1,4 +1,4 @@
-"""Rules about pods, claims, Jobs and the StatefulSet, for what the conditions do not say, or not in such detail."""
+"""Rules about pods, claims, Jobs and the StatefulSet, for problems that conditions do not report, or not in detail."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _evicted(pod: Object) -> Iterator[Finding]:
             Severity.BLOCKING,
             _name(pod),
             f"{status['reason']}: {status.get('message', 'the node gave no message')}",
-            "Give the pods what they need (spec.podTemplate, resources), or the cluster more nodes.",
+            "Give the pods more resources (spec.podTemplate, resources), or the cluster more nodes.",
         )
 
 
@@ -123,7 +123,7 @@ def _unscheduled(facts: Facts, pod: Object) -> Iterator[Finding]:
                 Severity.BLOCKING,
                 _name(pod),
                 event["message"],
-                "Create what is missing: the pod starts within two minutes of it.",
+                "Create what is missing: the pod starts within two minutes after that.",
             )
             return
 

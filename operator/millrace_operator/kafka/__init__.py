@@ -1,1 +1,1 @@
-"""The brokers of applications: what they say of an application, and the changes that a decision asks of them."""
+"""Kafka as the operator sees it: what the brokers report about an application, and the changes that a decision makes there."""

@@ -35,7 +35,7 @@ from millrace.manifest.settings import mechanism
 
 CLIENT_ID: Final = "millrace-operator"
 REQUEST_TIMEOUT_MS: Final = 3_500
-"""How long the operator waits for one answer; what it asks is asked again at the next pass."""
+"""How long the operator waits for one answer; the next pass asks again."""
 
 _TOKEN_ENDPOINT: Final = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 (the name of a setting)
 _URL: Final = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+([/?][A-Za-z0-9._~:/?&=%+,;-]*)?")
@@ -70,7 +70,7 @@ def client_config(app: StreamsApp, credentials: Credentials, allowed: AllowedAcc
         allowed: What the platform team lets the operator do.
 
     Raises:
-        ConfigError: The manifest reaches its brokers in a way that the operator cannot go.
+        ConfigError: The operator cannot reach the brokers in the way that the manifest says.
         TokenEndpointNotAllowedError: Its token endpoint is not one of those allowed.
     """
     endpoint = credentials.settings.get(_TOKEN_ENDPOINT)
@@ -185,12 +185,12 @@ def needed_secrets(spec: StreamsAppSpec) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """The secret part of an application's client settings. Its representation shows no value."""
+    """The secret part of an application's client settings. Its `repr` shows no values."""
 
     settings: Mapping[str, str] = field(default_factory=ClientProperties)
     """Under librdkafka's names; all in memory, no files."""
     problem: str | None = None
-    """What is missing, in words for the user."""
+    """What is missing, as a message for the user."""
 
     def __repr__(self) -> str:
         return f"Credentials({', '.join(self.settings)}, problem={self.problem!r})"
@@ -220,7 +220,7 @@ class _LackingError(Exception):
 
 
 def _settings(secret: NamedSecret, data: SecretData | None) -> dict[str, str]:
-    """Return what becomes of a Secret.
+    """Return the settings that come from a Secret.
 
     Raises:
         _LackingError: It does not exist, or lacks something.

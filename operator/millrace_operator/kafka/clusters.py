@@ -85,12 +85,12 @@ class KafkaClusters:
         *plans: TopologyPlan | None,
         internal_topics: Collection[str] = (),
     ) -> KafkaState:
-        """Return what an application's brokers say of it, within ten seconds; never raises.
+        """Return what an application's brokers report about it, within ten seconds; never raises.
 
         Args:
-            app: The application; its `metadata.uid` tells whose connection it is.
+            app: The application; its `metadata.uid` identifies its connection.
             credentials: To be used for it.
-            plans: What its revisions need, None if that is not known; the one that lag is counted for comes first.
+            plans: What its revisions need, None if not known; the plan that lag is counted for comes first.
             internal_topics: Internal topics besides those of the plans.
         """
         if credentials.problem is not None:
@@ -118,12 +118,12 @@ class KafkaClusters:
         Args:
             app: The application.
             credentials: To be used for it.
-            plan: What its topologies need, or needed.
-            target: Where it is to begin.
+            plan: What its topologies need or needed.
+            target: Where the application is to start reading.
             inputs: Input topics besides those of the plan.
 
         Raises:
-            StreamsError: The brokers do not tell; says why and what to do.
+            StreamsError: The brokers do not answer; says why and what to do.
         """
         if credentials.problem is not None:
             raise ConfigError(credentials.problem)
@@ -153,7 +153,7 @@ class KafkaClusters:
                 raise
 
     def forget(self, uid: str) -> None:
-        """Close what only this application, which is gone, used."""
+        """Close the connections that only this application used, which is gone."""
         self._connections.forget(uid)
 
     def close(self) -> None:
@@ -231,10 +231,12 @@ def perform(connection: AdminConnection, config: StreamsConfig, action: KafkaAct
 
 
 def _check_may_go_on(config: StreamsConfig) -> None:
-    """Check that this operator may still act: connecting and looking take time.
+    """Check that this operator may still act: connecting and observing take time.
 
     Raises:
         StreamsTimeoutError: It may not.
     """
     if given_up():
-        raise StreamsTimeoutError(f"The brokers of {config.application_id} were not changed: it is too late for that")
+        raise StreamsTimeoutError(
+            f"The brokers of {config.application_id} were not changed: this operator may no longer change anything"
+        )

@@ -34,11 +34,11 @@ CONNECT_TIMEOUT_S: Final = 3.0
 RETRY_AFTER_S: Final = 3.0
 LONGEST_RETRY_S: Final = 30.0
 MOST_OPEN: Final = 32
-"""How many connections stay open that nobody uses just now; each has some five threads."""
+"""How many idle connections stay open; each has about five threads."""
 IDLE_S: Final = 90.0
-"""After how long without use one is closed."""
+"""After how long an idle connection is closed."""
 _FAILED_FOR_ALL: Final = 3
-"""How many credentials in a row have not reached brokers when these are considered away."""
+"""How many credentials in a row must fail to reach the brokers before these are considered down."""
 
 
 class AdminConnection:
@@ -73,38 +73,38 @@ class _Shared:
 
 @dataclass(slots=True, eq=False)
 class _Failures:
-    """How often in a row something has failed, and when it may be tried again."""
+    """How many times in a row something has failed, and when it may be retried."""
 
     count: int = 0
     error: StreamsError | None = None
     retry_at: float = float("-inf")
 
     def add(self, error: StreamsError, now: float) -> None:
-        """Count one; those before it may be tried again are one."""
+        """Count a failure; failures before the next retry is due count as one."""
         self.count += now >= self.retry_at
         self.error = error
         self.retry_at = now + min(RETRY_AFTER_S * 2.0 ** min(self.count - 1, 10), LONGEST_RETRY_S)
 
     def clear(self) -> None:
-        """Begin to count again."""
+        """Reset the count."""
         self.count, self.error, self.retry_at = 0, None, float("-inf")
 
 
 @dataclass(slots=True, eq=False)
 class _Cluster:
-    """The brokers at some addresses, by whatever credentials."""
+    """The brokers at some addresses, whatever the credentials."""
 
     addresses: str
     logins: int = 0
     missed_by: set[bytes] = field(default_factory=set)
     """The logins that have not reached them since the last one that has."""
     failures: _Failures = field(default_factory=_Failures)
-    """Since these are so many that the brokers are considered away."""
+    """The failures since there were enough of them to consider the brokers down."""
     trying: bool = False
-    """Whether somebody tries whether they are back."""
+    """Whether somebody is checking if they are back."""
 
     def is_there(self) -> None:
-        """Note that brokers have answered somebody."""
+        """Note that the brokers have answered."""
         self.missed_by.clear()
         self.failures.clear()
 
@@ -114,8 +114,8 @@ class _Cluster:
         if len(self.missed_by) >= _FAILED_FOR_ALL:
             away = (
                 f"No broker of bootstrap.servers={self.addresses} answers: several applications have tried, each with its "
-                "own credentials. Check that the brokers run, that host and port are right, and that nothing (firewall, "
-                "network policy, DNS) is between"
+                "own credentials. Check that the brokers run, that host and port are right, and that no firewall, "
+                "network policy or DNS problem is in the way"
             )
             self.failures.add(BrokerUnreachableError(away), now)
 
@@ -158,12 +158,12 @@ class Connections:
 
     @contextlib.contextmanager
     def lease(self, uid: str, config: StreamsConfig, *, patient: bool = False) -> Iterator[AdminConnection]:
-        """Give an application its connection for a while; it is not closed before that has passed.
+        """Lend an application its connection; it stays open until it is given back.
 
         Args:
             uid: The application's.
             config: How its brokers are reached.
-            patient: Whether brokers that have just failed are tried again at once.
+            patient: Whether brokers that have just failed are retried at once.
 
         Raises:
             StreamsError: The brokers cannot be reached, as `AdminConnection` says.
@@ -177,7 +177,7 @@ class Connections:
             self._give_back(login, shared)
 
     def drop(self, connection: AdminConnection) -> None:
-        """Let a connection that no longer serves not be used again; it closes when its last user is done."""
+        """Stop using a connection that no longer works; it closes when its last user is done."""
         with self._lock:
             found = (login for login in self._open_logins if login.shared and login.shared.connection is connection)
             login = next(found, None)
@@ -185,7 +185,7 @@ class Connections:
         _close(idle)
 
     def forget(self, uid: str) -> None:
-        """Close what only this application used."""
+        """Close the connections that only this application used."""
         with self._lock:
             idle = self._leave(uid)
         _close(idle)
@@ -265,10 +265,10 @@ class Connections:
         return shared
 
     def _check_may_try(self, login: _Login, *, patient: bool) -> None:
-        """Check that the brokers are not considered away.
+        """Check that the brokers are not considered down.
 
         Raises:
-            StreamsError: They are; it is what this login has met last, or another one.
+            StreamsError: They are; the last error of this login, or of another one.
         """
         cluster, now = login.cluster, self._clock()
         with self._lock:
@@ -299,7 +299,7 @@ class Connections:
         _close(*idle)
 
     def _too_many(self) -> list[AdminConnection]:
-        """Take the connections that nobody uses, and that are too many or have not been used for long."""
+        """Remove and return the idle connections that are too many or have not been used for long."""
         latest = self._clock() - IDLE_S
         unused = [login for login in self._open_logins if login.shared is not None and not login.shared.users]
         excess = len(self._open_logins) - MOST_OPEN
@@ -307,7 +307,7 @@ class Connections:
         return [connection for login in list(old) if (connection := self._retire(login)) is not None]
 
     def _retire(self, login: _Login) -> AdminConnection | None:
-        """Take a login's connection from it, and return it if nobody uses it."""
+        """Remove a login's connection, and return it if it is idle."""
         shared, login.shared = login.shared, None
         self._open_logins.pop(login, None)
         if shared is None:

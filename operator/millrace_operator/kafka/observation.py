@@ -1,4 +1,4 @@
-"""Asks an application's brokers about it, all within one deadline."""
+"""Asks an application's brokers about it, within one deadline."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def look(
     timeout_s: float,
     also: Collection[str] = (),
 ) -> KafkaState:
-    """Return what the brokers have of an application.
+    """Return what the brokers know about an application.
 
     Args:
         connection: To its brokers.
         application_id: Its consumer group's name.
-        plans: What its revisions need, as far as that is known; the one that lag is counted for comes first.
+        plans: What its revisions need, as far as known; the plan that lag is counted for comes first.
         timeout_s: How long all of it may take, plus at most one request.
         also: Internal topics besides those of the plans.
 
@@ -111,7 +111,7 @@ def _internal_topics(plan: TopologyPlan) -> Iterator[tuple[str, Mapping[str, str
 
 
 def _repartition_topics(plan: TopologyPlan) -> set[str]:
-    """Return the internal topics that the group reads and commits like inputs: what waits there counts as lag, too."""
+    """Return the internal topics that the group reads and commits like inputs: records waiting there count as lag, too."""
     return {topic.name for item in plan.subtopologies for topic in item.repartition_topics}
 
 

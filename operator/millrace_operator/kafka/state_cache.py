@@ -57,7 +57,7 @@ class _Known:
     state: KafkaState | None = None
     asked_at: float = float("-inf")
     looked_at: float = float("-inf")
-    """When a pass last wanted to know it."""
+    """When a pass last asked for it."""
     answered_in_time: bool = True
     asking: bool = False
     awaited_until: float | None = None
@@ -130,7 +130,7 @@ class KafkaStateCache:
             return None if known is None or known.state is None else known.state.cluster_id
 
     def changed(self, ref: ResourceRef) -> None:
-        """Note that an action has changed something, so that what is known is outdated."""
+        """Note that an action has changed something, so that the known state is outdated."""
         with self._lock:
             known = self._known.setdefault(ref, _Known())
             known.outdated = True
@@ -146,7 +146,7 @@ class KafkaStateCache:
         self._threads.close()
 
     def _is_due(self, known: _Known, now: float) -> bool:
-        """Return whether to ask. What a pass was postponed for is not asked again, however long it took."""
+        """Return whether to ask. An answer that a pass was postponed for is not requested again, however long it took."""
         if known.outdated or known.arrived:
             return known.outdated
         at_rest = now - known.looked_at >= _REST_SECONDS
@@ -186,7 +186,7 @@ def _lasting(state: KafkaState) -> KafkaState:
 
 
 class _Threads:
-    """Asks clusters in turn, and leaves threads for those that answer, whatever the others do."""
+    """Asks clusters in turn, and keeps threads free for those that answer, whatever the others do."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -205,14 +205,14 @@ class _Threads:
             self._start()
 
     def close(self) -> None:
-        """Start no more questions."""
+        """Stop starting questions."""
         with self._lock:
             self._closed = True
             self._waiting.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _start(self) -> None:
-        """Start what may be asked now."""
+        """Start the questions that may be asked now."""
         while not self._closed and (cluster := self._next()) is not None:
             questions = self._waiting.pop(cluster)
             question = questions.popleft()

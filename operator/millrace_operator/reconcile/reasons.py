@@ -135,7 +135,7 @@ class ReasonMeaning(NamedTuple):
     condition: ConditionType
     meaning: str
     remedy: str
-    """What to do; empty if nothing need be done."""
+    """What to do; empty if no action is needed."""
 
 
 NO_ACTION: Final = "No action needed."

@@ -1,4 +1,4 @@
-"""What passes over apps and over resets are tested in."""
+"""The world in which passes over apps and resets are tested."""
 
 from millrace_operator.app.app_controller import ControllerContext
 from millrace_operator.cluster.cache import Cache
@@ -9,13 +9,13 @@ from millrace_operator.cluster.observe import PlanJobOutputs
 
 
 class PassWorld:
-    """An API server over HTTP with a cluster before it, and brokers that a test has made.
+    """An API server over HTTP, access to it, and brokers that a test provides.
 
     Args:
         server: The API server.
-        requests: What it is asked with.
+        requests: Sends requests to it.
         kafka: The service for the brokers.
-        brokers: What is known of brokers.
+        brokers: What is known about brokers.
     """
 
     def __init__(self, server, requests, kafka, brokers):

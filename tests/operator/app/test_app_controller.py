@@ -1,4 +1,4 @@
-"""Passes over applications, against an API server over HTTP: what a decision comes to, and what failures do."""
+"""Passes over applications, against an API server over HTTP: how decisions are carried out, and what failures cause."""
 
 import threading
 from contextlib import closing
@@ -58,7 +58,7 @@ SPEC = {
 
 
 class Kafka:
-    """Brokers that do what they are told, or raise."""
+    """Brokers that carry out actions, or raise."""
 
     def __init__(self):
         self.done = []
@@ -78,7 +78,7 @@ class Kafka:
 
 
 class World(PassWorld):
-    """An API server with one app, and what makes passes over it."""
+    """An API server with one app, and a controller that makes passes over it."""
 
     def __init__(self, server, requests):
         self.answered = threading.Event()
@@ -105,7 +105,7 @@ class World(PassWorld):
         return decision
 
     def refuse(self, part, message):
-        """Have the API server refuse writes of what has this in its path."""
+        """Make the API server refuse writes to paths that contain this."""
         served = self.server._answer
 
         def refusing(method, url, body, content_type):
@@ -116,7 +116,7 @@ class World(PassWorld):
         self.server._answer = refusing
 
     def run(self, *decisions, failures=0):
-        """Make a pass that comes to this decision; put off, it is made when the brokers have answered."""
+        """Run a pass that reaches this decision; if postponed, it runs when the brokers have answered."""
         self.decisions = list(decisions)
         while True:
             self.answered.clear()
@@ -127,7 +127,7 @@ class World(PassWorld):
 
     @property
     def writes(self):
-        """What was asked of the API server but for reading."""
+        """The API server's requests other than reads."""
         return [(method, path) for method, path, *_ in self.server.asked if method != "GET"]
 
     @property
@@ -145,7 +145,7 @@ def world(server, requests):
 
 
 def test_pass_with_nothing_to_do_asks_nothing(world):
-    """At rest there is no request at all, and the next pass is due at the resync."""
+    """An application at rest costs no request, and the next pass is due at the resync."""
     world.run(Decision(status=StreamsAppStatus(replicas=1)))
     world.server.asked.clear()
     assert world.run(Decision(status=StreamsAppStatus(replicas=1))) == 30.0
@@ -154,13 +154,13 @@ def test_pass_with_nothing_to_do_asks_nothing(world):
 
 
 def test_pass_knows_where_the_operator_runs(world):
-    """Policies that let the operator in name its namespace."""
+    """NetworkPolicies that admit the operator name its namespace."""
     world.run(Decision())
     assert world.observed[0].operator_namespace == "millrace"
 
 
 def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
-    """A decision asks for a permit, later passes see it; an application that is gone leaves it to another."""
+    """A decision asks for a permit, and later passes see it; an application that is gone frees it for another."""
     woken = []
     world.passes.renewals = RenewalLimiter(1, woken.append)
     other = ResourceRef("StreamsApp", "shop", "returns")
@@ -176,20 +176,20 @@ def test_an_application_that_asks_has_its_turn_until_it_needs_none(world):
 
 
 def test_actions_come_before_status_and_events(world):
-    """So a status never tells of what was not done."""
+    """A status never reports something that was not done."""
     world.run(Decision((SetFinalizer(True), Apply(MAP)), StreamsAppStatus(replicas=1), (Event("Made", "It is."),)))
     assert [path.rpartition("/")[2] for _, path in world.writes] == ["orders", "configmaps", "status", "events"]
 
 
 def test_pass_sees_what_the_pass_before_has_done(world):
-    """Though no watch has told of it."""
+    """This holds although no watch has reported it."""
     world.run(Decision((Apply(MAP),)))
     world.run(Decision())
     assert [key.name for key in world.observed[1].objects] == [MAP_NAME]
 
 
 def test_pass_that_acts_is_followed_by_another_soon_and_then_later(world):
-    """Until there is nothing to do; but what never ends does not loop at full speed."""
+    """This repeats until there is nothing to do; work that never ends does not loop at full speed."""
     delays = [world.run(Decision((Apply(MAP),))) for _ in range(10)]
     assert delays[:3] == [0.05, 0.1, 0.2]
     assert max(delays) == delays[-1] == 5.0
@@ -198,7 +198,7 @@ def test_pass_that_acts_is_followed_by_another_soon_and_then_later(world):
 
 
 def test_nothing_is_done_for_a_resource_that_has_changed(world):
-    """The cache was old: the pass ends before its first action, and the next one knows better."""
+    """With an outdated cache the pass ends before its first action, and the next one sees the change."""
     served = world.server.objects[PATH]
     world.server.put(PATH, {**served, "metadata": {**served["metadata"], "generation": 2}})
     assert world.run(Decision((Apply(MAP),))) == STALE_SECONDS
@@ -207,7 +207,7 @@ def test_nothing_is_done_for_a_resource_that_has_changed(world):
 
 
 def test_nothing_is_done_for_a_resource_that_is_gone(world):
-    """Its children would be nobody's; the next pass forgets it."""
+    """Its children would belong to nobody; the next pass forgets it."""
     world.server.objects.clear()
     assert world.run(Decision((Apply(MAP),))) == STALE_SECONDS
     assert world.run() is None
@@ -216,7 +216,7 @@ def test_nothing_is_done_for_a_resource_that_is_gone(world):
 
 
 def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
-    """The decision was made from the one before it: nothing more is done, and the next pass decides again."""
+    """The decision was based on an older version: nothing more is done, and the next pass decides again."""
     world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
     served = world.server.objects[PATH]
     world.server.put(PATH, {**served, "status": {"stableRevision": "patched"}})
@@ -228,7 +228,7 @@ def test_status_that_was_patched_meanwhile_is_not_overwritten(world):
 
 
 def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
-    """Though the pass acts, also on the resource itself, which makes no status another one."""
+    """The pass acts, also on the resource itself, but does not write an unchanged status."""
     world.run(Decision(status=StreamsAppStatus(stable_revision="old")))
     uid = world.server.objects[PATH]["metadata"]["uid"]
     forget = PatchApp(uid, status={"stableRevision": None})
@@ -245,14 +245,14 @@ def test_what_a_reset_forgets_during_a_pass_stays_forgotten(world):
 
 
 def test_action_on_kafka_makes_what_is_known_of_it_old(world):
-    """The next pass asks again, however soon it comes."""
+    """The next pass asks again, no matter how soon it runs."""
     world.run(Decision((DeleteTopics(("t",)),)))
     world.run(Decision())
     assert [seen.kafka.brokers for seen in world.observed] == [1, 2]
 
 
 def test_without_the_lease_nothing_is_done_on_kafka_either(world):
-    """And the user is told nothing: another operator works."""
+    """Nothing is reported to the user: another operator is working."""
     world.requests.may_write_seconds = 0.0
     with pytest.raises(TransientError):
         world.run(Decision((DeleteTopics(("t",)),)), failures=99)
@@ -261,7 +261,7 @@ def test_without_the_lease_nothing_is_done_on_kafka_either(world):
 
 
 def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
-    """It asks brokers again and again; once another operator may have begun it asks no more. The next action may."""
+    """It keeps asking the brokers, but stops once another operator may have started. The next action may ask."""
 
     def delete(desired, action):
         pause(Deadline(3600), "delete t", "the brokers still have it")
@@ -282,7 +282,7 @@ def test_action_on_kafka_that_outlasts_the_lease_ends(world, monkeypatch):
 
 
 def test_rest_of_the_actions_is_left_when_one_fails(world):
-    """They may depend on each other; the status tells of what was seen, and of the failure."""
+    """Actions may depend on each other; the status reports what was observed, and the failure."""
     world.kafka.error = AuthorizationError("Not allowed to delete t")
     with pytest.raises(FailedError):
         world.run(Decision((DeleteTopics(("t",)), Apply(MAP)), StreamsAppStatus(replicas=9)))
@@ -299,7 +299,7 @@ def test_rest_of_the_actions_is_left_when_one_fails(world):
     ],
 )
 def test_user_is_told_of_a_failure(world, error, reason, says):
-    """`Stalled` says why, with everything else in the status as it was, and an Event does."""
+    """`Stalled` and an Event say why; the rest of the status stays as it was."""
     world.run(Decision(status=StreamsAppStatus(replicas=3)))
     if reason == "OperatorError":
         decision = error
@@ -315,7 +315,7 @@ def test_user_is_told_of_a_failure(world, error, reason, says):
 
 
 def test_failure_that_lasts_is_written_once(world):
-    """The same message needs no second write."""
+    """The same message is not written twice."""
     for _ in range(3):
         with pytest.raises(FailedError):
             world.run(ZeroDivisionError("bug"))
@@ -333,7 +333,7 @@ def test_refusal_by_the_api_server_is_told(world):
 
 
 def test_refused_pass_ends_in_a_status_of_this_generation(world):
-    """Whoever waits for the generation is answered: Stalled, nothing is being reconciled, and Ready as it was seen."""
+    """Tools that wait for the generation get an answer: Stalled, not Reconciling, and Ready as observed."""
     now = "2026-01-01T00:00:00Z"
     ready = Condition(type="Ready", status="False", reason="PodsNotReady", message="1 of 2", last_transition_time=now)
     at_work = Condition(type="Reconciling", status="True", reason="ScalingOut", message="", last_transition_time=now)
@@ -349,7 +349,7 @@ def test_refused_pass_ends_in_a_status_of_this_generation(world):
 
 
 def test_failed_decision_ends_in_a_status_of_this_generation(world):
-    """Also where nothing could be decided, nobody is left waiting for the generation."""
+    """Tools that wait for the generation get an answer even if nothing could be decided."""
     world.change(SPEC, generation=2)
     with pytest.raises(FailedError):
         world.run(ZeroDivisionError("bug"))
@@ -358,7 +358,7 @@ def test_failed_decision_ends_in_a_status_of_this_generation(world):
 
 
 def test_refused_supporting_child_holds_nothing_up(world):
-    """A PodDisruptionBudget that may not be made is told, and named; what comes after it is done, at the usual pace."""
+    """A refused PodDisruptionBudget is reported by name; the actions after it are carried out at the usual pace."""
     world.refuse("/poddisruptionbudgets", "no such budgets here")
     now = "2026-01-01T00:00:00Z"
     at_work = Condition(type="Reconciling", status="True", reason="ScalingOut", message="", last_transition_time=now)
@@ -378,7 +378,7 @@ def test_refused_supporting_child_holds_nothing_up(world):
 
 
 def test_finalizer_outlives_a_refused_deletion(world):
-    """What could not be deleted would be forgotten without it."""
+    """Without the finalizer, objects that could not be deleted would be forgotten."""
     budget = world.server.put(BUDGET_PATH, BUDGET)
     world.refuse("/poddisruptionbudgets", "not yours")
     delete = Delete(Key("PodDisruptionBudget", "orders"), budget["metadata"]["uid"])
@@ -389,7 +389,7 @@ def test_finalizer_outlives_a_refused_deletion(world):
 
 @pytest.mark.parametrize(("kind", "name"), [(PODS, "orders-0"), (CLAIMS, "state-orders-0")])
 def test_finalizer_outlives_what_no_watch_has_told_of(world, kind, name):
-    """Pods and claims of a StatefulSet that was deleted right after it was made would stay behind, as nobody knew of them."""
+    """Otherwise, pods and claims of a StatefulSet deleted right after its creation would be left behind unseen."""
     made = {"kind": kind.kind, "metadata": {"name": name, "namespace": "shop", "labels": labels("orders")}, "spec": {}}
     world.server.put(kind.path("shop", name), made)
     done = Decision((SetFinalizer(present=False),), StreamsAppStatus())
@@ -402,7 +402,7 @@ def test_finalizer_outlives_what_no_watch_has_told_of(world, kind, name):
 
 
 def test_finalizer_goes_where_nothing_may_be_listed(world):
-    """A namespace that is deleted may have taken the operator's right to list already."""
+    """A namespace that is being deleted may already have taken the operator's right to list."""
     served = world.server._answer
 
     def refusing(method, url, body, content_type):
@@ -416,7 +416,7 @@ def test_finalizer_goes_where_nothing_may_be_listed(world):
 
 
 def test_status_that_may_not_be_written_is_logged(world, caplog):
-    """And the pass counts as failed: nobody sees it in the resource."""
+    """The pass counts as failed, because the resource cannot show the failure."""
     world.refuse("/streamsapps/orders/status", "streamsapps/status is forbidden")
     with pytest.raises(FailedError):
         world.run(Decision(status=StreamsAppStatus(replicas=1)))
@@ -436,7 +436,7 @@ def test_what_may_pass_by_itself_is_told_only_when_it_lasts(world):
 
 
 def test_log_names_actions_without_what_they_write(world, caplog):
-    """Manifests do not belong into logs."""
+    """Manifests do not belong in logs."""
     caplog.set_level("INFO")
     world.run(Decision((Apply({**MAP, "data": {"plan.json": "long"}}),)))
     assert f"Apply ConfigMap {MAP_NAME}" in caplog.text
@@ -444,7 +444,7 @@ def test_log_names_actions_without_what_they_write(world, caplog):
 
 
 def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world):
-    """The decision that did not know ends its pass; the one that knows has all else done, and its status written."""
+    """The decision that did not know ends its pass; the next one has everything else done and its status written."""
     path = CONFIG_MAPS.path("shop", MAP_NAME)
     theirs = world.server.put(path, {"kind": "ConfigMap", "metadata": {"name": MAP_NAME, "namespace": "shop"}})
     both = (Apply(MAP), Apply({**MAP, "kind": "Service"}))
@@ -465,7 +465,7 @@ def test_name_that_somebody_elses_object_has_is_told_to_the_next_decision(world)
 
 @pytest.mark.parametrize("terminating", [True, False])
 def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch, terminating):
-    """It may have taken the operator's rights to them, which must not keep the finalizer there; otherwise a refusal is told."""
+    """It may have taken the operator's rights to them, which must not block the finalizer; other refusals are reported."""
     world.run(Decision((Apply(MAP),)))
     obj = world.server.objects[PATH]
     world.server.put(PATH, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
@@ -489,7 +489,7 @@ def test_children_are_left_to_the_deletion_of_their_namespace(world, monkeypatch
 
 
 def test_pods_have_their_time_in_a_namespace_that_is_deleted(world, monkeypatch):
-    """One that the operator may not delete any more ends with its namespace: it is there until a watch tells that it is gone."""
+    """A pod that the operator may no longer delete ends with its namespace, and exists until a watch reports it gone."""
     path = PODS.path("shop", "orders-0")
     pod = world.server.put(path, {"kind": "Pod", "spec": {"terminationGracePeriodSeconds": 3600}, "metadata": POD})
     world.cluster.children.put(PODS, pod)
@@ -512,7 +512,7 @@ def test_pods_have_their_time_in_a_namespace_that_is_deleted(world, monkeypatch)
 
 @pytest.mark.parametrize("comes_back", [False, True])
 def test_pod_of_somebody_else_is_forgotten_when_it_is_gone(world, comes_back):
-    """Another pod of its name may be the application's own."""
+    """Another pod with its name may be the application's own."""
     others = {"name": "orders", "namespace": "shop"}
     theirs = world.server.put(STATEFUL_SETS.path("shop", "orders"), {"kind": "StatefulSet", "metadata": others})
     owner = {"kind": "StatefulSet", "name": "orders", "uid": theirs["metadata"]["uid"], "controller": True}
@@ -531,7 +531,7 @@ def test_pod_of_somebody_else_is_forgotten_when_it_is_gone(world, comes_back):
 
 
 def test_nothing_has_to_be_made_in_a_namespace_that_is_deleted(world, monkeypatch):
-    """The API server refuses it, and says why; what comes after it is done all the same."""
+    """The API server refuses it and says why; the actions after it are carried out nevertheless."""
     obj = world.server.objects[PATH]
     world.server.put(PATH, {**obj, "metadata": {**obj["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}})
     world.cluster.resources.put(APPS, world.server.objects[PATH])

@@ -1,4 +1,4 @@
-"""Handlers: events become keys, and only what somebody else has changed does."""
+"""Handlers: events become keys, but only for changes made by others."""
 
 import kopf
 import pytest
@@ -11,7 +11,7 @@ from millrace_operator.model import ResourceRef
 
 
 class Keys:
-    """Notes what is added."""
+    """Records what is added."""
 
     def __init__(self):
         self.added = []
@@ -39,7 +39,7 @@ def handlers(keys, caches):
 
 
 def obj(version, generation=1, **metadata):
-    """A resource as a watch gives it."""
+    """A resource as a watch delivers it."""
     fields = {"name": "orders", "namespace": "shop", "uid": "u", "generation": generation, **metadata}
     return {"metadata": {**fields, "resourceVersion": str(version)}, "spec": {}}
 
@@ -57,7 +57,7 @@ def test_what_a_user_does_is_urgent(handlers, keys):
 
 
 def test_what_the_operator_does_starts_no_pass(handlers, keys, caches):
-    """Its status writes and finalizers come back through the watch, before or after their answers."""
+    """The operator's own status writes and finalizers come back through the watch, before or after their responses."""
     handlers.on_resource(APPS, "ADDED", obj(1))
     keys.added.clear()
     handlers.on_resource(APPS, "MODIFIED", {**obj(2, finalizers=["f"]), "status": {"replicas": 1}})
@@ -67,7 +67,7 @@ def test_what_the_operator_does_starts_no_pass(handlers, keys, caches):
 
 
 def test_resource_that_is_gone_is_forgotten(handlers, keys, caches):
-    """Its key comes once more, so that what was kept for it goes."""
+    """Its key is queued once more, so that everything kept for it is dropped."""
     handlers.on_resource(APPS, "ADDED", obj(1))
     handlers.on_resource(APPS, "DELETED", obj(2))
     assert caches[0].get(APPS, "shop", "orders") is None
@@ -75,7 +75,7 @@ def test_resource_that_is_gone_is_forgotten(handlers, keys, caches):
 
 
 def test_change_of_a_child_is_a_pass_over_its_app(handlers, keys, caches):
-    """By the child's label; what the cache knows already is none."""
+    """The child's label names the application; events that the cache already knows are ignored."""
     pod = obj(5, name="orders-0", labels={"streams.millrace.dev/app": "orders"})
     handlers.on_child(PODS, "ADDED", pod)
     handlers.on_child(PODS, "MODIFIED", pod)
@@ -85,7 +85,7 @@ def test_change_of_a_child_is_a_pass_over_its_app(handlers, keys, caches):
 
 
 def test_kopf_only_watches(handlers):
-    """No handler that makes kopf write annotations or finalizers, and children by label at the server."""
+    """No handler makes kopf write annotations or finalizers, and the server filters children by label."""
     registry = handlers.registry()
     assert len(registry._watching.get_all_handlers()) == len(CHILDREN) + 2
     assert not registry._changing.get_all_handlers()

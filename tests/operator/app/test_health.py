@@ -13,7 +13,7 @@ from millrace_operator.app.metrics import OperatorMetrics
 
 @pytest.fixture
 def problems():
-    """What is wrong."""
+    """The problems to report."""
     return []
 
 
@@ -45,7 +45,7 @@ def get(problems, metrics):
 
 
 def test_probe_fails_with_its_reasons(get, problems):
-    """Whoever looks why a pod was restarted finds it in the Event."""
+    """The Event of a restarted pod says why it was restarted."""
     assert get("/healthz") == (200, '{"ok": true, "reasons": []}')
     problems.append("the watches have stopped")
     status, text = get("/healthz")
@@ -55,12 +55,12 @@ def test_probe_fails_with_its_reasons(get, problems):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_either_kind_of_address_is_answered(get, host):
-    """A pod has an address of IPv4, of IPv6, or of both: its probes and Prometheus come by whichever the cluster has."""
+    """A pod has IPv4, IPv6 or both: probes and Prometheus use whichever the cluster has."""
     assert get("/healthz", host)[0] == 200
 
 
 def test_machine_without_ipv6_is_supported(monkeypatch, metrics):
-    """Where the kernel has IPv6 turned off, the server listens by IPv4."""
+    """If the kernel has IPv6 disabled, the server listens on IPv4."""
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     server = OperatorHealthServer(0, live=list, ready=list, registry=metrics.registry)
     with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=60) as response:
@@ -71,7 +71,7 @@ def test_machine_without_ipv6_is_supported(monkeypatch, metrics):
 
 
 def test_metrics_have_their_names(get, metrics):
-    """Dashboards and alerts know them by these."""
+    """Dashboards and alerts use these names."""
     metrics.request("apply", "statefulsets", "200", 0.01)
     metrics.passed("ok", 0.2)
     status, text = get("/metrics")
@@ -88,12 +88,12 @@ def test_metrics_have_their_names(get, metrics):
 
 
 def test_other_paths_are_not_there(get):
-    """The answer says which are."""
+    """The answer says which ones are."""
     assert get("/") == (404, "there are /healthz, /readyz and /metrics\n")
 
 
 def test_metrics_tell_of_each_application():
-    """What it is, how it does and its numbers, under its own namespace and name; what is not known has no sample."""
+    """Its identity, state and numbers appear under its namespace and name; unknown values have no sample."""
     ready = {"type": "Ready", "status": "False", "reason": "PodsNotReady"}
     app = {
         "metadata": {"namespace": "shop", "name": "orders", "generation": 3},

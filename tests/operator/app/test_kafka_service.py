@@ -1,4 +1,4 @@
-"""What deleting an application still needs when its namespace has lost Secrets and ConfigMaps already."""
+"""What deleting an application still needs when its namespace has already lost Secrets and ConfigMaps."""
 
 import base64
 import secrets
@@ -29,7 +29,7 @@ class Requests:
 
 
 class Asked:
-    """Takes down with what credentials brokers are asked, and for which topics."""
+    """Records which credentials the brokers are asked with, and for which topics."""
 
     def observe(self, _app, credentials, *_plans, internal_topics=()):
         self.credentials, self.internal_topics = credentials, set(internal_topics)
@@ -37,7 +37,7 @@ class Asked:
 
 
 def desired(servers="127.0.0.1:9092", application_id="app", *, deleting=False, topics=(), **kafka):
-    """Return an application as it stands in the API."""
+    """Return an application as the API returns it."""
     app = streams_app(servers, application_id, kafka=kafka)
     listed = tuple(InternalTopicStatus(name=name, ok=True) for name in topics)
     status = StreamsAppStatus(internal_topics=listed)
@@ -52,7 +52,7 @@ AUTH = {"auth": {"type": "plain", "secretRef": {"name": "user"}}}
 
 @pytest.mark.parametrize("failure", [GONE, FORBIDDEN])
 def test_credentials_outlive_their_secret_while_the_application_is_deleted(failure):
-    """Those that were read last are used; an application that is not being deleted is told that its Secret is missing."""
+    """The last ones read are used; for an application that is not being deleted, the missing Secret is reported."""
     now = [0.0]
     requests, asked = Requests(), Asked()
     service = KafkaService(requests, asked, lambda: now[0])
@@ -66,7 +66,7 @@ def test_credentials_outlive_their_secret_while_the_application_is_deleted(failu
 
 
 def test_topics_outlive_their_plans_while_the_application_is_deleted():
-    """Those of the status and of every plan that was seen are still known when all ConfigMaps are gone."""
+    """The topics of the status and of every plan seen are still known when all ConfigMaps are gone."""
     asked = Asked()
     service = KafkaService(Requests(), asked)
     plan = count_plan("in", "app").to_json()
@@ -78,7 +78,7 @@ def test_topics_outlive_their_plans_while_the_application_is_deleted():
 
 @pytest.mark.broker
 def test_brokers_are_asked_for_the_topics_of_the_status(kafka, monkeypatch):
-    """Without any plan, as after a restart of the operator, those that exist are found, and so can be deleted."""
+    """Without any plan, as after an operator restart, existing topics are found and can be deleted."""
     name = f"app-{secrets.token_hex(4)}"
     kafka.create_topics(f"{name}-c-changelog")
     service = KafkaService(Requests(), patient_clusters(monkeypatch))

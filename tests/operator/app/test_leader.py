@@ -1,4 +1,4 @@
-"""Leader election over a Lease, with an API server of one object and clocks in hand."""
+"""Leader election over a Lease, with an API server of one object and controlled clocks."""
 
 import copy
 import threading
@@ -62,7 +62,7 @@ def api():
 
 
 def candidate(api, now, name, offset=0.0):
-    """A candidate whose clock is off by so much."""
+    """A candidate whose clock is off by this much."""
     return Leader(api, namespace="ns", name="l", identity=name, seconds=15, clock=lambda: now[0] + offset)
 
 
@@ -75,7 +75,7 @@ def test_first_candidate_gets_the_lease_and_the_second_waits(api, now):
 
 
 def test_lease_that_is_renewed_is_not_taken(api, now):
-    """A holder that goes on renewing keeps it, however long another waits."""
+    """A holder that keeps renewing keeps the Lease, however long another waits."""
     first, second = candidate(api, now, "a"), candidate(api, now, "b")
     for _ in range(50):
         assert (first.step(), second.step()) == (True, False)
@@ -121,7 +121,7 @@ def test_time_that_a_renewal_takes_is_not_counted_as_held(api, now):
 
 
 def test_faster_candidate_wins(api, now):
-    """Of two that write at once the API server takes one; the other is told so and may not write."""
+    """If two write at once, the API server accepts one; the other gets a conflict and may not write."""
     first, second = candidate(api, now, "a"), candidate(api, now, "b")
 
     def overtake():
@@ -134,7 +134,7 @@ def test_faster_candidate_wins(api, now):
 
 
 def test_released_lease_is_taken_at_once(api, now):
-    """A clean end costs no waiting, and the one that ended may not write any more."""
+    """After a clean end nobody has to wait, and the candidate that ended may no longer write."""
     first, second = candidate(api, now, "a"), candidate(api, now, "b")
     first.step()
     second.step()
@@ -172,7 +172,7 @@ def test_restarted_holder_of_the_same_name_goes_on_at_once(api, now):
 
 
 def test_run_ends_when_another_has_the_lease(api, now):
-    """`run` says so, after it has called what begins the work once; a Lease that is free again by then is not taken twice."""
+    """`run` returns False after calling `on_held` once; a Lease that is free again by then is not taken twice."""
     begun, other = [], candidate(api, now, "b")
 
     def begin():
@@ -191,7 +191,7 @@ def test_run_ends_when_another_has_the_lease(api, now):
 
 
 def test_run_outlasts_a_time_without_an_api_server(api, now):
-    """Nothing is written meanwhile; afterwards the holder is told that it may go on, once the Lease is seen to be its own."""
+    """Nothing is written meanwhile; afterwards the holder may continue, once it has seen that the Lease is still its own."""
     stop, begun, could_write = threading.Event(), [], []
     leader = candidate(api, now, "a")
     leader.pause_seconds = 0.0

@@ -1,4 +1,4 @@
-"""The operator's own rounds."""
+"""The operator's periodic work."""
 
 from kubernetes import client
 
@@ -24,7 +24,7 @@ class Pauses:
 
 
 def test_all_is_listed_again_soon_after_the_watches_begin(monkeypatch):
-    """What was deleted between the first list and the watches is not missed for long; later, lists are seldom."""
+    """Deletions between the first list and the watches are soon noticed; later, lists are rare."""
     operator = Operator(OperatorSettings(pod_name="o", pod_namespace="n"), client.ApiClient())
     pauses = Pauses(operator, 12, {9})
     listed = []

@@ -1,4 +1,4 @@
-"""The work queue: once each, never twice at a time, failures isolated."""
+"""The work queue: each key once, never twice at a time, failures isolated."""
 
 import threading
 
@@ -10,7 +10,7 @@ from millrace_operator.app.queue import WorkQueue, WorkSchedule
 
 
 def test_key_waits_once_however_often_it_is_added():
-    """Many reasons for a pass that come before it are one pass."""
+    """Many reasons that arrive before a pass lead to one pass."""
     schedule = WorkSchedule()
     for _ in range(5):
         schedule.add("a", 0.0)
@@ -32,7 +32,7 @@ def test_key_is_never_worked_on_twice_at_the_same_time():
 
 
 def test_earliest_of_several_times_counts():
-    """A later reason does not put off an earlier one."""
+    """A later reason does not delay an earlier one."""
     schedule = WorkSchedule()
     for after in (10.0, 2.0, 30.0):
         schedule.add("a", 0.0, after)
@@ -73,13 +73,13 @@ def test_failing_key_comes_back_later_each_time():
 
 
 def test_jitter_spreads_what_failed_together():
-    """Chance adds up to the given part of the delay."""
+    """Jitter adds at most the given fraction of the delay."""
     backoff = Backoff(1.0, 8.0, 0.5)
     assert [backoff.seconds(1, 0.0), backoff.seconds(1, 1.0), backoff.seconds(99, 1.0)] == [1.0, 1.5, 12.0]
 
 
 def test_event_does_not_bring_a_failed_key_forward():
-    """What a failing pass itself causes must not make it a busy loop."""
+    """Events caused by a failing pass must not turn it into a busy loop."""
     schedule = failed_once(Backoff(4.0, 8.0, 0.0))
     schedule.add("a", 1.0)
     assert schedule.take(3.9) is None
@@ -120,7 +120,7 @@ _STEPS = st.lists(
 @settings(max_examples=200)
 @given(_STEPS)
 def test_no_key_is_lost_or_doubled(steps):
-    """Whatever happens in whatever order: what was added is taken in the end, and nothing twice at once."""
+    """In any sequence of operations, every added key is eventually taken, and none twice at once."""
     schedule, now, running, owed = WorkSchedule(Backoff(1.0, 4.0, 0.0)), 0.0, set(), set()
     for step, key, number in steps:
         match step:
@@ -183,14 +183,14 @@ def test_threads_share_the_work_and_each_key_is_worked_on_alone():
 
 
 def test_waiting_thread_wakes_when_a_key_becomes_due():
-    """A delayed key is taken though nothing else happens."""
+    """A delayed key is taken even if nothing else happens."""
     queue = WorkQueue()
     queue.add("a", 0.02)
     assert queue.take() == "a"
 
 
 def test_closed_queue_gives_nothing():
-    """Workers end, also if keys are left."""
+    """Workers end, even if keys are left."""
     queue = WorkQueue()
     queue.add("a")
     queue.close()
@@ -198,7 +198,7 @@ def test_closed_queue_gives_nothing():
 
 
 def test_depth_tells_of_keys_that_are_due():
-    """Keys that are only planned for later are not a backlog."""
+    """Keys that are scheduled for later are not a backlog."""
     now = [0.0]
     queue = WorkQueue(clock=lambda: now[0])
     queue.add("a")
@@ -210,7 +210,7 @@ def test_depth_tells_of_keys_that_are_due():
 
 
 def test_thousands_of_keys_are_planned_without_looking_at_all_of_them():
-    """What a key costs does not depend on how many others wait: no comparison of all of them each time."""
+    """The cost of a key does not depend on how many others are waiting."""
 
     class Key(int):
         compared = 0

@@ -1,4 +1,4 @@
-"""Turns to renew pods: how many at a time, in which order, and how they end."""
+"""Permits to renew pods: how many at a time, in which order, and how they end."""
 
 import pytest
 
@@ -11,7 +11,7 @@ HOUR = 3600
 
 
 class Clock:
-    """A clock that stands still until it is told to go on."""
+    """A clock that only the test advances."""
 
     def __init__(self):
         self.now = 0.0
@@ -66,7 +66,7 @@ def test_the_next_one_follows_who_is_done(two, woken):
 
 
 def test_who_does_not_need_a_turn_any_more_does_not_wait(two):
-    """It was paused, say, or is gone."""
+    """It may have been paused, or be gone."""
     two.tell(app("c"), None)
     two.tell(app("a"), None)
     assert turns(two) == "bd"
@@ -88,7 +88,7 @@ def test_a_permit_that_leads_nowhere_ends(two, clock):
 
 
 def test_a_turn_is_kept_for_longer_while_a_pod_is_down(two, clock):
-    """That may be the template's fault: the others are not begun with so soon, but they are in the end."""
+    """The template may be at fault: the others start later, but they do start."""
     down = Renewal(left=2, coming=True)
     for name in "ab":
         two.tell(app(name), down)
@@ -101,7 +101,7 @@ def test_a_turn_is_kept_for_longer_while_a_pod_is_down(two, clock):
 
 
 def test_a_pod_that_comes_and_goes_does_not_make_a_turn_last(two, clock):
-    """Only that there are fewer pods left to replace is progress."""
+    """Only fewer pods left to replace count as progress."""
     for part in range(12):
         clock.now = part * 0.1 * HOUR
         two.tell(app("a"), Renewal(left=2, coming=part % 2 == 0))

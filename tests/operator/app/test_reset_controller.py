@@ -1,4 +1,4 @@
-"""Passes over resets, against an API server over HTTP: what they have to see before they act, and who is told of it."""
+"""Passes over resets, against an API server over HTTP: what they must see before they act, and who learns of it."""
 
 from contextlib import closing
 
@@ -22,7 +22,7 @@ INPUT = TopicPartition("in", 0)
 
 
 class Kafka:
-    """Brokers that have an application's topics, and do what they are told."""
+    """Brokers that have an application's topics, and carry out actions."""
 
     def __init__(self):
         self.done = []
@@ -44,7 +44,7 @@ class Kafka:
 
 
 class World(PassWorld):
-    """An API server with a suspended app and a reset of it, and what makes passes over the reset."""
+    """An API server with a suspended app and a reset of it, and a controller that makes passes over the reset."""
 
     def __init__(self, server, requests):
         super().__init__(server, requests, Kafka(), KafkaStateCache(lambda _: None, lambda: 0.0))
@@ -109,7 +109,7 @@ def test_reset_makes_what_is_known_of_the_brokers_old(world):
 
 
 def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_started(world):
-    """Its watch may be late: nothing is begun, and the next pass waits for an application that runs."""
+    """Its watch may be late: nothing is started, and the next pass waits for an application that is running."""
     world.start_the_app()
     assert world.run() == STALE_SECONDS
     assert world.phase is None
@@ -118,14 +118,14 @@ def test_reset_does_not_begin_by_what_was_seen_before_the_application_was_starte
 
 
 def test_reset_does_not_begin_if_the_application_was_started_while_brokers_were_asked(world):
-    """What was seen first counts, though the watch has told of it since."""
+    """The first observation counts, even if the watch has reported the change since."""
     world.kafka.meanwhile = lambda: world.watch(APPS, world.start_the_app())
     assert world.run() == STALE_SECONDS
     assert world.phase is None
 
 
 def test_reset_that_waits_asks_the_api_server_nothing(world):
-    """Only what begins or acts has to know for sure."""
+    """Only passes that begin or act have to know for certain."""
     world.watch(APPS, world.start_the_app())
     world.run()
     assert world.phase == "Waiting"

@@ -15,7 +15,7 @@ def test_defaults_need_no_environment():
 
 
 def test_variables_are_read():
-    """Each setting is the variable of its name; an empty one is as if it were not there."""
+    """Each setting is read from the variable of its name; an empty variable counts as unset."""
     settings = settings_from(
         {
             "MILLRACE_OPERATOR_NAMESPACES": "shop, bank,",
@@ -56,7 +56,7 @@ def test_wrong_variable_is_named_with_its_rule(name, value, says):
 
 
 def test_all_wrong_variables_are_told_at_once():
-    """One start is enough to learn of every mistake."""
+    """A single start reports every mistake."""
     with pytest.raises(SettingsError) as caught:
         settings_from({"MILLRACE_OPERATOR_WORKERS": "x", "MILLRACE_OPERATOR_LEASE_SECONDS": "1"})
     assert len(str(caught.value).splitlines()) == 2

@@ -1,4 +1,4 @@
-"""Workers: every key is worked on, one that fails holds no other up, and what sticks is seen."""
+"""Workers: every key is worked on, a failing key delays no other, and stuck workers are noticed."""
 
 import threading
 
@@ -42,7 +42,7 @@ def start(queue):
 
 @pytest.mark.parametrize("error", [TransientError("away"), FailedError("OperatorError", "bug"), RuntimeError("worse")])
 def test_key_that_fails_is_tried_again_while_others_go_on(queue, start, error):
-    """However it fails; and each time with the number of failures before."""
+    """This holds for any kind of failure, and each pass gets the number of failures before it."""
     failures, good, enough = [], threading.Event(), threading.Event()
 
     def work(key, before):
@@ -63,7 +63,7 @@ def test_key_that_fails_is_tried_again_while_others_go_on(queue, start, error):
 
 
 def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
-    """And never again when it has not."""
+    """It never runs again if the pass returns nothing."""
     times, enough = [], threading.Event()
 
     def work(key, before):
@@ -80,7 +80,7 @@ def test_key_comes_again_when_its_pass_has_asked_for_it(queue, start):
 
 
 def test_pass_that_sticks_is_a_problem(queue, start):
-    """But not a queue that is long because of it: a restart would make that longer."""
+    """A long queue is not reported: a restart would only make it longer."""
     begun, go = threading.Event(), threading.Event()
 
     def work(key, before):
@@ -98,7 +98,7 @@ def test_pass_that_sticks_is_a_problem(queue, start):
 
 
 def test_pass_that_is_put_off_keeps_its_failures(queue, start):
-    """It has not gone well, it has not been made: what fails again and again comes back later each time."""
+    """It was not a success, because it did not run: a key that keeps failing keeps its growing delays."""
     seen, enough = [], threading.Event()
 
     def work(key, before):

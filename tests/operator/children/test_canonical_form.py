@@ -1,4 +1,4 @@
-"""What users write in Kubernetes' own words, in the form in which the API server keeps it."""
+"""Kubernetes objects in a user's spec, in the form in which the API server stores them."""
 
 import pytest
 
@@ -25,7 +25,7 @@ from millrace_operator.children.canonical_form import canonical
     ids=str,
 )
 def test_volumes(written, kept):
-    """Empty texts and lists go, what is empty on purpose stays, quantities are in their shortest form."""
+    """Empty strings and lists are dropped, intentionally empty values stay, quantities get their shortest form."""
     assert canonical(Volume.model_validate({"name": "v", **written})) == {"name": "v", **kept}
 
 
@@ -45,7 +45,7 @@ def test_volumes(written, kept):
     ids=str,
 )
 def test_containers(written, kept):
-    """Nulls go, and values that the server takes for absent; those that differ from absent stay."""
+    """Nulls are dropped, as are values that mean the same as absent ones; others stay."""
     assert canonical(Container.model_validate({"name": "c", "image": "i", **written})) == {
         "name": "c",
         "image": "i",

@@ -50,6 +50,6 @@ def test_the_amount_stays_the_same(number, suffix):
 
 
 def test_what_is_no_quantity_is_refused():
-    """A text that is no quantity is named in the error."""
+    """Text that is not a quantity is named in the error."""
     with pytest.raises(ValueError, match="'much' is not a quantity"):
         canonical_quantity("much")

@@ -21,7 +21,7 @@ def test_manifest_is_read_as_it_was_written(spec, tmp_path):
 
 
 def test_order_of_keys_does_not_matter():
-    """The same spec in another order gives the same ConfigMap, which cannot be changed."""
+    """The same spec in another order gives the same immutable ConfigMap."""
     backwards = dict(reversed(FULL.items()))
     assert revision_config_map(revision_of(FULL), FULL) == revision_config_map(revision_of(FULL), backwards)
 
@@ -35,6 +35,6 @@ def test_they_cannot_be_changed():
 
 
 def test_plan_is_kept_as_it_is():
-    """The plan's text is kept to the byte."""
+    """The plan's text is kept byte for byte."""
     text = '{"version": 1,\n "hash": "ü"}\n'
     assert plan_config_map(revision_of(SMALL), text)["data"] == {PLAN_KEY: text}

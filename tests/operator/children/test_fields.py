@@ -1,4 +1,4 @@
-"""Every field of a spec has its effect on the children, or is known to be meant for somebody else."""
+"""Every field of a spec affects the children, or is known to be for something else."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -214,7 +214,7 @@ def test_every_field_is_known_here():
 
 @pytest.mark.parametrize("path", IN_CHILDREN)
 def test_field_changes_children(path):
-    """A field about pods, and what stands around them, changes a child."""
+    """A field about pods or their supporting objects changes a child."""
     assert _children(_changed(path, IN_CHILDREN[path]))[0] != _children(_usual(path))[0]
 
 

@@ -21,7 +21,7 @@ def test_it_plans_the_revisions_manifest():
 
 
 def test_it_ends():
-    """It is tried twice, has a deadline, and stays until the operator has read it."""
+    """It gets two attempts and a deadline, and stays until the operator has read it."""
     spec = plan_job(small())["spec"]
     assert spec["backoffLimit"] == 1
     assert spec["activeDeadlineSeconds"] > 0
@@ -31,7 +31,7 @@ def test_it_ends():
 
 
 def test_its_error_can_be_read():
-    """When it fails, the end of its log is its termination message."""
+    """If it fails, the end of its log becomes its termination message."""
     assert program(plan_job(small())["spec"]["template"]["spec"])["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
@@ -96,7 +96,7 @@ def test_it_has_no_network():
 
 
 def test_policies_can_be_off():
-    """There are policies unless the spec wants none."""
+    """There are policies unless the spec disables them."""
     assert network_policy(small(), OPERATOR_NAMESPACE) is not None
     assert plan_network_policy(small()) is not None
     off = small(networkPolicy={"enabled": False})

@@ -87,7 +87,7 @@ def test_operators_volumes_are_those_that_manifests_may_not_use():
 
 
 def test_users_folder_takes_the_place_of_tmp():
-    """A user who mounts a volume at /tmp gets that one, and not two."""
+    """A user's volume at /tmp replaces the operator's."""
     paths = [mount["mountPath"] for mount in program(spec_of(full()))["volumeMounts"]]
     assert paths.count("/tmp") == 1
     (mount,) = (mount for mount in program(spec_of(full()))["volumeMounts"] if mount["mountPath"] == "/tmp")
@@ -108,7 +108,7 @@ def test_probes_ask_the_port_that_is_served(probe, path):
 
 
 def test_starting_may_take_minutes():
-    """Brokers may be away for five minutes when a pod starts before it is started again."""
+    """A starting pod is not restarted until brokers have been down for five minutes."""
     probe = program(spec_of(small()))["startupProbe"]
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
 
@@ -165,7 +165,7 @@ def test_sandbox_scheduler_and_names_are_the_users():
 
 
 def test_a_constraints_own_selector_is_kept():
-    """A constraint that says about which pods it is stays so."""
+    """A constraint with its own selector keeps it."""
     selector = {"matchLabels": {"team": "orders"}}
     constraint = {
         "maxSkew": 1,
@@ -210,12 +210,12 @@ def test_no_preset_is_written_when_a_user_wants_nothing():
 
 
 def test_same_revision_same_template():
-    """Building twice gives the same, to the order of its keys."""
+    """Building twice gives the same result, including the order of keys."""
     assert str(pod_template(full())) == str(pod_template(revision_of(FULL)))
 
 
 def test_probes_are_those_that_the_documentation_recommends():
-    """Who writes a pod of their own from docs/operations.md has the operator's probes."""
+    """The pod in docs/operations.md has the operator's probes."""
     page = (Path(__file__).parents[3] / "docs/operations.md").read_text()
     (block,) = (block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "startupProbe:" in block)
     container = program(spec_of(small()))

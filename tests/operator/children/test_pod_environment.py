@@ -50,7 +50,7 @@ def test_users_attributes_are_added():
 
 
 def test_user_may_name_the_service():
-    """The service's name is the user's to change."""
+    """The user may change the service's name."""
     env = [{"name": "OTEL_SERVICE_NAME", "value": "shop-orders"}]
     assert variables(small(podTemplate={"env": env}))["OTEL_SERVICE_NAME"]["value"] == "shop-orders"
 

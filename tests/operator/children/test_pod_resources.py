@@ -1,4 +1,4 @@
-"""What containers may use."""
+"""The resources of containers."""
 
 import pytest
 from tests.operator.children.apps import program, small
@@ -12,7 +12,7 @@ def resources(**wanted):
 
 
 def test_memory_is_always_limited():
-    """By default there is as much memory set aside as may be used, and no limit of CPU."""
+    """By default the memory request equals the limit, and there is no CPU limit."""
     found = resources()
     assert found["limits"]["memory"] == found["requests"]["memory"]
     assert "cpu" not in found["limits"]
@@ -40,5 +40,5 @@ def test_request_of_cpu_is_never_more_than_its_limit(limit):
 
 
 def test_other_resources_are_handed_on():
-    """Anything else that a node has may be asked for."""
+    """Any other resource of a node may be requested."""
     assert resources(limits={"ephemeral-storage": "2048Mi"})["limits"]["ephemeral-storage"] == "2Gi"

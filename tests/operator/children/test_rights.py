@@ -1,4 +1,4 @@
-"""What the chart lets the operator do is enough for the children."""
+"""The rights in the chart are enough to manage the children."""
 
 import re
 from pathlib import Path

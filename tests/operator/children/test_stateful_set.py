@@ -71,6 +71,6 @@ def test_disruption_budget_counts_what_may_be_away(written, kept):
 
 
 def test_disruption_budget_can_be_off():
-    """There is none if the spec does not want it, and one by default."""
+    """There is one by default, and none if the spec disables it."""
     assert disruption_budget(small(podDisruptionBudget={"enabled": False})) is None
     assert disruption_budget(small())["spec"]["maxUnavailable"] == 1

@@ -1,4 +1,4 @@
-"""A small API server over HTTP: objects under their paths, versions, uids, and the kinds of patch that the operator sends."""
+"""A small API server over HTTP with objects by path, versions, uids, and the kinds of patch that the operator sends."""
 
 import itertools
 import json
@@ -14,7 +14,7 @@ _PLURALS = {kind.plural for kind in (*CHILDREN, APPS, RESETS, POD_MONITORS)}
 
 
 class ApiServer:
-    """Serves until it is closed; `objects` has what it keeps, by path, and `asked` what it was asked."""
+    """Serves until it is closed; `objects` holds its objects by path, and `asked` its requests."""
 
     def __init__(self):
         self.objects = {}
@@ -64,7 +64,7 @@ class ApiServer:
         self._server.server_close()
 
     def put(self, path, obj):
-        """Keep an object as if somebody had made or changed it."""
+        """Store an object as if somebody had created or changed it."""
         known = self.objects.get(path, {"metadata": {"uid": f"uid-{next(self._versions)}"}})
         metadata = {"uid": known["metadata"]["uid"], **obj["metadata"], "resourceVersion": str(next(self._versions))}
         self.objects[path] = {**obj, "metadata": metadata}

@@ -15,7 +15,7 @@ def server():
 
 
 class Sent(Requests):
-    """Requests that may be forbidden to write, and that keep their counts."""
+    """Requests that can be forbidden to write, and that record their counts."""
 
     def __init__(self, api):
         self.may_write_seconds = 10.0

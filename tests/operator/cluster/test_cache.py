@@ -1,4 +1,4 @@
-"""The cache of what watches, lists and the operator's own writes tell."""
+"""The cache that watches, lists and the operator's own writes fill."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from millrace_operator.model import Key
 
 
 def pod(name, version, app="orders", namespace="shop", **fields):
-    """A pod as a watch gives it."""
+    """A pod as a watch delivers it."""
     labels = {"streams.millrace.dev/app": app}
     metadata = {"name": name, "namespace": namespace, "resourceVersion": str(version), "uid": name, "labels": labels}
     return {"metadata": {**metadata, "managedFields": [{}]}, **fields}
@@ -21,7 +21,7 @@ def names(cache, app="orders", namespace="shop"):
 
 
 def test_objects_are_found_by_their_app():
-    """Those of other apps and namespaces are not among them; kind and apiVersion, which lists leave out, are there."""
+    """Objects of other apps and namespaces are excluded; kind and apiVersion, which lists leave out, are added."""
     cache = Cache()
     for obj in (pod("a", 1), pod("b", 2, app="other"), pod("c", 3, namespace="bank")):
         cache.put(PODS, obj)
@@ -32,7 +32,7 @@ def test_objects_are_found_by_their_app():
 
 
 def test_older_version_does_not_replace_a_newer_one():
-    """The answer to a write may come before the watch's event of something older."""
+    """The answer to a write may arrive before the watch's event for an older version."""
     cache = Cache()
     assert cache.put(PODS, pod("a", 9, x=1))
     assert not cache.put(PODS, pod("a", 8, x=2))
@@ -41,7 +41,7 @@ def test_older_version_does_not_replace_a_newer_one():
 
 
 def test_deleted_object_does_not_come_back_with_an_old_answer():
-    """What was written before the deletion is known to be gone; a recreated object is not."""
+    """Versions from before the deletion are known to be gone; a recreated object is not."""
     cache = Cache()
     cache.put(PODS, pod("a", 1))
     cache.remove(PODS, pod("a", 5))
@@ -51,7 +51,7 @@ def test_deleted_object_does_not_come_back_with_an_old_answer():
 
 
 def test_late_deletion_event_does_not_remove_a_new_object_of_the_name():
-    """A StatefulSet's pod comes again under its name."""
+    """A StatefulSet's pod is recreated under the same name."""
     cache = Cache()
     cache.put(PODS, pod("a", 9))
     cache.remove(PODS, pod("a", 5))
@@ -59,7 +59,7 @@ def test_late_deletion_event_does_not_remove_a_new_object_of_the_name():
 
 
 def test_list_finds_what_the_watch_has_missed():
-    """What a list does not have is gone, unless it is newer; of other kinds and namespaces the list says nothing."""
+    """Objects missing from a list are gone, unless they are newer; other kinds and namespaces are not affected."""
     cache = Cache()
     for obj in (pod("gone", 1), pod("stays", 2), pod("newer", 30), pod("elsewhere", 1, namespace="bank")):
         cache.put(PODS, obj)
@@ -71,7 +71,7 @@ def test_list_finds_what_the_watch_has_missed():
 
 
 def test_list_of_what_is_known_changes_nothing():
-    """At rest lists start no passes."""
+    """Lists that find nothing new start no passes."""
     cache = Cache()
     cache.put(PODS, pod("a", 1))
     assert cache.replace(PODS, [pod("a", 1)], 20) == set()

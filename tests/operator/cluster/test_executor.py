@@ -1,4 +1,4 @@
-"""Carrying out actions: each may be done twice, none hits an object that was not meant."""
+"""Carrying out actions: each may be repeated, and none affects the wrong object."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def caches():
 
 @pytest.fixture
 def executor(requests, caches):
-    """Hands on the API server."""
+    """An executor for the API server."""
     return Executor(requests, *caches)
 
 
@@ -36,7 +36,7 @@ def app(server, caches):
 
 
 def manifest_of(app):
-    """Return the ConfigMap of a revision, as it is wanted."""
+    """Return the desired ConfigMap of a revision."""
     marks = {**labels("orders", revision="r"), APP_UID_LABEL: app["metadata"]["uid"]}
     metadata = {"name": MANIFEST_OF_R, "namespace": "shop", "labels": marks}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
@@ -57,7 +57,7 @@ def test_applied_object_is_seen_by_the_next_pass(executor, caches, app):
 
 
 def test_object_of_somebody_else_is_left_alone(server, executor, caches, app):
-    """Whether it has no labels, those of another application, or copied ones with another uid: it is told whose it is."""
+    """It may have no labels, another application's, or copies with another uid: the error says whose it is."""
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
     for marks in ({}, labels("shipments"), {**labels("orders", revision="r"), APP_UID_LABEL: "another"}):
         server.objects.pop(path, None)
@@ -80,7 +80,7 @@ def test_own_object_that_no_watch_has_told_of_is_taken_over(server, executor, ca
 
 @pytest.mark.parametrize("successor", [False, True])
 def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, executor, caches, app, successor):
-    """The pass ends; what was seen is not seen any more."""
+    """The pass ends, and the object is removed from the cache."""
     seen = child(server, caches, CONFIG_MAPS, MANIFEST_OF_R)
     path = CONFIG_MAPS.path("shop", MANIFEST_OF_R)
     del server.objects[path]
@@ -94,7 +94,7 @@ def test_object_that_was_replaced_since_it_was_seen_is_not_overwritten(server, e
 
 
 def test_released_object_loses_the_uid_and_the_reference_to_the_application(server, executor, caches, app):
-    """Labels and references of others stay."""
+    """Other owners' labels and references stay."""
     other = {"kind": "Project", "name": "p", "uid": "p-1"}
     obj = child(server, caches, STATEFUL_SETS, "orders")
     uid = app["metadata"]["uid"]
@@ -113,7 +113,7 @@ def test_released_object_loses_the_uid_and_the_reference_to_the_application(serv
 
 
 def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, executor, caches, app):
-    """Of a StatefulSet without labels no watch tells, so it is asked for; one that is gone protects nothing."""
+    """No watch reports a StatefulSet without labels, so it is read; one that is gone protects nothing."""
     path = STATEFUL_SETS.path("shop", "orders")
     other = server.put(path, {"kind": "StatefulSet", "metadata": {"name": "orders", "namespace": "shop"}})
     pod = child(server, caches, PODS, "orders-0")
@@ -129,7 +129,7 @@ def test_pod_of_somebody_elses_stateful_set_is_not_deleted(server, executor, cac
 
 
 def test_deleted_object_is_gone_for_the_next_pass(server, executor, caches, app):
-    """The very object that was seen is deleted, with its dependents in the background."""
+    """Only the object that was observed is deleted, and its dependents in the background."""
     obj = child(server, caches, CONFIG_MAPS, "m")
     executor.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
     assert caches[1].of_app("shop", "orders") == {}
@@ -145,7 +145,7 @@ def test_orphaning_leaves_the_dependents(server, executor, caches, app):
 
 
 def test_deleting_succeeds_if_already_deleted(server, executor, caches, app):
-    """Deleting again is no failure."""
+    """Deleting again is not a failure."""
     obj = child(server, caches, CONFIG_MAPS, "m")
     server.objects.clear()
     executor.do(Delete(Key("ConfigMap", "m"), obj["metadata"]["uid"]), app)
@@ -153,7 +153,7 @@ def test_deleting_succeeds_if_already_deleted(server, executor, caches, app):
 
 
 def test_another_object_of_the_name_is_not_deleted(server, executor, caches, app):
-    """Somebody has recreated it since it was seen: the pass ends."""
+    """Somebody has recreated it since it was observed: the pass ends."""
     obj = child(server, caches, PODS, "orders-0")
     server.objects.pop(PODS.path("shop", "orders-0"))
     server.put(PODS.path("shop", "orders-0"), {"kind": "Pod", "metadata": {"name": "orders-0", "namespace": "shop"}})
@@ -163,7 +163,7 @@ def test_another_object_of_the_name_is_not_deleted(server, executor, caches, app
 
 
 def test_claim_grows(server, executor, caches, app):
-    """Only its size is patched, and only of the claim that was seen."""
+    """Only its size is patched, and only on the claim that was observed."""
     obj = child(server, caches, CLAIMS, "state-orders-0", spec={"resources": {"requests": {"storage": "1Gi"}}})
     executor.do(ResizeClaim("state-orders-0", obj["metadata"]["uid"], "2Gi"), app)
     assert server.objects[CLAIMS.path("shop", "state-orders-0")]["spec"]["resources"]["requests"]["storage"] == "2Gi"
@@ -182,21 +182,21 @@ def test_finalizer_is_set_and_removed_among_others(server, executor, caches, app
 
 
 def test_finalizer_of_a_changed_resource_ends_the_pass(server, executor, app):
-    """The decision was about something older."""
+    """The decision was about an older version."""
     server.put(APP_PATH, app)
     with pytest.raises(StaleError):
         executor.do(SetFinalizer(True), app)
 
 
 def test_finalizer_of_a_resource_that_is_gone_is_removed(server, executor, caches, app):
-    """Deletion never hangs on its own end."""
+    """Removing the finalizer of a resource that is gone is not a failure."""
     server.objects.clear()
     executor.do(SetFinalizer(False), app)
     assert caches[0].get(APPS, "shop", "orders") is None
 
 
 def test_only_the_pod_that_was_seen_is_drained(server, executor, caches, app):
-    """The pod gets an annotation, and nothing else is changed; another pod of the name has other tasks."""
+    """The pod gets an annotation and nothing else changes; another pod with the name would have other tasks."""
     obj = child(server, caches, PODS, "orders-0", status={"podIP": "127.0.0.1"})
     executor.do(DrainPod("orders-0", obj["metadata"]["uid"], 1700000000), app)
     served = server.objects[PODS.path("shop", "orders-0")]
@@ -208,7 +208,7 @@ def test_only_the_pod_that_was_seen_is_drained(server, executor, caches, app):
 
 
 def test_reset_changes_annotations_and_status_of_its_app(server, executor, caches, app):
-    """Both are merge patches, for the very app that was seen."""
+    """Both are merge patches, only for the app that was observed."""
     server.put(APP_PATH, {**app, "status": {"stableRevision": "x", "replicas": 1}})
     uid = app["metadata"]["uid"]
     executor.patch_app("shop", "orders", PatchApp(uid, {"a": "b"}, {"stableRevision": None}))
@@ -220,6 +220,6 @@ def test_reset_changes_annotations_and_status_of_its_app(server, executor, cache
 
 
 def test_action_on_kafka_is_not_for_the_executor(executor, app):
-    """A mistake in wiring is told as one."""
+    """A programming error is reported as such."""
     with pytest.raises(TypeError):
         executor.do(ProvisionTopics("{}", ("t",)), app)

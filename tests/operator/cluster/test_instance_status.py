@@ -1,4 +1,4 @@
-"""Asking pods: what they answer becomes an `Instance`, and one that does not answer is left out."""
+"""Asking pods: their answers become `InstanceStatus` objects, and pods that do not answer are left out."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ def pod():
 
 @pytest.fixture
 def instances(pod, monkeypatch):
-    """What asks pods at this one's port, with patience for a slow machine."""
+    """A client for this pod's port, with patience for a slow machine."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._CONNECT_SECONDS", 60.0)
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     instances = InstanceStatusClient(pod.server.server_address[1])
@@ -59,13 +59,13 @@ def instances(pod, monkeypatch):
 
 
 def seen(name="orders-0", component="runtime", address="127.0.0.1", phase="Running"):
-    """A pod as the API gives it."""
+    """A pod as the API returns it."""
     metadata = {"name": name, "uid": f"uid-of-{name}", "labels": {"app.kubernetes.io/component": component}}
     return {"metadata": metadata, "status": {"phase": phase, "podIP": address}}
 
 
 def status(**fields):
-    """What a pod of this version says."""
+    """The status that a pod of this version reports."""
     told = StreamsStatus(
         time_ms=0, application_id="a", process_id="p", pid=1, state="RUNNING", threads=(), tasks=(), **fields
     )
@@ -73,7 +73,7 @@ def status(**fields):
 
 
 def test_pods_tell_how_they_do(pod, instances):
-    """Each that runs the application is asked."""
+    """Every pod that runs the application is asked."""
     pod.answers["/status"] = (200, json.dumps(status()))
     found = instances.ask([seen(), seen("orders-1")])
     assert {name: item.state for name, item in found.items()} == {"orders-0": "RUNNING", "orders-1": "RUNNING"}
@@ -83,7 +83,7 @@ def test_pods_tell_how_they_do(pod, instances):
     "other", [seen(component="plan"), seen(phase="Pending"), seen(address=""), {"metadata": {"name": "x"}}]
 )
 def test_pod_that_cannot_answer_is_not_asked(pod, instances, other):
-    """Plan Jobs' pods, and those that are not there yet."""
+    """Pods of plan Jobs and pods that are not running yet are not asked."""
     assert instances.ask([other]) == {}
     assert pod.asked == []
 
@@ -102,20 +102,20 @@ def test_pod_that_cannot_answer_is_not_asked(pod, instances, other):
     ],
 )
 def test_pod_that_answers_nonsense_is_left_out(pod, instances, answer):
-    """It runs its user's code."""
+    """A pod runs its user's code, so it may answer anything."""
     pod.answers["/status"] = answer
     assert instances.ask([seen()]) == {}
 
 
 def test_answer_of_another_pod_is_none(pod, instances):
-    """An address may be another pod's by now; a runtime that does not say whose it is may be believed."""
+    """An address may now belong to another pod; a runtime that does not name its pod is trusted."""
     for uid, believed in (("uid-of-orders-0", True), ("uid-of-stocks-0", False), ("", True)):
         pod.answers["/status"] = (200, json.dumps(status(pod_uid=uid)))
         assert bool(instances.ask([seen()])) is believed
 
 
 class Dribble:
-    """A pod that sends some of an answer, if anything, and then a byte now and then, until it is closed."""
+    """A pod that sends at most part of an answer, then a byte now and then, until it is closed."""
 
     def __init__(self, begin):
         self.asked = 0
@@ -148,7 +148,7 @@ class Dribble:
     "begin", [b"", b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 4000000\r\n\r\n"]
 )
 def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
-    """Each byte comes in time, and the answer never: the deadline is for all of it, headers and body."""
+    """Each byte arrives in time but the answer never does: the deadline covers headers and body."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 0.5)
     now, found = [0.0], []
     pod = Dribble(begin)
@@ -169,7 +169,7 @@ def test_pod_that_dribbles_holds_nobody_up(begin, monkeypatch):
 
 
 def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
-    """However many they are: the pods of others are asked meanwhile."""
+    """However many there are, the pods of others are asked in the meantime."""
     monkeypatch.setattr("millrace_operator.cluster.instance_status._DEADLINE_SECONDS", 60.0)
     evil, good = Dribble(b"HTTP/1.1 200 OK\r\nX: "), Pod()
     good.answers["/status"] = (200, json.dumps(status()))
@@ -190,14 +190,14 @@ def test_pods_that_dribble_hold_no_other_application_up(monkeypatch):
 
 
 def test_pod_that_is_gone_is_left_out():
-    """Nothing listens there."""
+    """Nothing listens at its address."""
     instances = InstanceStatusClient(1)
     assert instances.ask([seen()]) == {}
     instances.close()
 
 
 def test_answer_of_todays_runtime_is_understood():
-    """Every figure is found where the runtime puts it."""
+    """Every figure is read from where the runtime puts it."""
     told = instance_status_from(
         status(
             error="boom",
@@ -216,7 +216,7 @@ def test_answer_of_todays_runtime_is_understood():
 
 
 def test_instance_is_ready_when_all_its_tasks_run():
-    """State RUNNING is not enough while a task is still being made."""
+    """State RUNNING is not enough while a task is still being created."""
     running = {**status(), "tasks": [asdict(TaskStatus("0_0", "t", "RUNNING", 0))]}
     assert instance_status_from(running).ready
     assert not instance_status_from({**running, "tasks": [asdict(TaskStatus("0_0", "t", "CREATED", 0))]}).ready
@@ -224,6 +224,6 @@ def test_instance_is_ready_when_all_its_tasks_run():
 
 
 def test_answer_of_an_older_runtime_is_understood():
-    """What it does not tell is not known."""
+    """Fields that it does not report are unknown."""
     told = instance_status_from({"state": "RUNNING"})
     assert (told.state, told.active, told.lag, told.busy_ratio) == ("RUNNING", 0, None, None)

@@ -11,7 +11,7 @@ LABELS = {"streams.millrace.dev/app": "b"}
 
 
 def app(name, namespace="team", servers=("kafka-0:9092", "kafka-1:9092"), application_id="orders", **fields):
-    """Return a StreamsApp as the API gives it."""
+    """Return a StreamsApp as the API returns it."""
     return {
         "apiVersion": APPS.api_version,
         "kind": APPS.kind,
@@ -51,12 +51,12 @@ def child(name, **fields):
     ],
 )
 def test_brokers_are_told_by_their_cluster_or_else_by_their_addresses(second, ids, known):
-    """The id of the cluster is what counts once both are known; before that one address in common is enough."""
+    """The cluster id decides once both are known; before that, one common address is enough."""
     assert [item.name for item in found(app("a"), second, ids=ids)] == (["b"] if known else [])
 
 
 def test_what_a_neighbour_does():
-    """A neighbour that is to have pods runs; one whose handover names the application takes it over, in its namespace only."""
+    """A neighbour that wants pods is running; one whose handover names the application in its namespace takes it over."""
     running = child("b", spec={"replicas": 2})
     (item,) = found(app("a"), app("b"), children=[(STATEFUL_SETS, running)])
     assert (item.runs, item.takes_over, item.same_id) == (True, False, True)

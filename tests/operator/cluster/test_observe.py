@@ -1,4 +1,4 @@
-"""Seeing: manifests and statuses as they stand, what plan Jobs printed, lists page by page."""
+"""Observing: manifests and statuses as they are, the output of plan Jobs, lists page by page."""
 
 import pytest
 
@@ -17,7 +17,7 @@ SPEC = {
 
 
 def app(spec=None, status=None, **metadata):
-    """A StreamsApp as the API gives it."""
+    """A StreamsApp as the API returns it."""
     return {
         "apiVersion": "streams.millrace.dev/v1alpha1",
         "kind": "StreamsApp",
@@ -28,7 +28,7 @@ def app(spec=None, status=None, **metadata):
 
 
 def test_resource_becomes_what_is_desired():
-    """Spec and status as models, the manifest as it was written."""
+    """Spec and status become models; the manifest stays as it was written."""
     desired = desired_from(app(status={"currentRevision": "a"}, finalizers=["f"], annotations={"x": "y"}))
     assert desired.spec is not None
     assert (desired.spec.replicas, desired.manifest, desired.problems) == (1, SPEC, ())
@@ -39,20 +39,20 @@ def test_resource_becomes_what_is_desired():
 
 
 def test_deletion_has_its_time():
-    """How long a deletion has lasted can be told."""
+    """The duration of a deletion is known."""
     desired = desired_from(app(deletionTimestamp="1970-01-01T00:01:00Z"))
     assert (desired.deleting, desired.deletion_time) == (True, 60.0)
 
 
 def test_broken_spec_becomes_problems():
-    """A resource of an older or newer CRD is no reason to fail: its user is told."""
+    """A resource from an older or newer CRD is reported to its user instead of causing a failure."""
     desired = desired_from(app({**SPEC, "replicas": "many"}))
     assert desired.spec is None
     assert "spec.replicas" in desired.problems[0]
 
 
 def test_unreadable_part_of_a_status_does_not_cost_the_rest():
-    """What an earlier operator has remembered stays, even next to a field that this one cannot read."""
+    """What an earlier operator recorded stays, even next to a field that this one cannot read."""
     status = {"currentRevision": "a", "lifecycleState": "Dreaming", "replicas": "x", "newField": 1}
     desired = desired_from(app(status=status))
     assert desired.status is not None
@@ -60,7 +60,7 @@ def test_unreadable_part_of_a_status_does_not_cost_the_rest():
 
 
 def test_reset_becomes_what_is_desired():
-    """Like an app."""
+    """A reset is read like an app."""
     body = {"apiVersion": APPS.api_version, "kind": "StreamsReset", "metadata": app()["metadata"]}
     good = desired_reset_from({**body, "spec": {"appRef": {"name": "orders"}}, "status": {"phase": "Waiting"}})
     assert good.spec is not None
@@ -91,7 +91,7 @@ def objects(*found):
 
 
 def test_plan_is_read_once_from_the_pods_log(server, requests):
-    """A finished Job's log does not change."""
+    """A finished Job's log does not change, so it is read only once."""
     outputs = PlanJobOutputs(requests)
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = '{"version": 1}'
     for _ in range(3):
@@ -109,20 +109,20 @@ def test_plan_is_found_among_what_the_program_printed(server, requests):
 
 @pytest.mark.parametrize("found", [(pod("Running"),), (job(), pod("Running")), (job("Failed"), pod("Running"))])
 def test_output_of_what_has_not_ended_is_not_known(server, requests, found):
-    """Job and pod are seen at different times: what was seen of the pod may be older."""
+    """Job and pod are observed at different times: the pod's state may be older."""
     assert PlanJobOutputs(requests).of("shop", objects(*found)) == {}
     assert server.asked == []
 
 
 def test_last_of_several_pods_counts(server, requests):
-    """A Job may have had to try twice."""
+    """A Job may have needed two attempts."""
     server.logs["/api/v1/namespaces/shop/pods/j-2/log"] = "{}"
     found = objects(job(), pod("Failed", "no", "j-1"), pod("Succeeded", None, "j-2"))
     assert PlanJobOutputs(requests).of("shop", found) == {"j": "{}"}
 
 
 def test_failed_job_tells_why(server, requests):
-    """By its pod's last words, or the end of its log, or else by its own condition."""
+    """The termination message explains it, else the end of the log, else the Job's condition."""
     outputs = lambda *found: PlanJobOutputs(requests).of("shop", objects(*found))["j"]  # noqa: E731
     assert outputs(job("Failed"), pod("Failed", "no such module")) == "no such module"
     server.logs["/api/v1/namespaces/shop/pods/j-1/log"] = "x" * 5000 + "the end"
@@ -135,7 +135,7 @@ def test_failed_job_tells_why(server, requests):
 
 
 def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):
-    """A kubelet may be away for a while."""
+    """A kubelet may be unreachable for a while."""
     outputs, found = PlanJobOutputs(requests), objects(job(), pod("Succeeded"))
     server.failures.append((500, "InternalError"))
     with pytest.raises(ApiError):
@@ -145,7 +145,7 @@ def test_log_that_cannot_be_read_is_read_by_the_next_pass(server, requests):
 
 
 def test_storage_class_is_asked_now_and_then(server, requests):
-    """Whether claims may grow is known without a request in each pass; without claims nothing is asked."""
+    """Whether claims may grow is cached, not requested in each pass; without claims nothing is requested."""
     now = [0.0]
     expandable = StorageClasses(requests, lambda: now[0])
     claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
@@ -160,14 +160,14 @@ def test_storage_class_is_asked_now_and_then(server, requests):
 
 
 def test_storage_class_that_may_not_be_read_is_not_known(server, requests):
-    """In namespaced mode the operator has no right to."""
+    """In namespaced mode the operator has no right to read storage classes."""
     server.failures.append((403, "Forbidden"))
     claim = {"metadata": {"name": "c"}, "spec": {"storageClassName": "fast"}}
     assert StorageClasses(requests).of({Key("PersistentVolumeClaim", "c"): claim}) is None
 
 
 def test_lists_fill_the_caches_page_by_page(server, requests):
-    """All namespaces, all pages; and the apps of which something was new are told."""
+    """All namespaces and all pages are listed, and the apps with changes are returned."""
     resources, children = Cache(), Cache()
     for number in range(3):
         server.put(f"/apis/streams.millrace.dev/v1alpha1/streamsapps/{number}", app(name=f"app-{number}"))
@@ -185,7 +185,7 @@ def test_lists_fill_the_caches_page_by_page(server, requests):
 
 
 def test_cluster_without_pod_monitors_is_served(server, requests):
-    """The kind is an option; any other list that fails is a failure."""
+    """This kind is optional; if any other list fails, that is a failure."""
     answer = server._answer
     missing = {"podmonitors": (404, {"reason": "NotFound"})}
     server._answer = lambda method, url, *more: (
@@ -198,7 +198,7 @@ def test_cluster_without_pod_monitors_is_served(server, requests):
 
 
 def test_kinds_have_their_paths():
-    """Of the core group and of others, namespaced or not."""
+    """Paths are right for the core group and others, namespaced or not."""
     assert PODS.path() == "/api/v1/pods"
     assert CONFIG_MAPS.path("shop", "m") == "/api/v1/namespaces/shop/configmaps/m"
     assert (

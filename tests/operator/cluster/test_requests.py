@@ -12,7 +12,7 @@ MAP = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "names
 
 
 def test_apply_forces_the_fields_under_the_operators_name(server, requests):
-    """Server-side apply takes over what somebody else has edited."""
+    """Server-side apply takes over fields that somebody else has edited."""
     uid = requests.create(CONFIG_MAPS, "shop", MAP)["metadata"]["uid"]
     applied = requests.apply(CONFIG_MAPS, MAP, uid)
     assert applied["data"] == {"a": "1"}
@@ -23,7 +23,7 @@ def test_apply_forces_the_fields_under_the_operators_name(server, requests):
 
 
 def test_every_request_is_counted_by_verb_resource_and_code(requests):
-    """Those that fail as well."""
+    """Failed requests are counted as well."""
     requests.create(CONFIG_MAPS, "shop", MAP)
     with pytest.raises(ApiError):
         requests.get(PODS, "shop", "nobody")
@@ -31,7 +31,7 @@ def test_every_request_is_counted_by_verb_resource_and_code(requests):
 
 
 def test_error_has_the_servers_words(server, requests):
-    """Verb, path and the API server's message."""
+    """The error has the verb, the path and the API server's message."""
     server.failures.append((403, "Forbidden"))
     with pytest.raises(
         ApiError, match="apply /api/v1/namespaces/shop/configmaps/m: Forbidden, as the test wants it"
@@ -41,7 +41,7 @@ def test_error_has_the_servers_words(server, requests):
 
 
 def test_without_the_lease_nothing_is_written(server, requests):
-    """No write is even sent; reading goes on, and the Lease itself may be written."""
+    """No write is even sent; reads continue, and the Lease itself may be written."""
     requests.may_write_seconds = 0.0
     for write in (
         lambda: requests.apply(CONFIG_MAPS, MAP, "u"),
@@ -60,7 +60,7 @@ def test_without_the_lease_nothing_is_written(server, requests):
 
 
 def test_write_is_not_sent_when_the_lease_is_lost_on_the_way_to_the_connection(server):
-    """The process may have stood still between the first check and the sending."""
+    """The process may have been suspended between the first check and the sending."""
     allowed = [10.0, 10.0]
     configuration = client.Configuration(host=server.url)
     configuration.retries = False

@@ -1,4 +1,4 @@
-"""Statuses and Events: written only when there is something to tell."""
+"""Statuses and Events are written only when there is something to report."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def app(server):
 
 
 def test_only_what_differs_is_written(server, requests, app):
-    """Changed fields are sent, those that are gone are removed, and the cache has the answer."""
+    """Changed fields are sent, missing ones are removed, and the answer goes into the cache."""
     cache = Cache()
     assert write_status(requests, cache, APPS, app, StreamsAppStatus(replicas=2))
     assert server.asked[-1][3]["status"] == {"replicas": 2, "lag": None, **server.asked[-1][3]["status"]}
@@ -47,7 +47,7 @@ def test_same_status_is_not_written(server, requests, app):
 
 
 def test_status_of_a_changed_resource_is_refused(server, requests, app):
-    """It was derived from something older."""
+    """The status was derived from an older version."""
     server.put(PATH, app)
     with pytest.raises(ApiError) as error:
         write_status(requests, Cache(), APPS, app, StreamsAppStatus(replicas=2))
@@ -55,13 +55,13 @@ def test_status_of_a_changed_resource_is_refused(server, requests, app):
 
 
 def test_patch_of_lists_replaces_them():
-    """A merge patch knows no part of a list."""
+    """A merge patch cannot change part of a list."""
     assert status_patch({"a": [1, 2]}, {"a": [1]}) == {"a": [1]}
     assert status_patch({"a": [1]}, {"a": [1]}) == {}
 
 
 def events(server):
-    """The Events that are kept."""
+    """The stored Events."""
     return [obj for path, obj in server.objects.items() if path.startswith(EVENTS.path("shop"))]
 
 
@@ -79,7 +79,7 @@ def test_event_that_happens_again_is_counted(server, requests, app):
 
 
 def test_event_of_an_operator_before_is_counted_on(server, requests, app):
-    """After a restart too it is the same object; its rights do not let the operator read it."""
+    """The same object is used after a restart, although the operator may not read it."""
     EventRecorder(requests, "operator-0").record(app, Event("R", "m"))
     EventRecorder(requests, "operator-1").record(app, Event("R", "m"))
     assert [item["count"] for item in events(server)] == [2]
@@ -97,7 +97,7 @@ def test_event_that_kubernetes_has_forgotten_is_made_anew(server, requests, app)
 
 
 def test_event_that_cannot_be_written_is_nobodys_failure(server, requests, app, caplog):
-    """It is logged with all that it says, and counted: in a namespace that is being deleted no Event can be written."""
+    """It is logged in full and counted: no Event can be written in a namespace that is being deleted."""
     server.failures.append((403, "Forbidden"))
     counted = []
     recorder = EventRecorder(requests, "operator-0", lambda *told: counted.append(told))

@@ -169,7 +169,7 @@ def test_deletion_that_hangs_points_at_the_operator() -> None:
     )
     assert explanation.verdict == ProcessingState.STOPPED
     assert "for 3 h" in first(explanation)
-    assert "operator runs" in first(explanation)
+    assert "operator is running" in first(explanation)
 
 
 @pytest.mark.parametrize(("seconds", "severity"), [(10, Severity.WAITING), (600, Severity.BLOCKING)])
@@ -202,20 +202,20 @@ def test_restoration_says_how_much_is_left() -> None:
     assert found.severity == Severity.WAITING
     assert (
         found.what
-        == "3 tasks restore their state before they process; 1,200,000 changelog records are left, about 10 min."
+        == "3 tasks restore their state before they process; 1,200,000 changelog records remain, about 10 min."
     )
     assert not found.remedy
     later = replace(facts, now=facts.now + timedelta(hours=2))
     assert "at their limits" in {item.subject: item for item in explain(later).findings}["StateRestored=False"].remedy
 
 
-@pytest.mark.parametrize(("replicas", "remedy"), [(2, "Raise spec.replicas"), (4, "more replicas do not help")])
+@pytest.mark.parametrize(("replicas", "remedy"), [(2, "Raise spec.replicas"), (4, "more replicas do not.")])
 def test_lag_that_grows(replicas: int, remedy: str) -> None:
     """More replicas are advised while there are tasks for them, and not beyond."""
     facts = changed(recorded("healthy"), spec={"replicas": replicas}, lag={"total": 5000, "trend": "Growing"})
     explanation = explain(facts)
     assert explanation.verdict == ProcessingState.PROCESSING_WITH_PROBLEMS
-    assert "5,000 records" in first(explanation)
+    assert "5,000 input records" in first(explanation)
     assert remedy in first(explanation)
 
 

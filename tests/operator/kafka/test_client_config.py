@@ -1,4 +1,4 @@
-"""What of a manifest the operator's own clients take over, and what they must not."""
+"""Which settings of a manifest the operator's own clients use, and which they must not."""
 
 import pytest
 from tests.operator.kafka.support import streams_app
@@ -83,13 +83,13 @@ def test_other_settings_are_the_pods_business(key):
 
 
 def test_sasl_without_credentials_is_refused():
-    """A protocol that asks for credentials, without any, is told before anything is tried."""
+    """A protocol that needs credentials, without any, is reported before anything is tried."""
     with pytest.raises(ConfigError, match=r"name their Secret in spec.kafka.auth"):
         client_config(streams_app(kafka={"config": {"security.protocol": "SASL_SSL"}}), Credentials())
 
 
 def test_values_of_secrets_are_never_references(tmp_path):
-    """A secret that is written like a reference to a file stays what it is: the file is not read."""
+    """A secret that looks like a reference to a file is taken literally: the file is not read."""
     (tmp_path / "token").write_text("the operator's own")
     reference = f"${{directory:{tmp_path}:token}}"
     app = streams_app(kafka={"auth": {"type": "plain", "secretRef": {"name": "user"}}})
@@ -107,7 +107,7 @@ SERVERS = "b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098,b-2.shop.x1.c2.k
     "allowed", [(), ("b-1.shop.x1.c2.kafka.eu-central-1.amazonaws.com:9098",), ("*.shop.x1.c2.kafka.*.com:9092",)]
 )
 def test_the_operators_identity_is_shown_to_nobody_unless_allowed(allowed):
-    """An identity of the pods is none of the operator's; all brokers must be among those that may see its own."""
+    """The operator does not have the pods' identity; all brokers must be allowed to see its own."""
     with pytest.raises(ConfigError, match=r"may not show its own to b-.*MILLRACE_OPERATOR_CLOUD_IDENTITY"):
         client_config(streams_app(SERVERS, kafka=MSK), Credentials(), AllowedAccess(cloud_identity=allowed))
 
@@ -163,12 +163,12 @@ ENDPOINT = "https://login.example/realms/team/token"
     ],
 )
 def test_token_endpoints_are_those_allowed(endpoint, allowed, is_so):
-    """A URL has to be in one of those that the platform team names; no trick of spelling gets around that."""
+    """A URL must be under one that the platform team allows; no trick of spelling gets around that."""
     assert is_allowed(endpoint, allowed) is is_so
 
 
 def test_a_token_endpoint_that_is_not_allowed_is_not_asked():
-    """The endpoint stands in a tenant's Secret: nothing is sent there, and the condition says what the platform team can do."""
+    """The endpoint is in a tenant's Secret: nothing is sent there, and the condition tells the platform team what to do."""
     app = streams_app(kafka={"auth": {"type": "oauthbearer", "secretRef": {"name": "oauth"}}})
     asked = "http://169.254.169.254/latest?key=c4n4ry"
     data = {"clientId": b"me", "clientSecret": b"pw", "tokenEndpoint": asked.encode()}

@@ -1,4 +1,4 @@
-"""What is seen of real brokers, and done to them, with an application's own credentials."""
+"""Observing and changing real brokers with an application's own credentials."""
 
 import dataclasses
 import secrets
@@ -32,7 +32,7 @@ CANARY = "c4n4ry-s3cret"
 
 @pytest.fixture
 def clusters(monkeypatch):
-    """Give what is tested."""
+    """Give the object under test."""
     clusters = patient_clusters(monkeypatch)
     yield clusters
     clusters.close()
@@ -40,7 +40,7 @@ def clusters(monkeypatch):
 
 @pytest.fixture
 def hurried():
-    """Give what is tested, with the operator's own time-outs."""
+    """Give the object under test, with the operator's own timeouts."""
     clusters = KafkaClusters()
     yield clusters
     clusters.close()
@@ -80,7 +80,7 @@ def test_a_new_application_has_only_its_input(clusters, app, plan):
 
 
 def test_topics_are_provisioned_and_seen(clusters, app, plan, kafka):
-    """Named topics are created as the plan wants them, and seen with ids and the settings that matter; again changes nothing."""
+    """Topics are created as planned and observed with ids and relevant settings; repeating it changes nothing."""
     repartition, changelog = provision(clusters, app, plan)
     seen = clusters.observe(app, Credentials(), plan).topics
     provision(clusters, app, plan)
@@ -94,7 +94,7 @@ def test_topics_are_provisioned_and_seen(clusters, app, plan, kafka):
 
 
 def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
-    """A changelog that is deleted is missing; one of its name that is created afterwards has another id."""
+    """A deleted changelog is missing; one that is created later under its name has another id."""
     _, changelog = provision(clusters, app, plan)
     before = clusters.observe(app, Credentials(), plan).topics[changelog].id
     clusters.act(app, Credentials(), DeleteTopics((changelog,)))
@@ -107,7 +107,7 @@ def test_a_changelog_made_anew_is_another(clusters, app, plan, kafka):
 
 
 def test_the_dead_letter_topic_is_looked_at(clusters, app, plan, topic_factory):
-    """It is asked for with the inputs, and has no lag."""
+    """It is observed with the inputs, and has no lag."""
     failed = topic_factory("failed")
     for letters, there in ((failed, True), ("no-such-letters", False)):
         state = clusters.observe(app, Credentials(), plan.model_copy(update={"dead_letter_topic": letters}))
@@ -115,7 +115,7 @@ def test_the_dead_letter_topic_is_looked_at(clusters, app, plan, topic_factory):
 
 
 def test_both_plans_are_looked_at(clusters, app, plan):
-    """Topics that only the stable revision has are seen as well."""
+    """Topics that only the stable revision has are observed as well."""
     provision(clusters, app, plan)
     wanted = count_plan(source_of(plan), plan.application_id)
     wanted = wanted.model_copy(update={"subtopologies": wanted.subtopologies[:1]})
@@ -144,7 +144,7 @@ def test_what_the_brokers_refuse_is_told(clusters, app, plan):
 
 
 def test_nothing_is_begun_too_late(clusters, app, plan):
-    """To connect takes time: whoever may act no more when that is done does not act."""
+    """Connecting takes time: an operator that may no longer act afterwards does not act."""
     partition = TopicPartition(source_of(plan), 0)
     clusters.act(app, Credentials(), SetOffsets((), {partition: 0}))
     give_up_when(lambda: True)
@@ -158,7 +158,7 @@ def test_nothing_is_begun_too_late(clusters, app, plan):
 
 
 def test_fewer_replicas_than_must_be_in_sync_are_seen(clusters, kafka, topic_factory):
-    """`min.insync.replicas` of a topic is told with its replication factor, so that the two can be compared."""
+    """`min.insync.replicas` of a topic is reported with its replication factor, so that they can be compared."""
     plan = count_plan(topic_factory("in"), config={"min.insync.replicas": "2"})
     app = streams_app(kafka.bootstrap_servers, plan.application_id)
     _, changelog = provision(clusters, app, plan)
@@ -180,7 +180,7 @@ def test_lag_counts_what_is_not_committed(clusters, kafka, plan, app):
 
 
 def test_lag_counts_repartition_topics(clusters, kafka, topic_factory):
-    """Records that wait between two sub-topologies are late too: a backlog there is no less of one."""
+    """Records waiting between two sub-topologies are part of the backlog, too."""
     plan = count_plan(topic_factory("in", partitions=2))
     app = streams_app(kafka.bootstrap_servers, plan.application_id)
     repartition, changelog = provision(clusters, app, plan)
@@ -228,7 +228,7 @@ def test_static_members_are_told_by_pod_and_removed(clusters, kafka, plan, app):
 
 
 def test_whose_members_are(clusters, kafka, plan, app):
-    """Members of another application of the same name are not ours, though they have the pods' names."""
+    """Members of another application with the same name are not ours, although they have the pods' names."""
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **{"application.id": plan.application_id})
     try:
         for name, uid in (("ours", "u-1"), ("theirs", "x-1")):
@@ -246,7 +246,7 @@ def test_whose_members_are(clusters, kafka, plan, app):
 
 
 def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
-    """A member that was seen is out of the group once another has taken its instance id: that one is not removed in its place."""
+    """Once another member has taken the instance id of an observed one, it is not removed in its place."""
     settings = {"application.id": plan.application_id, "session.timeout.ms": 120_000, "group.instance.id": "app-0"}
     group = Group(kafka.bootstrap_servers, source_of(plan), 3, **settings)
     try:
@@ -267,7 +267,7 @@ def test_who_has_taken_a_members_place_stays(clusters, kafka, plan, app):
 
 
 def test_workers_may_share_one_cluster(clusters, kafka, topic_factory):
-    """Applications are looked at from many threads at once over one connection, each seeing its own."""
+    """Many threads observe applications at once over one connection, and each sees its own."""
     plans = [count_plan(topic_factory("in", partitions=number + 1)) for number in range(6)]
     apps = [streams_app(kafka.bootstrap_servers, p.application_id, uid=p.application_id) for p in plans]
     with ThreadPoolExecutor(6) as workers:
@@ -286,7 +286,7 @@ def observed_in_time(clusters, app, credentials, plan=None):
 
 
 def test_errors_are_told_by_kind(clusters, own_kafka):
-    """A wrong password, a Secret that is not there and a wrong protocol are told apart; no message shows the password."""
+    """A wrong password, a missing Secret and a wrong protocol are distinguished; no message shows the password."""
     kafka = own_kafka(security=SaslPlain({"me": CANARY}))
     app = streams_app(kafka.sasl_bootstrap_servers, kafka=PLAIN)
 
@@ -321,7 +321,7 @@ def test_a_password_written_like_a_reference_is_a_password(clusters, own_kafka, 
 
 
 def test_brokers_that_stop_are_told_in_time_and_found_again(hurried, own_kafka):
-    """Brokers that hang, are gone, or come back are seen as they are, without a restart of the operator."""
+    """Brokers that hang, disappear or return are observed as they are, without restarting the operator."""
     kafka = own_kafka()
     kafka.create_topics("in")
     plan = count_plan("in", "app")

@@ -13,7 +13,7 @@ SCRAM = {"auth": {"type": "scram-sha-512", "secretRef": {"name": "user"}}}
 
 
 class Opened:
-    """Stands for a connection, and knows whether it is open."""
+    """A fake connection that knows whether it is open."""
 
     def __init__(self):
         self.open = True
@@ -24,7 +24,7 @@ class Opened:
 
 
 class Brokers:
-    """Opens connections, or fails to."""
+    """Opens connections or fails."""
 
     def __init__(self):
         self.opened = []
@@ -44,7 +44,7 @@ class Brokers:
 
 @pytest.fixture
 def brokers():
-    """Give brokers that count."""
+    """Give brokers that count their connections."""
     return Brokers()
 
 
@@ -56,7 +56,7 @@ def now():
 
 @pytest.fixture
 def connections(brokers, now):
-    """Give what is tested."""
+    """Give the object under test."""
     return Connections(brokers, lambda: now[0])
 
 
@@ -74,7 +74,7 @@ def use(connections, uid, settings):
 
 
 def test_applications_of_one_cluster_share_a_connection(connections):
-    """Same brokers and credentials are one connection, whatever the application; it closes with the last of them."""
+    """Applications with the same brokers and credentials share a connection, which closes with the last of them."""
     first = use(connections, "u-1", config("one"))
     assert use(connections, "u-2", config("two")) is first
     connections.forget("u-1")
@@ -85,7 +85,7 @@ def test_applications_of_one_cluster_share_a_connection(connections):
 
 
 def test_new_credentials_make_a_new_connection(connections):
-    """After a change of the password or the addresses the old connection is closed, and the application keeps one."""
+    """When the password or addresses change, the old connection is closed, and the application keeps one."""
     connection = use(connections, "u", config(password=b"old"))
     for changed in (config(password=b"new"), config(password=b"new", servers="b:1"), config()):
         another = use(connections, "u", changed)
@@ -106,7 +106,7 @@ def test_a_connection_in_use_is_closed_when_it_is_given_back(connections):
 
 
 def test_a_dropped_connection_is_replaced(connections, brokers):
-    """What no longer serves is not given out again."""
+    """A connection that no longer works is not given out again."""
     connection = use(connections, "u", config())
     connections.drop(connection)
     connections.drop(connection)
@@ -115,7 +115,7 @@ def test_a_dropped_connection_is_replaced(connections, brokers):
 
 
 def test_brokers_that_are_down_are_not_tried_again_at_once(connections, brokers, now):
-    """For a few seconds all applications of the cluster get the same error; who must, and other credentials, try at once."""
+    """For a few seconds all applications of the cluster get the same error; patient callers and other logins retry."""
     brokers.down = True
     for uid in ("u-1", "u-2", "u-3"):
         with pytest.raises(BrokerUnreachableError):
@@ -163,7 +163,7 @@ def own(number, servers="a:1"):
 
 
 def test_brokers_that_are_away_are_tried_by_a_few_of_many_credentials(connections, brokers, now):
-    """A thousand applications with credentials of their own cost few attempts, ever more seldom; each is told."""
+    """A thousand applications with their own credentials cost few attempts, less and less often; each gets an error."""
     brokers.down = True
     for _ in range(20):
         errors = [try_out(connections, f"u-{number}", own(number)) for number in range(1000)]
@@ -187,7 +187,7 @@ def test_brokers_elsewhere_are_not_away_with_them(connections, brokers):
 
 
 def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
-    """However many applications have one: who refuses them is there."""
+    """However many passwords are refused: brokers that refuse them are up."""
     brokers.refused = {str(number) for number in range(20)}
     for number in range(20):
         assert isinstance(try_out(connections, f"u-{number}", own(number)), AuthenticationError)
@@ -195,7 +195,7 @@ def test_wrong_passwords_hide_the_brokers_from_nobody(connections, brokers):
 
 
 def test_one_application_that_cannot_reach_the_brokers_hides_them_from_nobody(connections, brokers, now):
-    """However often it fails: it takes several credentials to say that brokers are away."""
+    """However often one login fails, it takes several to conclude that the brokers are down."""
     for _ in range(5):
         brokers.down = True
         assert isinstance(try_out(connections, "bad", own(1)), BrokerUnreachableError)
@@ -205,7 +205,7 @@ def test_one_application_that_cannot_reach_the_brokers_hides_them_from_nobody(co
 
 
 def test_only_connections_used_last_stay_open(connections, brokers):
-    """Each costs threads: of a thousand credentials most are connected when they are used, and the others not again."""
+    """Connections cost threads: of a thousand logins, most are connected only while they are used."""
     for number in range(1000):
         use(connections, f"u-{number}", own(number))
         assert len(connections) <= MOST_OPEN
@@ -217,7 +217,7 @@ def test_only_connections_used_last_stay_open(connections, brokers):
 
 
 def test_connection_that_is_used_is_not_closed_for_others(connections):
-    """Also when there are more than may stay open."""
+    """This holds even if more connections exist than may stay open."""
     with connections.lease("u", config()) as connection:
         for number in range(MOST_OPEN + 5):
             use(connections, f"u-{number}", own(number))
@@ -227,7 +227,7 @@ def test_connection_that_is_used_is_not_closed_for_others(connections):
 
 
 def test_connection_without_use_is_closed(connections, now):
-    """An application may have been looked at for the last time in a long while."""
+    """An application may not be observed again for a long time."""
     first = use(connections, "u-1", own(1))
     now[0] += IDLE_S
     second = use(connections, "u-2", own(2))

@@ -1,4 +1,4 @@
-"""What is taken out of Secrets, and what is said when it is not there."""
+"""What is read from Secrets, and what is reported if it is missing."""
 
 import pytest
 from tests.operator.kafka.support import streams_app
@@ -12,7 +12,7 @@ TLS = {"caSecretRef": {"name": "ca"}, "clientCertSecretRef": {"name": "user", "k
 
 
 def spec(**kafka):
-    """Return the spec of an application that reaches its brokers so."""
+    """Return the spec of an application that reaches its brokers in this way."""
     return streams_app(kafka=kafka).spec
 
 
@@ -28,7 +28,7 @@ def spec(**kafka):
     ],
 )
 def test_secrets_that_reach_the_brokers_are_needed(kafka, names):
-    """Each Secret of `tls` and `auth` is named once; others are the pods' business."""
+    """Each Secret of `tls` and `auth` is named once; others concern only the pods."""
     assert needed_secrets(spec(**kafka)) == names
 
 
@@ -59,7 +59,7 @@ def test_keys_become_settings_in_memory():
     ],
 )
 def test_what_is_missing_is_named(data, told):
-    """A Secret or key that is not there is told with the field that asks for it, and nothing half is used."""
+    """A missing Secret or key is reported with the field that needs it, and nothing incomplete is used."""
     credentials = Credentials.of(spec(**SCRAM), {"user": data})
     assert told in credentials.problem
     assert not credentials.settings
@@ -94,7 +94,7 @@ def test_a_kafka_users_secret_serves_as_it_is(data, settings):
 
 
 def test_a_kafka_users_certificate_serves_as_it_is():
-    """Strimzi's names of certificate and key are found; cert-manager's go before them, and `keys` before both."""
+    """Strimzi's names of certificate and key are found; cert-manager's take precedence, and `keys` over both."""
     theirs = {"user.crt": b"CERT", "user.key": b"KEY", "user.p12": b"\xff", "user.password": CANARY, "ca.crt": b"CA"}
     tls = {"clientCertSecretRef": {"name": "user"}}
     found = Credentials.of(spec(tls=tls, auth={"type": "mtls"}), {"user": theirs})
@@ -135,7 +135,7 @@ BINDING = {
 
 
 def bound():
-    """Return an application whose brokers stand in a Secret."""
+    """Return an application whose brokers are in a Secret."""
     app = streams_app()
     kafka = Kafka.model_validate({"bindingSecretRef": {"name": "binding"}})
     return app.model_copy(update={"spec": app.spec.model_copy(update={"kafka": kafka})})
@@ -163,5 +163,5 @@ def test_a_binding_leads_to_the_brokers():
     ],
 )
 def test_what_a_binding_lacks_is_told(data, told):
-    """A Secret that is missing, or says too little, is told with its name."""
+    """A Secret that is missing or incomplete is reported by name."""
     assert told in Credentials.of(bound().spec, {"binding": data}).problem

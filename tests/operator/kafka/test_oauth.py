@@ -1,4 +1,4 @@
-"""Brokers that want tokens, reached by the operator."""
+"""The operator reaches brokers that require tokens."""
 
 import pytest
 from tests.kafka.identity_providers import IdentityProvider, oauth_kafka
@@ -18,7 +18,7 @@ def brokers():
 
 @pytest.fixture
 def provider():
-    """Give who hands out tokens."""
+    """Give the token provider."""
     provider = IdentityProvider()
     yield provider
     provider.close()

@@ -1,4 +1,4 @@
-"""What is known of brokers: the newest when they answer, something in any case, and nobody waits for those that do not."""
+"""The known state of brokers: the newest if they answer, something in any case, and nobody waits for silent ones."""
 
 import queue
 import threading
@@ -15,7 +15,7 @@ DEADLINE = 60
 
 @pytest.fixture
 def changes():
-    """The applications of which something new was told."""
+    """The applications that something new was reported for."""
     return queue.Queue()
 
 
@@ -35,7 +35,7 @@ def brokers(changes, now):
 
 @pytest.fixture
 def state(brokers, changes):
-    """Asks as passes do: put off, they come again when they are told of the answer."""
+    """Asks as passes do: postponed ones return when the answer arrives."""
 
     def state(ask, generation=1, ref=REF, cluster=""):
         while True:
@@ -48,7 +48,7 @@ def state(brokers, changes):
 
 
 class Slow:
-    """Answers when it is let."""
+    """Answers when the test allows it."""
 
     def __init__(self, state):
         self.state = state
@@ -70,13 +70,13 @@ def test_pass_gets_the_newest_answer(state, now):
 
 
 def test_passes_in_quick_succession_ask_once(state):
-    """What is a second old is new enough."""
+    """An answer that is a second old is new enough."""
     assert state(lambda: KafkaState(brokers=3)).brokers == 3
     assert state(lambda: KafkaState(brokers=2)).brokers == 3
 
 
 def test_answer_that_took_long_is_used(brokers, state, now, changes):
-    """The pass that was put off for it does not ask again, however old the question is by then."""
+    """The pass that was postponed for it does not ask again, however old the question is by then."""
     slow = Slow(KafkaState(brokers=3))
     with pytest.raises(AnswerAwaitedError):
         brokers.state(REF, slow, 1)
@@ -88,14 +88,14 @@ def test_answer_that_took_long_is_used(brokers, state, now, changes):
 
 
 def test_what_an_action_has_changed_is_asked_for_again(brokers, state):
-    """However new the answer is: it is out of date."""
+    """An answer from before an action is outdated, however new it is."""
     state(lambda: KafkaState(brokers=3))
     brokers.changed(REF)
     assert state(lambda: KafkaState(brokers=2)).brokers == 2
 
 
 def test_a_new_manifest_is_judged_by_what_is_true_now(brokers, state):
-    """What was asked for the old one, if only just now, does not count, nor does an answer that is still under way."""
+    """Answers for the old manifest do not count, however new, nor does one that is still on its way."""
     assert state(lambda: KafkaState(brokers=3)).brokers == 3
     assert state(lambda: KafkaState(brokers=2), 2).brokers == 2
     brokers.changed(REF)
@@ -109,7 +109,7 @@ def test_a_new_manifest_is_judged_by_what_is_true_now(brokers, state):
 
 
 def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes):
-    """The pass is put off once; then it goes on with what was known, and the late answer brings another."""
+    """The pass is postponed once; then it continues with the known state, and the late answer starts another."""
     slow = Slow(KafkaState(brokers=3))
     with pytest.raises(AnswerAwaitedError) as put_off:
         brokers.state(REF, slow, 1)
@@ -127,7 +127,7 @@ def test_brokers_that_do_not_answer_hold_no_pass_up(brokers, now, changes):
 
 
 def test_brokers_that_were_late_are_not_waited_for_again(brokers, state, now, changes):
-    """Passes go on with the answer before it at once, until one comes in time."""
+    """Passes continue at once with the previous answer, until one arrives in time."""
     state(lambda: KafkaState(brokers=3))
     now[0] += 5
     slow = Slow(KafkaState(brokers=2))
@@ -145,7 +145,7 @@ def test_brokers_that_were_late_are_not_waited_for_again(brokers, state, now, ch
 
 
 def test_what_was_true_for_an_older_manifest_is_not_handed_out(brokers, state, now, changes):
-    """Brokers too slow for a pass: a new manifest is judged by nothing rather than by an answer from before it."""
+    """With slow brokers, a new manifest is judged by no answer rather than by one from before it."""
     assert state(lambda: KafkaState(brokers=3)).brokers == 3
     slow = Slow(KafkaState(brokers=2))
     with pytest.raises(AnswerAwaitedError) as put_off:
@@ -161,7 +161,7 @@ def test_what_was_true_for_an_older_manifest_is_not_handed_out(brokers, state, n
     ("seen", "tells"), [(KafkaState(lag=2), False), (KafkaState(group=ConsumerGroup("Stable")), True)]
 )
 def test_lag_alone_brings_no_pass(brokers, state, changes, now, seen, tells):
-    """It changes all the time; whoever is in the group is worth a look."""
+    """Lag changes all the time and starts no pass; a change of the group's members does."""
     state(lambda: KafkaState(lag=1))
     now[0] += 5
     slow = Slow(seen)
@@ -177,7 +177,7 @@ def test_lag_alone_brings_no_pass(brokers, state, changes, now, seen, tells):
 
 
 def test_failure_of_the_question_is_an_answer(state):
-    """A mistake of ours does not end the passes."""
+    """A bug in the operator does not end the passes."""
 
     def broken():
         raise ValueError
@@ -194,7 +194,7 @@ def test_forgotten_application_begins_anew(brokers, state):
 
 
 def test_answer_for_a_forgotten_application_brings_no_pass(brokers, changes):
-    """It is gone, and so is whoever wanted to know."""
+    """The application is gone, and so is whoever asked."""
     slow = Slow(KafkaState(brokers=3))
     with pytest.raises(AnswerAwaitedError):
         brokers.state(REF, slow, 1)
@@ -207,7 +207,7 @@ def test_answer_for_a_forgotten_application_brings_no_pass(brokers, changes):
 
 
 def test_many_applications_at_rest_are_asked_about_in_turn(state, now):
-    """Each pass of an application at rest asks for itself while they are few; of a thousand a part does."""
+    """While there are few applications at rest, each pass asks; of a thousand, only some do."""
     few, many = 10, 1000
     for count, asked in ((few, few), (many, 0)):
         refs = [ResourceRef("StreamsApp", f"space-{count}", f"app-{number}") for number in range(count)]
@@ -223,7 +223,7 @@ def test_many_applications_at_rest_are_asked_about_in_turn(state, now):
 
 
 def test_cluster_that_does_not_answer_leaves_threads_for_others(brokers, state):
-    """However many applications ask it: not all threads are its own."""
+    """However many applications ask it, a cluster does not get all threads."""
     silent = Slow(KafkaState(error="away", reason="Unreachable"))
     for number in range(200):
         with pytest.raises(AnswerAwaitedError):
@@ -233,7 +233,7 @@ def test_cluster_that_does_not_answer_leaves_threads_for_others(brokers, state):
 
 
 def test_many_clusters_that_do_not_answer_leave_threads_for_those_that_do(brokers, state, now):
-    """Each application with brokers of its own that are silent: one that has answered before is asked at once."""
+    """With many silent clusters, one that has answered before is still asked at once."""
     state(lambda: KafkaState(brokers=3), cluster="well:9092")
     silent = Slow(KafkaState(error="away", reason="Unreachable"))
     for number in range(200):
@@ -245,7 +245,7 @@ def test_many_clusters_that_do_not_answer_leave_threads_for_those_that_do(broker
 
 
 def test_clusters_are_asked_in_turn(brokers, changes):
-    """The one application of a cluster waits for no queue of another's."""
+    """The only application of a cluster does not wait for another cluster's queue."""
     busy, order = Slow(KafkaState()), queue.Queue()
 
     def ask(cluster, number, question):

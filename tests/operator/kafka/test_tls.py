@@ -1,4 +1,4 @@
-"""Brokers that want TLS on both sides, reached with certificates that are never in a file."""
+"""Brokers that require mutual TLS, reached with certificates that are never in a file."""
 
 import os
 import tempfile
@@ -53,7 +53,7 @@ def brokers(authority):
 
 @pytest.fixture
 def clusters(monkeypatch):
-    """Give what is tested."""
+    """Give the object under test."""
     clusters = patient_clusters(monkeypatch)
     yield clusters
     clusters.close()
@@ -70,7 +70,7 @@ def credentials(app, authority, client_of):
 
 
 def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, monkeypatch):
-    """Topics and groups are seen and changed over mutual TLS, and no temporary file is made for it."""
+    """Topics and groups are observed and changed over mutual TLS without temporary files."""
     monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file was made"))
     kafka, address = brokers
     kafka.create_topics("in", partitions=2)
@@ -91,7 +91,7 @@ def test_certificates_in_memory_reach_the_brokers(clusters, brokers, authority, 
 
 
 def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
-    """An authority that did not sign the brokers' certificate, and a client that theirs did not sign, are told apart."""
+    """An untrusted broker certificate and an untrusted client certificate are distinguished."""
     _, address = brokers
     app, other = streams_app(address, kafka=KAFKA), Authority("other")
     untrusted = clusters.observe(app, credentials(app, other, authority))
@@ -103,7 +103,7 @@ def test_certificates_that_do_not_fit_are_told(clusters, brokers, authority):
 
 
 def test_text_that_is_no_certificate_is_told(clusters, brokers):
-    """What stands in the Secret is not shown, but which Secret it is."""
+    """The error names the Secret, but does not show its content."""
     _, address = brokers
     app = streams_app(address, kafka=KAFKA)
     secrets = {"ca": {"ca.crt": b"c4n4ry"}, "client": {"tls.crt": b"c4n4ry", "tls.key": b"c4n4ry"}}
@@ -113,7 +113,7 @@ def test_text_that_is_no_certificate_is_told(clusters, brokers):
 
 
 def test_keys_do_not_stay_in_memory_files(clusters, brokers, authority):
-    """What Python's ssl is given as a file exists for a moment only, also when it cannot be read."""
+    """A file for Python's ssl exists only for a moment, even if it cannot be read."""
     _, address = brokers
     app = streams_app(address, kafka=KAFKA)
     assert clusters.observe(app, credentials(app, authority, authority)).error is None

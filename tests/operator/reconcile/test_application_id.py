@@ -1,4 +1,4 @@
-"""Who may use an application id: one StreamsApp, and nobody unknown in its group."""
+"""An application id belongs to one StreamsApp, with no strangers in its group."""
 
 import pytest
 from tests.operator.reconcile.world import APP, NAMESPACE, World
@@ -33,7 +33,7 @@ def refused(world):
     "neighbour", [other(**OLDER), other(runs=True), other(created="2026-01-02T00:00:00Z", uid="aaa")]
 )
 def test_the_younger_of_two_does_not_begin(neighbour):
-    """It says which StreamsApp has its id, creates nothing, and begins when the other one is gone."""
+    """It says which StreamsApp has its id, creates nothing, and starts when the other one is gone."""
     world = World(neighbours=(neighbour,))
     assert refused(world) == ("False", "DuplicateApplicationId")
     assert world.condition("Stalled") == ("True", "ApplicationIdInUse")
@@ -45,7 +45,7 @@ def test_the_younger_of_two_does_not_begin(neighbour):
 
 
 def test_the_older_of_two_runs():
-    """A younger one that does not run is no reason not to begin."""
+    """A younger one that is not running does not keep it from starting."""
     world = World(neighbours=(other(),))
     world.run()
     assert world.condition("Ready")[0] == "True"
@@ -213,7 +213,7 @@ def test_a_group_is_taken_over_when_it_is_empty():
 
 
 def test_a_rolling_handover_joins_at_once():
-    """With `allowForeignMembers` the application joins the others."""
+    """With `allowForeignMembers` the application joins the other members."""
     world = World(group_exists=True, strangers=[JAVA], neighbours=(other(**OLDER, **OLD_APP, runs=True),))
     world.change(handover={"from": {"name": "old"}, "allowForeignMembers": True})
     world.run()
@@ -246,7 +246,7 @@ def test_what_was_handed_over_does_not_begin_again():
 
 
 def test_taking_a_handover_out_of_the_manifest_replaces_no_pod():
-    """It is nothing that pods depend on."""
+    """Pods do not depend on it."""
     world = World()
     world.change(handover={"from": {"group": True}})
     world.run()

@@ -1,4 +1,4 @@
-"""How many replicas the load asks for, and when that many are had."""
+"""How many replicas the load needs, and when the application is scaled to that number."""
 
 import pytest
 from hypothesis import given
@@ -57,7 +57,7 @@ def test_advice_that_is_followed_stands(rate, busy, current):
 
 
 def test_a_load_that_is_not_wholly_known_is_none():
-    """If one pod does not tell of its work, the work of all is not known."""
+    """If one pod does not report its work, the total is unknown."""
     busy = ReportedStatus("RUNNING", records_per_second=10.0, busy_ratio=0.5)
     assert load_of([busy, ReportedStatus("RUNNING")], 5) is None
     assert load_of([busy], None) is None
@@ -87,7 +87,7 @@ def test_pods_follow_the_load(world):
 
 
 def test_recommend_only_tells(world):
-    """With Recommend the number is told and the pods stay."""
+    """With Recommend the number is only reported."""
     world.change(autoscaling={**AUTO, "mode": "Recommend"})
     world.lag, world.busy_ratio = 10**6, 1.0
     world.run(300)
@@ -130,7 +130,7 @@ def test_tasks_that_have_moved_are_given_time(world):
 
 
 def test_an_application_at_rest_is_not_written_to(world):
-    """A load that only hovers changes nothing in the status."""
+    """A load that merely fluctuates does not change the status."""
     writes = world.status_writes
     for lag, busy in ((20, 0.69), (60, 0.71), (0, 0.7)):
         world.lag, world.busy_ratio = lag, busy

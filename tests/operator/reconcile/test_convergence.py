@@ -1,4 +1,4 @@
-"""From any state, whatever is lost, late or cut short, an application comes to rest as its spec wants it."""
+"""From any state, whatever is lost, late or interrupted, an application converges to its spec."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Story:
 
 
 def assert_at_rest(world: World) -> None:
-    """Check that nothing is left to be done, and that it is what the spec wants, or said why not."""
+    """Check that nothing is left to do, and that the result matches the spec or the status says why not."""
     decision = world.run_pass()
     assert decision.actions == ()
     assert decision.status == world.status

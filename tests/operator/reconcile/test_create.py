@@ -1,4 +1,4 @@
-"""From a new StreamsApp to an application that runs."""
+"""From a new StreamsApp to a running application."""
 
 from tests.operator.reconcile.world import APP, World
 
@@ -36,7 +36,7 @@ def test_a_healthy_application_is_left_alone():
 
 
 def test_no_pod_starts_before_its_topics_are_there():
-    """The StatefulSet is made only when all internal topics exist."""
+    """The StatefulSet is created only when all internal topics exist."""
     world = World()
     for _ in range(20):
         world.run_pass()

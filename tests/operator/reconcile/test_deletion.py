@@ -1,4 +1,4 @@
-"""What deletion leaves and what it takes."""
+"""What deletion keeps and what it deletes."""
 
 import pytest
 from tests.operator.reconcile.world import INPUT, World
@@ -145,7 +145,7 @@ def test_members_that_kept_former_ids_are_removed_after_a_crash(world):
 
 
 def test_claims_and_topics_can_go_with_the_application(world):
-    """storage.retention.whenDeleted and internalTopics.deletionPolicy say it one by one."""
+    """storage.retention.whenDeleted and internalTopics.deletionPolicy decide it individually."""
     delete(world, storage={"retention": {"whenDeleted": "Delete"}}, internalTopics={"deletionPolicy": "Delete"})
     assert world.names("PersistentVolumeClaim") == []
     assert CHANGELOG not in world.topics
@@ -205,7 +205,7 @@ def test_topics_that_come_back_do_not_hold_deletion_up_forever(world):
 
 
 def test_brokers_that_come_back_in_time_are_still_asked(world):
-    """Within its patience, deletion does all of its work."""
+    """Deletion completes all of its work within its time limit."""
     world.brokers_up = False
     world.change(deletionPolicy="Purge")
     world.delete()
@@ -333,7 +333,7 @@ def test_an_application_that_never_reached_its_brokers():
 
 
 def test_a_spec_that_cannot_be_read_is_deleted_like_retain(world):
-    """Its policy is not known, so nothing that lasts is touched."""
+    """Its policy is not known, so nothing persistent is deleted."""
     desired = world.desired()
     world.delete()
     broken = model.DesiredApp(
@@ -368,7 +368,7 @@ def test_a_resource_that_is_being_deleted_by_others_is_left_alone(world):
 
 
 def test_a_paused_application_can_be_deleted(world):
-    """Pausing does not hold up what was asked for explicitly."""
+    """Pausing does not delay an explicit deletion."""
     world.annotations["streams.millrace.dev/pause"] = "true"
     delete(world)
     assert not world.exists

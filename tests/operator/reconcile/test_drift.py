@@ -48,12 +48,12 @@ def test_quantities_are_compared_by_value():
 
 @pytest.mark.parametrize("spec", [{"args": ["a"]}, {"args": ["b", "a"]}, {"replicas": 2}, {"containers": []}])
 def test_drift_is_a_difference(spec):
-    """What somebody has changed is applied again."""
+    """Fields that somebody has changed are applied again."""
     assert needs_apply(stamped(WANTED, "uid-of-app"), seen(**spec))
 
 
 def test_a_field_that_is_no_longer_wanted_is_a_difference():
-    """The hash of what was applied last tells of what is to be taken away."""
+    """The hash of the last applied object reveals fields that have to be removed."""
     less = copy.deepcopy(WANTED)
     del less["spec"]["args"]
     assert is_part_of(less, seen())
@@ -61,7 +61,7 @@ def test_a_field_that_is_no_longer_wanted_is_a_difference():
 
 
 def test_an_object_that_is_not_there_is_applied():
-    """Nothing was seen, so everything differs."""
+    """Nothing was observed, so everything differs."""
     assert needs_apply(stamped(WANTED, "uid-of-app"), None)
 
 
@@ -99,7 +99,7 @@ def test_a_stateful_set_that_somebody_scaled_is_set_right():
 
 
 def test_a_child_that_is_no_longer_wanted_is_deleted():
-    """Turning the disruption budget off takes it away."""
+    """Turning the disruption budget off deletes it."""
     world = World()
     world.run()
     world.change(podDisruptionBudget={"enabled": False})

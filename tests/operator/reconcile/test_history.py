@@ -60,7 +60,7 @@ def test_a_first_revision_without_pods_is_compared_with_nothing():
 
 
 def test_an_application_that_was_always_suspended_has_no_state():
-    """Its StatefulSet has a revision, but never had a pod."""
+    """Its StatefulSet has a revision but never had a pod."""
     world = World()
     world.change(state="suspended")
     world.run(30)

@@ -103,7 +103,7 @@ def test_a_name_that_is_taken_for_a_new_revision_leaves_the_running_one_alone():
 
 
 def test_an_application_at_rest_with_a_taken_name_gets_no_status_writes():
-    """That a name is still taken is no news."""
+    """A name that is still taken is not reported again."""
     world = World()
     foreign(world, Key("Service", APP))
     world.run()

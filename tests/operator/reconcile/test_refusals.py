@@ -1,4 +1,4 @@
-"""What the API server refuses is told, and holds up only what rests on it."""
+"""Refusals of the API server are reported, and block only what depends on them."""
 
 import pytest
 from tests.operator.reconcile.world import APP, Program, World
@@ -96,7 +96,7 @@ def test_rollback_is_told_whatever_else_is_refused(world):
 
 
 def test_refused_budget_does_not_hold_up_a_rollback(world):
-    """An upgrade that fails is taken back all the same."""
+    """An upgrade that fails is rolled back nevertheless."""
     before = world.revisions()
     world.refuses = {"PodDisruptionBudget"}
     world.programs["new"] = Program(crashes=True)
@@ -155,7 +155,7 @@ def test_refused_revision_stops_what_rests_on_it(world):
 
 
 def test_refused_change_of_a_failed_revision_tells_of_no_rollback(world):
-    """What was not noted is not done, and not told."""
+    """What could not be recorded is neither done nor reported."""
     world.programs["new"] = Program(crashes=True)
     world.change(image="new")
     for _ in range(100):

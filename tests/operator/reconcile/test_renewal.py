@@ -141,7 +141,7 @@ def test_a_template_that_is_built_differently_reaches_all_pods_one_by_one(upgrad
 
 
 def test_pods_of_an_operator_that_gave_templates_no_hash_are_replaced_too(world, monkeypatch):
-    """Nothing tells by which template they were made."""
+    """Nothing says which template they were created from."""
     world.stale.clear()
     for item in (*world.pods(), world.objects[model.Key("StatefulSet", APP)]["spec"]["template"]):
         del item["metadata"]["annotations"][TEMPLATE_ANNOTATION]

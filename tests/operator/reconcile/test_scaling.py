@@ -21,7 +21,7 @@ def world():
 
 
 def test_pods_are_added_at_once(world):
-    """Scaling out is a matter of a number."""
+    """Scaling out only changes the number of replicas."""
     world.change(replicas=5)
     world.run(30)
     assert len(world.pods()) == 5
@@ -45,7 +45,7 @@ def test_a_pod_is_drained_before_it_goes(world):
 
 
 def test_a_pod_that_does_not_drain_holds_nothing_up_for_long(world):
-    """After its grace period the pod goes all the same, and its membership with it."""
+    """After its grace period the pod is removed anyway, and so is its membership."""
     world.change(replicas=2, drain={"terminationGracePeriodSeconds": 30})
     world.run(300)
     world.log.clear()
@@ -145,7 +145,7 @@ def test_a_drained_pod_that_is_wanted_after_all_starts_anew(world, deaf):
 
 
 def test_claims_of_removed_pods_are_kept(world):
-    """By default a volume outlives its pod, and is used again."""
+    """By default a volume outlives its pod and is reused."""
     world.change(replicas=1)
     world.run()
     assert len(world.names("PersistentVolumeClaim")) == 3
@@ -153,14 +153,14 @@ def test_claims_of_removed_pods_are_kept(world):
 
 
 def test_claims_of_removed_pods_are_deleted_if_so_wanted(world):
-    """With storage.retention.whenScaled Delete they go once their pods are gone."""
+    """With storage.retention.whenScaled Delete, volumes are deleted once their pods are gone."""
     world.change(replicas=1, storage={"retention": {"whenScaled": "Delete"}})
     world.run()
     assert world.names("PersistentVolumeClaim") == [f"state-{APP}-0"]
 
 
 def test_suspending_keeps_claims_even_if_scaling_does_not(world):
-    """Suspending is no scaling: every volume is kept for the resumption."""
+    """Suspending is not scaling: every volume is kept for resuming."""
     world.change(state="suspended", storage={"retention": {"whenScaled": "Delete"}})
     world.run()
     assert world.pods() == []
@@ -185,7 +185,7 @@ def test_suspend_and_resume(world):
 
 
 def test_a_paused_application_is_not_touched(world):
-    """With the annotation only the status is written; without it the work goes on."""
+    """With the annotation only the status is written; without it the work continues."""
     world.annotations["streams.millrace.dev/pause"] = "true"
     world.change(replicas=1, image="registry.example/words:2")
     world.run()
@@ -199,7 +199,7 @@ def test_a_paused_application_is_not_touched(world):
 
 
 def test_nothing_is_added_while_brokers_are_away(world):
-    """Pods that run are left alone; new ones wait for the brokers."""
+    """Running pods are left alone; new ones wait for the brokers."""
     world.brokers_up = False
     world.change(replicas=5)
     world.run(30)

@@ -1,4 +1,4 @@
-"""What the status and Events tell."""
+"""What the status and Events report."""
 
 import dataclasses
 
@@ -23,7 +23,7 @@ def world():
 
 
 def test_every_reason_is_explained():
-    """Each has its condition, what it means, and a remedy unless all is well."""
+    """Each reason has its condition, a meaning, and a remedy unless all is well."""
     assert set(REASONS) == set(ConditionReason)
     for explanation in REASONS.values():
         assert isinstance(explanation, ReasonMeaning)
@@ -39,7 +39,7 @@ def test_all_conditions_are_there(world):
 
 
 def test_what_a_healthy_application_says(world):
-    """Numbers of pods, tasks, members and topics are those that were seen."""
+    """The numbers of pods, tasks, members and topics are the observed ones."""
     status = world.status
     assert (status.replicas, status.ready_replicas) == (2, 2)
     assert status.topology.model_dump()["tasks"] == 4
@@ -52,7 +52,7 @@ def test_what_a_healthy_application_says(world):
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes(world):
-    """Another message or reason is no transition."""
+    """A new message or reason is not a transition."""
     before = next(item for item in world.status.conditions if item.type == "Ready").last_transition_time
     world.tick(100)
     world.run_pass()
@@ -67,14 +67,14 @@ def test_a_condition_keeps_its_time_until_its_status_changes(world):
 
 @pytest.mark.parametrize(("lag", "told"), [(0, 0), (99, 0), (12_345, 12_000), (996_000, 1_000_000)])
 def test_lag_is_told_in_two_digits(world, lag, told):
-    """Fewer than a hundred records are no lag."""
+    """Fewer than a hundred records do not count as lag."""
     world.lag = lag
     world.run_pass()
     assert world.status.lag.total == told
 
 
 def test_a_lag_that_hovers_is_not_written(world):
-    """A tenth more or less is no change, and the trend settles."""
+    """A change of up to a tenth is ignored, and the trend settles."""
     world.lag = 10_000
     world.run_pass()
     assert world.status.lag.trend == "Growing"
@@ -96,7 +96,7 @@ def test_restoration_is_told(world):
 
 
 def test_problems_stall_and_touch_nothing(world):
-    """A spec that breaks a rule is told in Stalled; what runs is left alone."""
+    """A spec that breaks a rule is reported in Stalled; running pods are left alone."""
     desired = world.desired()
     broken = model.DesiredApp(
         namespace=desired.namespace,
@@ -132,7 +132,7 @@ def test_pod_monitor_that_cannot_be_had_is_told(world):
 
 
 def test_desired_replicas_are_told(world):
-    """`kubectl get` shows how many pods are ready of those that there are to be, whoever decides how many."""
+    """`kubectl get` shows how many of the wanted pods are ready, whoever decides their number."""
     assert (world.status.desired_replicas, world.status.ready) == (2, "2/2")
     world.change(replicas=3)
     world.run_pass()
@@ -147,7 +147,7 @@ def test_desired_replicas_are_told(world):
 
 
 def test_transitions_become_events(world):
-    """A roll-back is told once, by its reason, as a Warning."""
+    """A rollback is reported once, by its reason, as a Warning."""
     world.programs["new"] = Program(crashes=True)
     world.change(image="new")
     world.run(300)

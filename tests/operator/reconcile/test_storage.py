@@ -1,4 +1,4 @@
-"""Volumes that grow, fill and stay."""
+"""Volumes that grow, fill up and stay."""
 
 import pytest
 from tests.operator.reconcile.world import APP, World

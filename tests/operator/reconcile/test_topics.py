@@ -1,4 +1,4 @@
-"""What is found out about topics, and what is done about it."""
+"""What is found about topics, and what is done about it."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ GOOD = Topic("id-1", 4, 3, {"cleanup.policy": "compact", "min.insync.replicas": 
 
 
 def found(changelog=GOOD, *, known=None, accepted=(), spec=None, brokers=3, the_plan=None, topics=None):
-    """Return what is found of an application with one changelog."""
+    """Return the findings about an application with one changelog."""
     existing = {INPUT: Topic("input", 4, 3), **({} if changelog is None else {CHANGELOG: changelog}), **(topics or {})}
     state = KafkaState(topics=existing, brokers=brokers)
     manifest = StreamsAppSpec.model_validate(SMALL | {"internalTopics": spec or {}})
@@ -40,14 +40,14 @@ def test_topics_that_fit():
 
 
 def test_a_topic_that_never_was_is_created():
-    """A missing changelog of which no id is known is to be created, and nothing starts before."""
+    """A missing changelog without a known id is to be created, and nothing starts before that."""
     topics = found(None)
     assert topics.create == (CHANGELOG,)
     assert not topics.ready
 
 
 def test_a_topic_is_not_created_by_verification():
-    """With VerifyOnly a missing topic is reported with what it has to be like."""
+    """With VerifyOnly a missing topic is reported with the settings it needs."""
     topics = found(None, spec={"management": "VerifyOnly"})
     assert topics.create == ()
     assert reasons(topics) == [ConditionReason.INTERNAL_TOPIC_MISSING]
@@ -56,7 +56,7 @@ def test_a_topic_is_not_created_by_verification():
 
 
 def test_more_replicas_than_brokers():
-    """A topic that cannot be created is not tried."""
+    """Creating a topic is not attempted if it cannot succeed."""
     topics = found(None, spec={"replicationFactor": 5})
     assert topics.create == ()
     assert reasons(topics) == [ConditionReason.TOO_FEW_BROKERS]
@@ -101,7 +101,7 @@ def test_the_id_of_a_topic_that_does_not_fit(known):
     ],
 )
 def test_topics_that_do_not_fit(changelog, reason, words):
-    """What would lose state or stop writes holds everything back."""
+    """Problems that would lose state or block writes hold everything back."""
     topics = found(changelog)
     assert reasons(topics) == [reason]
     assert words in topics.findings[0].message
@@ -114,7 +114,7 @@ def test_topics_that_do_not_fit(changelog, reason, words):
     [({"replicationFactor": 5}, "3 replicas, 5 are wanted"), ({"minInsyncReplicas": 1}, "min.insync.replicas=2, 1")],
 )
 def test_topics_that_differ_are_only_told_of(spec, words):
-    """What works though it is not as wanted holds nothing back."""
+    """Topics that work but differ from what is wanted hold nothing back."""
     topics = found(spec=spec, brokers=5)
     assert reasons(topics) == [ConditionReason.TOPIC_DIFFERS]
     assert words in topics.findings[0].message
@@ -160,7 +160,7 @@ def test_a_retention_that_is_too_short(kept, differs):
 
 
 def test_a_lost_repartition_topic():
-    """Records on their way are lost with it, which is a reason of its own."""
+    """Records in transit are lost with it, which is a separate reason."""
     through = "words-v1-by-word-repartition"
     first = PlannedSubtopology(id=0, source_topics=(INPUT,), sink_topics=(through,))
     second = PlannedSubtopology(
@@ -189,7 +189,7 @@ def world():
 
 
 def test_a_missing_input_topic_is_waited_for():
-    """Nothing starts before the input topic exists, and everything does then."""
+    """Nothing starts before the input topic exists, and everything starts once it does."""
     world = World(topics={})
     world.run(60)
     assert world.condition("TopicsReady") == ("False", "InputTopicMissing")
@@ -256,7 +256,7 @@ def test_a_reset_forgets_topics():
 
 
 def test_internal_topics_get_the_wanted_replication():
-    """spec.internalTopics.replicationFactor goes with the action."""
+    """The action carries spec.internalTopics.replicationFactor."""
     world = World()
     world.change(internalTopics={"replicationFactor": 3})
     world.run()
@@ -277,7 +277,7 @@ def test_why_brokers_cannot_be_asked_is_told(world, reason):
 
 
 def test_brokers_that_were_not_asked_yet_change_no_condition(world):
-    """After the operator's restart, what was known stays until there is an answer."""
+    """After an operator restart, the known state stays until there is an answer."""
     before = world.status
     world.brokers_up = False
     world.kafka_reason = "Unknown"

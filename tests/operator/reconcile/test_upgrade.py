@@ -146,7 +146,7 @@ def test_a_gate_waits_for_the_group_to_be_stable_long_enough(world):
     ],
 )
 def test_a_revision_that_fails_is_rolled_back(world, program, reason):
-    """One pod is tried; it goes back to the revision that ran, RolledBack says why, and nothing swings back again."""
+    """One pod is tried; it goes back to the previous revision, RolledBack says why, and it is not tried again."""
     world.programs[NEW] = program
     old = world.status.stable_revision
     world.change(image=NEW)
@@ -196,7 +196,7 @@ def test_a_failing_upgrade_that_was_overtaken_gives_way_to_what_ran_well(world):
 
 
 def test_a_single_crash_is_no_failure(world):
-    """A pod that crashes once is started again, and the upgrade goes on."""
+    """A pod that crashes once is restarted, and the upgrade continues."""
     world.programs[NEW] = Program(crashes=True)
     world.restarts = 1
     world.change(image=NEW)
@@ -240,7 +240,7 @@ def test_a_rolled_back_spec_is_tried_again_when_it_changes(world):
 
 
 def test_scaling_a_rolled_back_application_does_not_try_again(world):
-    """A change of replicas is no change of what failed."""
+    """Changing replicas does not change the revision that failed."""
     world.programs[NEW] = Program(crashes=True)
     world.change(image=NEW)
     world.run()
@@ -288,7 +288,7 @@ def test_an_image_that_cannot_be_pulled_touches_no_pod(world):
 
 
 def test_a_plan_that_fails_touches_no_pod(world):
-    """The Job's last lines are told, the Job is kept, and nothing is tried again."""
+    """The Job's last lines are reported, the Job is kept, and nothing is retried."""
     world.programs[NEW] = Program(plan=None)
     world.change(image=NEW)
     world.run()
@@ -355,7 +355,7 @@ def test_a_store_that_is_added_gets_its_topic_before_pods_roll(world):
 
 
 def test_a_first_install_that_fails_has_nothing_to_go_back_to():
-    """The pods' own words are in Ready and Stalled."""
+    """The pods' own messages are in Ready and Stalled."""
     world = World(programs={"registry.example/words:1": Program(crashes=True)})
     world.run()
     assert world.condition("Ready") == ("False", "PodsFailing")

@@ -1,4 +1,4 @@
-"""What is decided about a reset: when it waits, when it is refused, and that it is done once and wholly."""
+"""Decisions about a reset: when it waits, when it is refused, and that it is done completely and only once."""
 
 from dataclasses import replace
 
@@ -254,7 +254,7 @@ def test_a_reset_does_not_lie_in_wait():
     ],
 )
 def test_a_reset_without_application_fails(fields, told):
-    """There is nothing that could be reset, and nothing is waited for."""
+    """There is nothing to reset and nothing to wait for."""
     this = world(**fields)
     this.run(passes=1)
     assert phase(this) == "Failed"
@@ -262,7 +262,7 @@ def test_a_reset_without_application_fails(fields, told):
 
 
 def test_an_invalid_reset_fails():
-    """A spec that breaks a rule is told with every rule."""
+    """A spec that breaks rules is reported with every one of them."""
     decision = reconcile_reset(
         DesiredReset("default", "again", "r-1", 1, None, ("toOffset must be earliest",)), ObservedReset(0.0)
     )
@@ -308,7 +308,7 @@ def test_only_offsets_may_be_reset():
 
 
 def test_a_reset_that_is_deleted_or_ended_asks_nobody():
-    """The brokers are asked only when nothing else is in the way."""
+    """The brokers are asked only if nothing else blocks the reset."""
     this = world()
     desired, observed = this.look()
     assert question_for(desired, observed) is not None
@@ -393,7 +393,7 @@ def test_a_reset_that_brokers_refuse_does_not_stay_for_ever_when_it_is_deleted()
 
 
 def test_a_reset_that_has_not_begun_is_let_go_at_once():
-    """Nothing was done, so nothing is to be finished."""
+    """Nothing was done, so there is nothing to finish."""
     this = world(state="running")
     this.pass_over()
     this.deleted_at = this.now

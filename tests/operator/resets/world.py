@@ -168,7 +168,7 @@ class World:
         return decision
 
     def do(self, action):
-        """Carry an action out; once more does no harm."""
+        """Carry out an action; repeating it does no harm."""
         self.done.append(action)
         match action:
             case SetFinalizer(present):
@@ -210,7 +210,7 @@ class World:
         self.terminating.clear()
 
     def run(self, passes=20):
-        """Do passes until nothing is left to be done."""
+        """Run passes until nothing is left to do."""
         for _ in range(passes):
             if self.pass_over().again_after is None:
                 return
