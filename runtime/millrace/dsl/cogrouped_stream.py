@@ -26,7 +26,7 @@ A = TypeVar("A")
 
 AGGREGATE = "COGROUPKSTREAM-AGGREGATE-"
 
-Aggregator = Callable[[Any, Any, Any], Any]
+Aggregator = Callable[[Any, Any, Any], object]
 
 
 class CogroupedKStream(Generic[K, A]):

@@ -65,13 +65,13 @@ class StreamJoins(AbstractKStream[K, V]):
     ) -> KStream[K, R]: ...
     def join(
         self,
-        other: Any,
-        joiner: Any,
-        windows: Any = None,
-        joined: Any = None,
+        other: object,
+        joiner: object,
+        windows: object = None,
+        joined: object = None,
         *,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: object = None,
+        named: object = None,
     ) -> KStream[K, Any]:
         """Join with a stream (within windows), a table (by key, with its current value) or a global table (by any key).
 
@@ -123,13 +123,13 @@ class StreamJoins(AbstractKStream[K, V]):
     ) -> KStream[K, R]: ...
     def left_join(
         self,
-        other: Any,
-        joiner: Any,
-        windows: Any = None,
-        joined: Any = None,
+        other: object,
+        joiner: object,
+        windows: object = None,
+        joined: object = None,
         *,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: object = None,
+        named: object = None,
     ) -> KStream[K, Any]:
         """Join like `join`, but join records of this stream without a match with None.
 

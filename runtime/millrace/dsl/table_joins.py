@@ -57,7 +57,7 @@ _SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
 def primary_key_join(
     left: T,
     right: AbstractKTable[Any, Any],
-    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
+    joiner: Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any],
     materialized: Materialized[Any, Any] | str | None,
     named: Named | str | None,
     kind: JoinKind,
@@ -165,8 +165,8 @@ class _JoinNames:
 def foreign_key_join(
     left: T,
     right: AbstractKTable[Any, Any],
-    joiner: Callable[..., Any] | ValueJoinerWithKey[Any, Any, Any, Any],
-    foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any],
+    joiner: Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any],
+    foreign_key: Callable[..., object] | ForeignKeyWithKey[Any, Any, Any],
     *,
     left_join: bool,
     table_joined: TableJoined[Any, Any] | None,
@@ -287,7 +287,7 @@ def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> 
     return options.name if given is None else given
 
 
-def _extractor_of(foreign_key: Callable[..., Any] | ForeignKeyWithKey[Any, Any, Any]) -> ForeignKeyExtractor:
+def _extractor_of(foreign_key: Callable[..., object] | ForeignKeyWithKey[Any, Any, Any]) -> ForeignKeyExtractor:
     if isinstance(foreign_key, ForeignKeyWithKey):
         return foreign_key.extractor
     return lambda _key, value: foreign_key(value)
@@ -298,7 +298,7 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
     if partitioner is None:
         return None
 
-    def one_partition(topic: str, key: Any, _value: Any, count: int) -> int | None:
+    def one_partition(topic: str, key: object, _value: object, count: int) -> int | None:
         chosen = partitioner(topic, key, None, count)
         if chosen is None or isinstance(chosen, int):
             return chosen

@@ -238,8 +238,8 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
         named: Named | str | None,
         value_serde: Serde[Any] | None,
         *,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
     ) -> KTable[Windowed[K], Any]:
         return self._table(
             prefix,
@@ -377,9 +377,9 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         named: Named | str | None,
         value_serde: Serde[Any] | None,
         *,
-        initializer: Callable[[], Any],
-        aggregator: Callable[[Any, Any, Any], Any],
-        merger: Callable[[Any, Any, Any], Any],
+        initializer: Callable[[], object],
+        aggregator: Callable[[Any, Any, Any], object],
+        merger: Callable[[Any, Any, Any], object],
     ) -> KTable[Windowed[K], Any]:
         return self._table(
             prefix,

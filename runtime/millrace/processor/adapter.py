@@ -213,7 +213,7 @@ class ProcessorFactory:
         node.on_close(processor.close)
         process, current, failed = processor.process, node.record, node.processing_failed
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             current.timestamp = timestamp
             current.headers = headers
             try:
@@ -241,7 +241,7 @@ class FixedKeyProcessorFactory:
         process, current, failed = processor.process, node.record, node.processing_failed
         no_key = NodeFixedKeyProcessorContext._NO_KEY  # noqa: SLF001
 
-        def process_record(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process_record(key: object, value: object, timestamp: int, headers: Headers) -> None:
             current.timestamp = timestamp
             current.headers = headers
             context.current_key = key
@@ -276,7 +276,7 @@ def stores_of(supplier: object) -> tuple[StoreBuilder, ...]:
     return tuple(supplier.stores() or ()) if isinstance(supplier, ConnectedStoreProvider) else ()
 
 
-def _new(supplier: Callable[[], Any], node: NodeContext) -> Any:
+def _new(supplier: Callable[[], object], node: NodeContext) -> Any:
     processor = supplier()
     if not callable(getattr(processor, "process", None)):
         raise TopologyError(
@@ -358,7 +358,7 @@ class _NodeBehindContext:
 def _through(context: ProcessorContext[Any, Any], child: str | None) -> ProcessFn:
     forward_record = context.forward
 
-    def forward(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+    def forward(key: object, value: object, timestamp: int, headers: Headers) -> None:
         forward_record(Record(key, value, timestamp, headers), child)
 
     return forward

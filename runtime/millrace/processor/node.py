@@ -81,7 +81,7 @@ class UserCodeError(Exception):
         self.error = error
 
 
-def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_user(function: Callable[..., object], *arguments: object) -> Any:
     """Call a user's function.
 
     Raises:
@@ -93,7 +93,7 @@ def call_user(function: Callable[..., Any], *arguments: Any) -> Any:
         raise UserCodeError(error) from error
 
 
-def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: Any, value: Any) -> None:
+def forward_as(current: RecordContext, original: RecordContext, forward: ProcessFn, key: object, value: object) -> None:
     """Forward a buffered record under the context it came with, not that of the record that released it.
 
     Args:

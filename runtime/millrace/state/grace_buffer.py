@@ -113,7 +113,7 @@ class GraceBuffer:
 
     # Used by the processor.
 
-    def put(self, key: Any, value: Any, context: RecordContext) -> bool:
+    def put(self, key: object, value: object, context: RecordContext) -> bool:
         """Buffer a record; return False if it is too late to wait.
 
         Args:

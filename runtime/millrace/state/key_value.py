@@ -227,7 +227,7 @@ class TimestampedKeyValueStoreWithHeaders(HeaderValues, TypedKeyValueStore[K, Va
 
 
 def merge_cached(
-    cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[Any, bytes]], *, reverse: bool
+    cached: list[tuple[Any, CacheEntry]], rows: Iterator[tuple[object, bytes]], *, reverse: bool
 ) -> Iterator[tuple[Any, bytes | None, Any]]:
     """Merge cache entries over rows from below: (key, row, None) or (key, None, cached value); deletes in the cache hide rows."""
     row = next(rows, None)

@@ -134,7 +134,7 @@ class SuppressionBuffer:
         """The number of waiting keys."""
         return len(self._times)
 
-    def put(self, time: int, key: Any, change: Change[Any], context: RecordContext) -> None:
+    def put(self, time: int, key: object, change: Change[Any], context: RecordContext) -> None:
         """Buffer a change; it replaces an earlier change of the same key and keeps its due time.
 
         Args:
@@ -162,7 +162,7 @@ class SuppressionBuffer:
             self._forget(raw)
             self._mark_dirty(raw)
 
-    def prior_value_for_buffered(self, key: Any) -> tuple[bool, ValueAndTimestamp[Any] | None]:
+    def prior_value_for_buffered(self, key: object) -> tuple[bool, ValueAndTimestamp[Any] | None]:
         """Return whether a change of the key is waiting, and the value that was emitted before it (timestamp unknown)."""
         buffered = self._buffered(self._key_bytes(self._topic, key))
         if buffered is None:

@@ -48,7 +48,7 @@ class Values:
         """Return the function that gets the value for a row, or None, using a function that reads disk values."""
         from_disk = self._from_disk
 
-        def get(row: Any) -> Any:
+        def get(row: object) -> Any:
             data = read(row)
             return None if data is None else from_disk(data)
 
@@ -63,7 +63,7 @@ class Values:
             self._tombstone_headers,
         )
 
-        def put(raw: bytes, value: Any) -> None:
+        def put(raw: bytes, value: object) -> None:
             if value is None:
                 write(raw, None, None, record.timestamp, tombstone_headers())
             else:
@@ -97,21 +97,21 @@ class Values:
 
         return put
 
-    def _present(self, value: Any) -> Any:
+    def _present(self, value: object) -> Any:
         """Return a value in the form that users get."""
         return value
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         raise NotImplementedError
 
     def _join(self, parts: Parts) -> Any:
         raise NotImplementedError
 
-    def _bare(self, value: Any) -> Any:
+    def _bare(self, value: object) -> Any:
         """Return the value that a flush listener gets."""
         raise NotImplementedError
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: object) -> int:
         """Return roughly how many bytes a value takes in the cache."""
         raise NotImplementedError
 
@@ -133,23 +133,23 @@ class PlainValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: value_of(topic, data)
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         return self._value_bytes(self._topic, value), self._record.timestamp, NO_HEADERS
 
     def _join(self, parts: Parts) -> Any:
         return self._value_of(self._topic, parts[0])
 
-    def _bare(self, value: Any) -> Any:
+    def _bare(self, value: object) -> Any:
         return value
 
-    def _size(self, value: Any) -> int:
+    def _size(self, value: object) -> int:
         return value_size(value)
 
 
 class PlainValuesLoggedWithHeaders(PlainValues):
     """Plain values whose changelog records carry the headers of the record being processed (joins, since 4.3)."""
 
-    def _split(self, value: Any) -> Parts:
+    def _split(self, value: object) -> Parts:
         return self._value_bytes(self._topic, value), self._record.timestamp, self._record.headers
 
     def _tombstone_headers(self) -> Headers:
@@ -173,7 +173,7 @@ class TimestampedValues(Values):
             return super()._reader(read)
         value_of, topic = self._value_of, self._topic
 
-        def get(row: Any) -> Any:
+        def get(row: object) -> Any:
             data = read(row)
             return None if data is None else (value_of(topic, data[8:]), unpack_long_from(data)[0])
 

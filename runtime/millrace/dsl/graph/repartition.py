@@ -134,7 +134,7 @@ def _null_key_filter(keeps_null_keys: Callable[[], bool]) -> Callable[[NodeConte
         if keeps_null_keys():
             return forward
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is not None:
                 forward(key, value, timestamp, headers)
 

@@ -36,9 +36,9 @@ from millrace.serdes.foreign_key import (
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import ValueTimestampHeaders
 
-Joiner = Callable[[Any, Any, Any], Any]
+Joiner = Callable[[Any, Any, Any], object]
 """primary key, left value, right value."""
-ForeignKeyExtractor = Callable[[Any, Any], Any]
+ForeignKeyExtractor = Callable[[Any, Any], object]
 """primary key and left value to foreign key, or None."""
 
 _PARTITION_SINCE = (3, 4)
@@ -161,13 +161,13 @@ class SubscriptionSend:
         return process
 
 
-Instructions = tuple[tuple[Any, Instruction], ...]
+Instructions = tuple[tuple[object, Instruction], ...]
 """Foreign keys, each with an instruction for its owner."""
 _Instruct = Callable[[Any, Any, Any, Any, bool], Instructions]
 """New and old left value, old and new foreign key, and whether these differ."""
 
 
-def _left_instructions(new: Any, old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+def _left_instructions(new: object, old: object, old_key: object, new_key: object, moved: bool) -> Instructions:  # noqa: FBT001
     if new is None and old is None:
         return ()
     renewed = (new_key, Instruction.PROPAGATE_NULL_IF_NO_FK_VAL_AVAILABLE)
@@ -177,7 +177,7 @@ def _left_instructions(new: Any, old: Any, old_key: Any, new_key: Any, moved: bo
 
 
 def _inner_instructions(drop: Callable[[], None]) -> _Instruct:
-    def instruct(new: Any, _old: Any, old_key: Any, new_key: Any, moved: bool) -> Instructions:  # noqa: FBT001
+    def instruct(new: object, _old: object, old_key: object, new_key: object, moved: bool) -> Instructions:  # noqa: FBT001
         if new is not None and new_key is None:
             drop()
         if new_key is None:

@@ -10,7 +10,7 @@ from millrace.errors import StreamsError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers
 
-Selector = Callable[[Any, Any], tuple[Any, Any]]
+Selector = Callable[[Any, Any], tuple[object, object]]
 
 
 class TableGroupBy:
@@ -76,8 +76,8 @@ class TableAggregate:
     def __init__(
         self,
         store_name: str,
-        add: Callable[[Any, Any, Any], Any],
-        remove: Callable[[Any, Any, Any], Any],
+        add: Callable[[Any, Any, Any], object],
+        remove: Callable[[Any, Any, Any], object],
         *,
         initial_time_counts: bool,
     ) -> None:

@@ -20,7 +20,7 @@ from millrace.dsl.processors.tables import (
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
 
-Joiner = Callable[[Any, Any, Any], Any]
+Joiner = Callable[[Any, Any, Any], object]
 """key, value of this side, value of the other side."""
 
 _UNKNOWN = -1
@@ -75,7 +75,7 @@ class TableJoinSide:
         def open_view(node: NodeContext) -> ValueGetter:
             get_this, get_other = this.open(node).get, other.open(node).get
 
-            def get(key: Any) -> Found:
+            def get(key: object) -> Found:
                 mine, theirs = get_this(key), get_other(key)
                 if (mine is None and (side.needs_own or theirs is None)) or (theirs is None and side.needs_other):
                     return None

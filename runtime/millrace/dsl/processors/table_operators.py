@@ -60,7 +60,7 @@ class TableSourceProcessor:
     def _without_store(self, node: NodeContext) -> ProcessFn:
         forward, drop = node.forward, node.drop_record
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 drop()
                 return
@@ -74,7 +74,7 @@ class TableSourceProcessor:
         get, put = table.get, table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
-        def process(key: Any, value: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, value: object, timestamp: int, headers: Headers) -> None:
             if key is None:
                 drop()
                 return
@@ -108,7 +108,7 @@ class _ComputedTable:
             return store_view(self._store_name)
         return mapped_view(self._parent.view(), self._compute)
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> Any:
         """Return the value that key and value of the parent give, which may be None."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class TableFilter(_ComputedTable):
     def __init__(
         self,
         parent: TableProcessor,
-        predicate: Callable[[Any, Any], Any],
+        predicate: Callable[[Any, Any], object],
         *,
         negate: bool,
         queryable_name: str | None,
@@ -138,7 +138,7 @@ class TableFilter(_ComputedTable):
         """Forward deletions even if there was no entry: out-of-order updates need them."""
         self._versioned = True
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> Any:
         return value if value is not None and bool(self._predicate(key, value)) is not self._negate else None
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -189,12 +189,12 @@ class TableMapValues(_ComputedTable):
     """Replaces the values of a table."""
 
     def __init__(
-        self, parent: TableProcessor, mapper: Callable[[Any, Any], Any], *, queryable_name: str | None
+        self, parent: TableProcessor, mapper: Callable[[Any, Any], object], *, queryable_name: str | None
     ) -> None:
         super().__init__(parent, queryable_name)
         self._mapper = mapper
 
-    def _compute(self, key: Any, value: Any) -> Any:
+    def _compute(self, key: object, value: object) -> Any:
         return None if value is None else self._mapper(key, value)
 
     def __call__(self, node: NodeContext) -> ProcessFn:
@@ -255,7 +255,7 @@ class TableTransformValues(_ComputedTable):
     Without a store of its own, its results are not kept, so a look-up transforms the parent's current value again.
     """
 
-    def __init__(self, parent: TableProcessor, supplier: Callable[[], Any], *, queryable_name: str | None) -> None:
+    def __init__(self, parent: TableProcessor, supplier: Callable[[], object], *, queryable_name: str | None) -> None:
         super().__init__(parent, queryable_name)
         self._supplier = supplier
 
@@ -269,7 +269,7 @@ class TableTransformValues(_ComputedTable):
             get_parent = parent.open(node).get
             transform = _started(self._supplier(), node)
 
-            def get(key: Any) -> ValueAndTimestamp[Any] | None:
+            def get(key: object) -> ValueAndTimestamp[Any] | None:
                 found = get_parent(key)
                 value = transform(key, None if found is None else found[0])
                 return None if value is None else ValueAndTimestamp(value, -1 if found is None else found[1])

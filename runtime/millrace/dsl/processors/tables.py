@@ -21,7 +21,7 @@ NOT_PUT = -(2**63)
 IS_LATEST = -1
 """What it returns for an update that is the newest of its key."""
 
-Found = tuple[Any, int] | None
+Found = tuple[object, int] | None
 """Value and timestamp (ms), or None."""
 
 
@@ -87,21 +87,21 @@ def store_view(name: str) -> View:
     return View((name,), lambda node: TableStore(node.state_store(name)).getter())
 
 
-def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
+def mapped_view(parent: View, compute: Callable[[Any, Any], object]) -> View:
     """Return the look-up of a table that is computed from another one's values by key and value (which may be None)."""
 
     def open_view(node: NodeContext) -> ValueGetter:
         getter = parent.open(node)
         get_parent, get_parent_as_of = getter.get, getter.get_as_of
 
-        def get(key: Any) -> Found:
+        def get(key: object) -> Found:
             found = get_parent(key)
             if found is None:
                 return None
             value = compute(key, found[0])
             return None if value is None else (value, found[1])
 
-        def get_as_of(key: Any, timestamp: int) -> Found:
+        def get_as_of(key: object, timestamp: int) -> Found:
             assert get_parent_as_of is not None
             found = get_parent_as_of(key, timestamp)
             if found is None:
@@ -115,7 +115,7 @@ def mapped_view(parent: View, compute: Callable[[Any, Any], Any]) -> View:
 
 
 def forward_flushed(
-    node: NodeContext, store: Any, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
+    node: NodeContext, store: object, *, send_old_values: bool, timestamp_of: Callable[[Any, int], int] | None = None
 ) -> bool:
     """Forward what the record cache flushes; return False if the store is not cached and the node has to forward.
 
@@ -129,7 +129,7 @@ def forward_flushed(
         return False
     forward = node.forward
 
-    def forward_at_its_time(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+    def forward_at_its_time(key: object, change: object, timestamp: int, headers: Headers) -> None:
         assert timestamp_of is not None
         forward(key, change, timestamp_of(key, timestamp), headers)
 
@@ -141,7 +141,7 @@ ForwardChange = Callable[[Any, Any, Any, int, Headers, bool], None]
 """key, new value, old value, timestamp, headers, whether it is the newest of its key."""
 
 
-def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) -> ForwardChange:
+def change_forwarder(node: NodeContext, store: object, *, send_old_values: bool) -> ForwardChange:
     """Return a function that forwards an update that was put into a store: at once, or not if the cache forwards it when flushed.
 
     `store` is the state store itself. With a record cache the returned function does nothing, and what is flushed is
@@ -149,13 +149,13 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     """
     forward = node.forward
 
-    def with_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+    def with_old(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         forward(key, (new, old, is_latest), timestamp, headers)
 
-    def without_old(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
+    def without_old(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: ARG001, FBT001
         forward(key, (new, None, is_latest), timestamp, headers)
 
-    def nothing(key: Any, new: Any, old: Any, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
+    def nothing(key: object, new: object, old: object, timestamp: int, headers: Headers, is_latest: bool) -> None:  # noqa: FBT001
         pass
 
     if forwards_when_flushed(node, store, send_old_values=send_old_values):
@@ -163,7 +163,7 @@ def change_forwarder(node: NodeContext, store: Any, *, send_old_values: bool) ->
     return with_old if send_old_values else without_old
 
 
-def forwards_when_flushed(node: NodeContext, store: Any, *, send_old_values: bool) -> bool:
+def forwards_when_flushed(node: NodeContext, store: object, *, send_old_values: bool) -> bool:
     """Return whether a store is cached, so that the node must not forward; if so, flushed entries are forwarded instead."""
 
     def listen() -> None:
@@ -183,14 +183,14 @@ def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
 def _timestamped_put(direct: DirectAccess) -> Callable[[Any, Any, int], int]:
     topic, key_bytes, _, _, put = direct
 
-    def put_value(key: Any, value: Any, timestamp: int) -> int:
+    def put_value(key: object, value: object, timestamp: int) -> int:
         put(key_bytes(topic, key), (value, timestamp))
         return IS_LATEST
 
     return put_value
 
 
-def _key_itself(_topic: str, key: Any) -> Any:
+def _key_itself(_topic: str, key: object) -> Any:
     return key
 
 
@@ -202,7 +202,7 @@ def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
 def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | None]:
     put = store.put
 
-    def put_pair(key: Any, pair: tuple[Any, int]) -> int | None:
+    def put_pair(key: object, pair: tuple[object, int]) -> int | None:
         code: int = put(key, *pair)
         return None if code == IS_LATEST else code
 
@@ -212,7 +212,7 @@ def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | No
 def _versioned_get(store: Any) -> Callable[[Any], Found]:
     get = store.get
 
-    def get_latest(key: Any) -> Found:
+    def get_latest(key: object) -> Found:
         record = get(key)
         return None if record is None else (record.value, record.timestamp)
 
@@ -222,7 +222,7 @@ def _versioned_get(store: Any) -> Callable[[Any], Found]:
 def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
     get = store.get
 
-    def get_as_of(key: Any, timestamp: int) -> Found:
+    def get_as_of(key: object, timestamp: int) -> Found:
         record = get(key, timestamp)
         return None if record is None else (record.value, record.timestamp)
 
