@@ -25,7 +25,7 @@ from millrace.dsl.store_suppliers import (
 )
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 from millrace.state.builders import StoreBuilderBase
 from millrace.state.outer_join_store import OuterJoinStoreBuilder
@@ -57,8 +57,8 @@ class TableStoreSpec:
     """The store of a table before the configuration is known: a `DeferredStore`."""
 
     name: str
-    key_serde: Serde[Any] | None = None
-    value_serde: Serde[Any] | None = None
+    key_serde: AnySerde | None = None
+    value_serde: AnySerde | None = None
     supplier: AnyStoreSupplier | None = None
     store_type: StoreType | None = None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None = None
@@ -88,7 +88,7 @@ class TableStoreSpec:
             builder.retention_ms = self.windows.retention_ms
         return builder
 
-    def _new_builder(self) -> Callable[[Any, Serde[Any] | None, Serde[Any] | None], StoreBuilderBase]:
+    def _new_builder(self) -> Callable[[Any, AnySerde | None, AnySerde | None], StoreBuilderBase]:
         if isinstance(self.windows, SessionSpec):
             return Stores.session_store_builder
         if isinstance(self.windows, WindowSpec):
@@ -150,7 +150,7 @@ class TableOptions:
         """The store's name, if the user gave it."""
         return self.store_name if self.queryable else None
 
-    def with_defaults(self, key_serde: Serde[Any] | None = None, value_serde: Serde[Any] | None = None) -> TableOptions:
+    def with_defaults(self, key_serde: AnySerde | None = None, value_serde: AnySerde | None = None) -> TableOptions:
         """Fill in serdes that were not given."""
         option = self.option
         return replace(
@@ -197,7 +197,7 @@ def table_options(
 
 def join_window_store(
     name: str,
-    value_serde: Serde[Any] | None,
+    value_serde: AnySerde | None,
     supplier: WindowBytesStoreSupplier | None,
     windows: JoinWindows,
     joined: StreamJoined[Any, Any, Any],
@@ -258,9 +258,9 @@ class JoinSharedStoreSpec:
     """The store in which records of both sides wait for a match: a `DeferredStore`."""
 
     name: str
-    key_serde: Serde[Any] | None
-    left_serde: Serde[Any] | None
-    right_serde: Serde[Any] | None
+    key_serde: AnySerde | None
+    left_serde: AnySerde | None
+    right_serde: AnySerde | None
     suppliers: DslStoreSuppliers | type[DslStoreSuppliers] | None
     logging_enabled: bool
     log_config: Mapping[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from millrace.dsl.windows import EmitStrategy, SessionWindows, SlidingWindows, T
 from millrace.errors import TopologyError
 from millrace.records import Windowed
 from millrace.serdes import Serdes
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.windowed import SessionWindowedSerde, TimeWindowedSerde
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class WindowedTable:
     """What the table of a windowed aggregation has besides the aggregates."""
 
     store: WindowSpec | SessionSpec
-    key_serde: Serde[Any] | None
+    key_serde: AnySerde | None
     """Of windowed keys; None if the grouping has no serde, since the default serde may not be the one of the inner keys."""
     grace_ms: int
     """How long after its end a window can change."""
@@ -114,7 +114,7 @@ class _WindowedKStream(Generic[K, V, W]):
         prefix: str,
         materialized: Materialized[Any, Any] | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         aggregation: Callable[[str], TableProcessor],
     ) -> KTable[Windowed[K], Any]:
         """Return the table of an aggregation, which is created once the name of its store is known."""
@@ -236,7 +236,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
         prefix: str,
         materialized: Materialized[Any, Any] | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         *,
         initializer: Callable[[], object],
         aggregator: Callable[[Any, Any, Any], object],
@@ -375,7 +375,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
         prefix: str,
         materialized: Materialized[Any, Any] | str | None,
         named: Named | str | None,
-        value_serde: Serde[Any] | None,
+        value_serde: AnySerde | None,
         *,
         initializer: Callable[[], object],
         aggregator: Callable[[Any, Any, Any], object],

@@ -39,7 +39,7 @@ from millrace.processor.api import (
 )
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers, Record, TaskId
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.state.api import StoreBuilder
 
 PASS_THROUGH = (
@@ -100,7 +100,7 @@ class NodeProcessorContext:
         return self._node.state_dir
 
     @property
-    def key_serde(self) -> Serde[Any]:
+    def key_serde(self) -> AnySerde:
         """The default key serde."""
         serde = self._node.default_key_serde
         if serde is None:
@@ -108,7 +108,7 @@ class NodeProcessorContext:
         return serde
 
     @property
-    def value_serde(self) -> Serde[Any]:
+    def value_serde(self) -> AnySerde:
         """The default value serde."""
         serde = self._node.default_value_serde
         if serde is None:

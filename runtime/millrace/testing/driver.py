@@ -22,7 +22,7 @@ from millrace.engine.task_metrics import TASK_GROUP, MetricName, task_metrics
 from millrace.engine.task_state import TaskState
 from millrace.errors import ConfigError, InvalidStateStoreError, TopologyError
 from millrace.records import NO_HEADERS, ConsumedRecord, Headers, TaskId, TopicPartition
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde, Serde
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import StateStore
 from millrace.state.cache import RecordCache
@@ -379,7 +379,7 @@ class TopologyTestDriver:
     def _clock(self) -> int:
         return self._now_ms
 
-    def _serde(self, serde: Serde[Any] | None, which: str) -> Serde[Any]:
+    def _serde(self, serde: AnySerde | None, which: str) -> AnySerde:
         if serde is not None:
             return serde
         default = default_key_serde(self.config) if which == "key" else default_value_serde(self.config)

@@ -21,7 +21,7 @@ from millrace.dsl.processors.tables import View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers
-from millrace.serdes.base import Serde
+from millrace.serdes.base import AnySerde
 from millrace.serdes.foreign_key import (
     DELETES,
     CombinedKey,
@@ -51,20 +51,20 @@ class ForeignKeySerdes:
 
     topic: str
     """The registration topic, without the application id."""
-    primary_key: Serde[Any] | None
-    left_value: Serde[Any] | None
-    foreign_key: Serde[Any] | None
-    right_value: Serde[Any] | None
+    primary_key: AnySerde | None
+    left_value: AnySerde | None
+    foreign_key: AnySerde | None
+    right_value: AnySerde | None
 
     def pseudo_topic(self, config: StreamsConfig, what: str) -> str:
         """Return the name for foreign keys (`fk`), primary keys (`pk`) or hashed values (`vh`)."""
         return f"{config.application_id}-{self.topic}-{what}"
 
-    def left_values(self, config: StreamsConfig) -> Serde[Any]:
+    def left_values(self, config: StreamsConfig) -> AnySerde:
         """Return the serde of the left table's values."""
         return self._found(self.left_value, config, "value")
 
-    def foreign_keys(self, config: StreamsConfig) -> Serde[Any]:
+    def foreign_keys(self, config: StreamsConfig) -> AnySerde:
         """Return the serde of the right table's keys."""
         return self._found(self.foreign_key, config, "key")
 
@@ -84,13 +84,13 @@ class ForeignKeySerdes:
         """Return the serde of responses."""
         return SubscriptionResponseWrapperSerde(self._found(self.right_value, config, "value"))
 
-    def _primary_keys(self, config: StreamsConfig) -> Serde[Any]:
+    def _primary_keys(self, config: StreamsConfig) -> AnySerde:
         return self._found(self.primary_key, config, "key")
 
     def _pk(self, config: StreamsConfig) -> str:
         return self.pseudo_topic(config, "pk")
 
-    def _found(self, serde: Serde[Any] | None, config: StreamsConfig, part: Literal["key", "value"]) -> Serde[Any]:
+    def _found(self, serde: AnySerde | None, config: StreamsConfig, part: Literal["key", "value"]) -> AnySerde:
         found = serde or (default_key_serde(config) if part == "key" else default_value_serde(config))
         if found is None:
             raise ConfigError(
