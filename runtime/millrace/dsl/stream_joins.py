@@ -13,9 +13,10 @@ from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
-from millrace.dsl.processors.stateless import pass_through
+from millrace.dsl.processors.stateless import KeyValueMapper, pass_through
 from millrace.dsl.processors.stream_join import stream_join
-from millrace.dsl.processors.stream_table_join import Joiner, StreamGlobalTableJoin, StreamTableJoin
+from millrace.dsl.processors.stream_table_join import StreamGlobalTableJoin, StreamTableJoin
+from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.stores import join_shared_store, join_window_store
 from millrace.dsl.windows import JoinWindows
 from millrace.errors import TopologyError
@@ -70,8 +71,8 @@ class StreamJoins(AbstractKStream[K, V]):
         windows: object = None,
         joined: object = None,
         *,
-        key_selector: object = None,
-        named: object = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join with a stream (within windows), a table (by key, with its current value) or a global table (by any key).
 
@@ -128,8 +129,8 @@ class StreamJoins(AbstractKStream[K, V]):
         windows: object = None,
         joined: object = None,
         *,
-        key_selector: object = None,
-        named: object = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join like `join`, but join records of this stream without a match with None.
 
@@ -170,12 +171,12 @@ class StreamJoins(AbstractKStream[K, V]):
     def _joined(
         self,
         kind: str,
-        other: Any,
+        other: object,
         joiner: Any,
-        windows: Any,
+        windows: object,
         joined: Any,
-        key_selector: Any = None,
-        named: Any = None,
+        key_selector: KeyValueMapper | None = None,
+        named: Named | str | None = None,
     ) -> KStream[K, Any]:
         """Join with a stream, a table or a global table.
 
@@ -259,7 +260,7 @@ def _with_global_table(
     stream: S,
     table: GlobalKTable[Any, Any],
     joiner: Joiner,
-    key_selector: Any,
+    key_selector: KeyValueMapper,
     given_name: str | None,
     *,
     left: bool,

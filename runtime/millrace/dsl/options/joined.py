@@ -28,7 +28,7 @@ class ValueJoinerWithKey(Generic[K, V, VO, R]):
 
 def with_key(
     joiner: Callable[[Any, Any], object] | ValueJoinerWithKey[Any, Any, Any, Any],
-) -> Callable[[Any, Any, Any], Any]:
+) -> Callable[[Any, Any, Any], object]:
     """Return a joiner as a function of key, left and right value."""
     if isinstance(joiner, ValueJoinerWithKey):
         return joiner.joiner

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.config import StreamsConfig
-from millrace.dsl.processors.tables import View
+from millrace.dsl.processors.tables import Joiner, View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers
@@ -36,8 +36,6 @@ from millrace.serdes.foreign_key import (
 from millrace.serdes.resolve import default_key_serde, default_value_serde
 from millrace.state.api import ValueTimestampHeaders
 
-Joiner = Callable[[Any, Any, Any], object]
-"""primary key, left value, right value."""
 ForeignKeyExtractor = Callable[[Any, Any], object]
 """primary key and left value to foreign key, or None."""
 

@@ -9,7 +9,9 @@ from typing import Any
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn
 from millrace.records import Headers
 
-Predicate = Callable[[Any, Any], object]
+KeyValueMapper = Callable[[Any, Any], object]
+"""Gets key and value."""
+Predicate = KeyValueMapper
 
 
 def pass_through() -> NodeFactory:
@@ -65,7 +67,7 @@ def mapping(mapper: Callable[[Any, Any], tuple[object, object]]) -> NodeFactory:
     return factory
 
 
-def selecting_key(selector: Callable[[Any, Any], object]) -> NodeFactory:
+def selecting_key(selector: KeyValueMapper) -> NodeFactory:
     """Replace the key."""
 
     def factory(node: NodeContext) -> ProcessFn:
@@ -103,7 +105,7 @@ def mapping_values(mapper: Callable[[Any], object]) -> NodeFactory:
     return factory
 
 
-def mapping_values_with_key(mapper: Callable[[Any, Any], object]) -> NodeFactory:
+def mapping_values_with_key(mapper: KeyValueMapper) -> NodeFactory:
     """Replace the value, given the key too."""
 
     def factory(node: NodeContext) -> ProcessFn:
@@ -182,7 +184,7 @@ def flat_mapping_values_with_key(mapper: Callable[[Any, Any], Iterable[object]])
     return factory
 
 
-def peeking(action: Callable[[Any, Any], object]) -> NodeFactory:
+def peeking(action: KeyValueMapper) -> NodeFactory:
     """Call a function, and forward the record; without children this is `foreach`."""
 
     def factory(node: NodeContext) -> ProcessFn:

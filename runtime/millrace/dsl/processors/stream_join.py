@@ -18,7 +18,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from millrace.config import OUTER_JOIN_INTERVAL
-from millrace.dsl.processors.stream_table_join import Joiner
+from millrace.dsl.processors.tables import Joiner
 from millrace.dsl.windows import JoinWindows
 from millrace.processor.node import NodeContext, NodeFactory, ProcessFn, UserCodeError, call_user
 from millrace.records import NO_HEADERS, UNKNOWN_TIMESTAMP, Headers

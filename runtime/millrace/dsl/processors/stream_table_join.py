@@ -8,15 +8,10 @@ Every instance holds all of a global table, so any key of it can be looked up.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from millrace.dsl.processors.tables import View
+from millrace.dsl.processors.stateless import KeyValueMapper
+from millrace.dsl.processors.tables import Joiner, View
 from millrace.processor.node import NodeContext, ProcessFn, forward_as
 from millrace.records import Headers, RecordContext
-
-Joiner = Callable[[Any, Any, Any], object]
-"""key, value of the left side, value of the right side (None = none, in left and outer joins) → result."""
 
 
 class StreamTableJoin:
@@ -106,7 +101,7 @@ class StreamGlobalTableJoin:
         left: forward records without a match.
     """
 
-    def __init__(self, *, view: View, key_mapper: Callable[[Any, Any], object], joiner: Joiner, left: bool) -> None:
+    def __init__(self, *, view: View, key_mapper: KeyValueMapper, joiner: Joiner, left: bool) -> None:
         self._view = view
         self._key_mapper = key_mapper
         self._joiner = joiner

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
     Found,
+    Joiner,
     TableProcessor,
     TableStore,
     ValueGetter,
@@ -19,9 +19,6 @@ from millrace.dsl.processors.tables import (
 )
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Change, Headers, ValueAndTimestamp
-
-Joiner = Callable[[Any, Any, Any], object]
-"""key, value of this side, value of the other side."""
 
 _UNKNOWN = -1
 

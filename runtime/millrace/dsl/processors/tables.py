@@ -21,6 +21,8 @@ NOT_PUT = -(2**63)
 IS_LATEST = -1
 """What it returns for an update that is the newest of its key."""
 
+Joiner = Callable[[Any, Any, Any], object]
+"""key, value of the left or of this side, value of the right or of the other side (None if there is none) → result."""
 Found = tuple[object, int] | None
 """Value and timestamp (ms), or None."""
 
