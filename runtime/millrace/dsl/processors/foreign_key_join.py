@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from millrace.config import StreamsConfig
-from millrace.dsl.processors.tables import Joiner, View
+from millrace.dsl.processors.tables import ChangeParts, Joiner, View
 from millrace.errors import ConfigError
 from millrace.processor.node import NodeContext, ProcessFn
 from millrace.records import Headers
@@ -136,7 +136,7 @@ class SubscriptionSend:
         serialize_key = serdes.foreign_keys(node.config).serialize
         serialize_value = serdes.left_values(node.config).serialize
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if versioned and not is_latest:
                 drop()
@@ -264,7 +264,7 @@ class ForeignTableJoin:
         prefix_of, primary_key_of = schema.prefix, schema.primary_key
         scan = node.state_store(self._store_name).prefix_scan
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             if key is None or (versioned and not change[2]):
                 drop()
                 return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from millrace.dsl.processors.tables import (
     IS_LATEST,
     NOT_PUT,
+    ChangeParts,
     Found,
     Joiner,
     TableProcessor,
@@ -91,7 +91,7 @@ class TableJoinSide:
         versioned, sends_old = self._versioned, self._sends_old_values
         needs_own, needs_other = self._side.needs_own, self._side.needs_other
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             new, old, is_latest = change
             if key is None or (versioned and not is_latest):
                 drop()
@@ -142,7 +142,7 @@ class TableJoinMerge:
         put = table.put
         forward = change_forwarder(node, table.store, send_old_values=self._sends_old_values)
 
-        def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+        def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
             record.timestamp = timestamp
             record.headers = headers
             code = put(key, change[0], timestamp)
@@ -155,7 +155,7 @@ class TableJoinMerge:
 def _without_old_values(node: NodeContext) -> ProcessFn:
     forward = node.forward
 
-    def process(key: Any, change: Any, timestamp: int, headers: Headers) -> None:
+    def process(key: object, change: ChangeParts, timestamp: int, headers: Headers) -> None:
         forward(key, Change(change[0], None, change[2]), timestamp, headers)
 
     return process

@@ -25,14 +25,22 @@ Joiner = Callable[[Any, Any, Any], object]
 """key, value of the left or of this side, value of the right or of the other side (None if there is none) → result."""
 Found = tuple[object, int] | None
 """Value and timestamp (ms), or None."""
+Lookup = Callable[[Any], Found]
+LookupAsOf = Callable[[Any, int], Found]
+"""Takes a key and a timestamp (ms)."""
+Put = Callable[[Any, Any, int], int]
+"""Takes key, value and timestamp (ms); returns what a versioned store does."""
+ChangeParts = tuple[object, object, bool]
+"""What travels on the edges of tables, a `Change` or a plain tuple: new value, old value, whether it is the newest of its key."""
+AnyVersionedStore = VersionedKeyValueStore[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ValueGetter:
     """Looks up the current value of a table, or, for versioned tables, the value at a point in time."""
 
-    get: Callable[[Any], Found]
-    get_as_of: Callable[[Any, int], Found] | None = None
+    get: Lookup
+    get_as_of: LookupAsOf | None = None
     """Only for versioned tables: key and timestamp (ms)."""
 
 
@@ -57,6 +65,13 @@ class TableProcessor(Protocol):
         """Compile the node."""
 
 
+class DirectStore(Protocol):
+    """A store whose values operators read and write by serialised key."""
+
+    def direct(self) -> DirectAccess:
+        """Return the functions that do it."""
+
+
 class TableStore:
     """A table's store as operators use it: the same functions for timestamped and versioned stores.
 
@@ -66,11 +81,11 @@ class TableStore:
 
     __slots__ = ("direct", "get", "get_as_of", "put", "store")
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: DirectStore | AnyVersionedStore) -> None:
         self.store = store
-        self.get: Callable[[Any], Found]
-        self.put: Callable[[Any, Any, int], int]
-        self.get_as_of: Callable[[Any, int], Found] | None = None
+        self.get: Lookup
+        self.put: Put
+        self.get_as_of: LookupAsOf | None = None
         self.direct: DirectAccess
         if isinstance(store, VersionedKeyValueStore):
             self.get, self.put, self.get_as_of = _versioned_get(store), _versioned_put(store), _versioned_as_of(store)
@@ -177,12 +192,12 @@ def forwards_when_flushed(node: NodeContext, store: object, *, send_old_values: 
     return cached
 
 
-def _timestamped_get(direct: DirectAccess) -> Callable[[Any], Found]:
+def _timestamped_get(direct: DirectAccess) -> Lookup:
     topic, key_bytes, get, _, _ = direct
     return lambda key: get(key_bytes(topic, key))
 
 
-def _timestamped_put(direct: DirectAccess) -> Callable[[Any, Any, int], int]:
+def _timestamped_put(direct: DirectAccess) -> Put:
     topic, key_bytes, _, _, put = direct
 
     def put_value(key: object, value: object, timestamp: int) -> int:
@@ -196,12 +211,11 @@ def _key_itself(_topic: str, key: object) -> Any:
     return key
 
 
-def _versioned_put(store: Any) -> Callable[[Any, Any, int], int]:
-    put: Callable[[Any, Any, int], int] = store.put
-    return put
+def _versioned_put(store: AnyVersionedStore) -> Put:
+    return store.put
 
 
-def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | None]:
+def _versioned_pair_put(store: AnyVersionedStore) -> Callable[[Any, tuple[Any, int]], int | None]:
     put = store.put
 
     def put_pair(key: object, pair: tuple[object, int]) -> int | None:
@@ -211,7 +225,7 @@ def _versioned_pair_put(store: Any) -> Callable[[Any, tuple[Any, int]], int | No
     return put_pair
 
 
-def _versioned_get(store: Any) -> Callable[[Any], Found]:
+def _versioned_get(store: AnyVersionedStore) -> Lookup:
     get = store.get
 
     def get_latest(key: object) -> Found:
@@ -221,7 +235,7 @@ def _versioned_get(store: Any) -> Callable[[Any], Found]:
     return get_latest
 
 
-def _versioned_as_of(store: Any) -> Callable[[Any, int], Found]:
+def _versioned_as_of(store: AnyVersionedStore) -> LookupAsOf:
     get = store.get
 
     def get_as_of(key: object, timestamp: int) -> Found:
