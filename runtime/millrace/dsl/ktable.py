@@ -10,7 +10,7 @@ from millrace.dsl.abstract_stream import AbstractKTable
 from millrace.dsl.graph.nodes import ProcessorStep
 from millrace.dsl.grouped_table import KGroupedTable
 from millrace.dsl.options.grouped import Grouped
-from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
+from millrace.dsl.options.joined import AnyTableJoined, ForeignKeyWithKey, TableJoined, ValueJoinerWithKey
 from millrace.dsl.options.materialized import Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.options.suppressed import Suppressed
@@ -410,7 +410,7 @@ class KTable(AbstractKTable[K, V]):
         joiner: Any,
         materialized: Materialized[K, Any] | str | None,
         foreign_key: Any,
-        joined: TableJoined[Any, Any] | None,
+        joined: AnyTableJoined | None,
         named: Named | str | None,
     ) -> KTable[K, Any]:
         if foreign_key is None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from millrace.config import StreamsConfig
 from millrace.dsl.graph.names import Names
-from millrace.dsl.options.joined import StreamJoined
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.joined import AnyStreamJoined
+from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.store_suppliers import (
     DslKeyValueParams,
     DslSessionParams,
@@ -141,7 +141,7 @@ class TableStoreSpec:
 class TableOptions:
     """A `Materialized` with its store name filled in, and whether the user gave that name (so that it can be queried)."""
 
-    option: Materialized[Any, Any]
+    option: AnyMaterialized
     store_name: str
     queryable: bool
 
@@ -181,13 +181,13 @@ class TableOptions:
 
 
 def table_options(
-    materialized: Materialized[Any, Any] | str | None, names: Names | None = None, prefix: str = ""
+    materialized: AnyMaterialized | str | None, names: Names | None = None, prefix: str = ""
 ) -> TableOptions:
     """Return the options with a store name, generated from the prefix if none was given.
 
     Without `names` nothing is generated: the table is stored only if the user named a store.
     """
-    option: Materialized[Any, Any] = (
+    option: AnyMaterialized = (
         Materialized(materialized) if isinstance(materialized, str) else materialized or Materialized()
     )
     if option.store_name is not None:
@@ -200,7 +200,7 @@ def join_window_store(
     value_serde: AnySerde | None,
     supplier: WindowBytesStoreSupplier | None,
     windows: JoinWindows,
-    joined: StreamJoined[Any, Any, Any],
+    joined: AnyStreamJoined,
 ) -> TableStoreSpec:
     """Return the store of one side. As in Java, the logging options of `joined` do not apply to stores that the user supplies."""
     retention = windows.size_ms + windows.grace_ms
@@ -236,7 +236,7 @@ def _check_join_supplier(supplier: WindowBytesStoreSupplier, windows: JoinWindow
         )
 
 
-def join_shared_store(name: str, joined: StreamJoined[Any, Any, Any]) -> JoinSharedStoreSpec:
+def join_shared_store(name: str, joined: AnyStreamJoined) -> JoinSharedStoreSpec:
     """Return the store of a left or outer join in which records of both sides wait for a match."""
     suppliers = joined.dsl_store_suppliers
     if suppliers is None and joined.this_store_supplier is not None and not joined.this_store_supplier.persistent:

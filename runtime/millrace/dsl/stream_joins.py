@@ -11,7 +11,7 @@ from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.options.joined import Joined, StreamJoined, ValueJoinerWithKey, with_key
+from millrace.dsl.options.joined import AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.stateless import KeyValueMapper, pass_through
 from millrace.dsl.processors.stream_join import stream_join
@@ -298,7 +298,7 @@ class _JoinNames:
     shared_store: str
 
 
-def _names(stream: S, joined: StreamJoined[Any, Any, Any], kind: str) -> _JoinNames:
+def _names(stream: S, joined: AnyStreamJoined, kind: str) -> _JoinNames:
     names = stream._graph.names
     left_outer, right_outer = kind != "inner", kind == "outer"
     this_suffix = "-outer-this-join" if right_outer else "-this-join"
@@ -330,7 +330,7 @@ def _with_stream(
     other: AbstractKStream[Any, Any],
     joiner: Joiner,
     windows: JoinWindows,
-    joined: StreamJoined[Any, Any, Any],
+    joined: AnyStreamJoined,
     kind: str,
 ) -> S:
     this._require_same_builder(other)

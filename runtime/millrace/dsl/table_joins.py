@@ -19,8 +19,8 @@ from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.options.joined import ForeignKeyWithKey, TableJoined, ValueJoinerWithKey, with_key
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.joined import AnyTableJoined, ForeignKeyWithKey, TableJoined, ValueJoinerWithKey, with_key
+from millrace.dsl.options.materialized import AnyMaterialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
     ForeignKeyExtractor,
@@ -58,7 +58,7 @@ def primary_key_join(
     left: T,
     right: AbstractKTable[Any, Any],
     joiner: Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any],
-    materialized: Materialized[Any, Any] | str | None,
+    materialized: AnyMaterialized | str | None,
     named: Named | str | None,
     kind: JoinKind,
 ) -> T:
@@ -169,9 +169,9 @@ def foreign_key_join(
     foreign_key: Callable[..., object] | ForeignKeyWithKey[Any, Any, Any],
     *,
     left_join: bool,
-    table_joined: TableJoined[Any, Any] | None,
+    table_joined: AnyTableJoined | None,
     named: Named | str | None,
-    materialized: Materialized[Any, Any] | str | None,
+    materialized: AnyMaterialized | str | None,
 ) -> T:
     """Join each entry of the left table with the entry of the right table that its foreign key refers to.
 
@@ -208,7 +208,7 @@ def _add_exchange(
     right: AbstractKTable[Any, Any],
     names: _JoinNames,
     serdes: ForeignKeySerdes,
-    options: TableJoined[Any, Any],
+    options: AnyTableJoined,
     extractor: ForeignKeyExtractor,
     left_join: bool,  # noqa: FBT001
 ) -> StreamSource:
@@ -269,7 +269,7 @@ def _result_table(
     graph: GraphBuilder,
     resolver: ProcessorStep,
     names: _JoinNames,
-    materialized: Materialized[Any, Any] | str | None,
+    materialized: AnyMaterialized | str | None,
     sources: frozenset[str],
 ) -> T:
     options = table_options(materialized, graph.names, "KTABLE-FK-JOIN-OUTPUT-").with_defaults(left._key_serde)
@@ -278,7 +278,7 @@ def _result_table(
     return type(left)._from_node(graph, node, node.processor, options, sources=sources)
 
 
-def _name_of_join(options: TableJoined[Any, Any], named: Named | str | None) -> str | None:
+def _name_of_join(options: AnyTableJoined, named: Named | str | None) -> str | None:
     given = name_of(named)
     if given is not None and options.name is not None:
         raise TopologyError(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from millrace.dsl.options.materialized import Materialized
+from millrace.dsl.options.materialized import AnyMaterialized, Materialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.aggregate import Aggregator, Initializer, count_aggregator, count_initializer
 from millrace.dsl.processors.session_aggregate import SessionAggregate
@@ -112,7 +112,7 @@ class _WindowedKStream(Generic[K, V, W]):
     def _table(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
         value_serde: AnySerde | None,
         aggregation: Callable[[str], TableProcessor],
@@ -234,7 +234,7 @@ class TimeWindowedKStream(_WindowedKStream[K, V, TimeWindows | UnlimitedWindows 
     def _aggregated(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
         value_serde: AnySerde | None,
         *,
@@ -373,7 +373,7 @@ class SessionWindowedKStream(_WindowedKStream[K, V, SessionWindows]):
     def _aggregated(
         self,
         prefix: str,
-        materialized: Materialized[Any, Any] | str | None,
+        materialized: AnyMaterialized | str | None,
         named: Named | str | None,
         value_serde: AnySerde | None,
         *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from millrace.dsl.durations import Duration, to_millis
 from millrace.dsl.store_suppliers import DslStoreSuppliers
@@ -205,3 +205,11 @@ class TableJoined(Generic[K, VO]):
     def with_other_partitioner(self, partitioner: StreamPartitioner | None) -> TableJoined[K, VO]:
         """Let this choose the partitions of subscriptions."""
         return replace(self, other_partitioner=partitioner)
+
+
+AnyStreamJoined: TypeAlias = StreamJoined[Any, Any, Any]
+"""The options of a join of streams whose types only the author of the topology knows."""
+
+
+AnyTableJoined: TypeAlias = TableJoined[Any, Any]
+"""The options of a foreign-key join whose types only the author of the topology knows."""
