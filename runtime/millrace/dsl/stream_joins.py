@@ -11,7 +11,7 @@ from millrace.dsl.abstract_stream import AbstractKStream, AbstractKTable
 from millrace.dsl.global_table import GlobalKTable
 from millrace.dsl.graph.joins import StreamStreamJoin, WindowedStore
 from millrace.dsl.graph.nodes import ProcessorStep
-from millrace.dsl.options.joined import AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
+from millrace.dsl.options.joined import AnyJoiner, AnyStreamJoined, Joined, StreamJoined, ValueJoinerWithKey, with_key
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.stateless import KeyValueMapper, pass_through
 from millrace.dsl.processors.stream_join import stream_join
@@ -67,7 +67,7 @@ class StreamJoins(AbstractKStream[K, V]):
     def join(
         self,
         other: object,
-        joiner: object,
+        joiner: AnyJoiner,
         windows: object = None,
         joined: object = None,
         *,
@@ -125,7 +125,7 @@ class StreamJoins(AbstractKStream[K, V]):
     def left_join(
         self,
         other: object,
-        joiner: object,
+        joiner: AnyJoiner,
         windows: object = None,
         joined: object = None,
         *,
@@ -172,7 +172,7 @@ class StreamJoins(AbstractKStream[K, V]):
         self,
         kind: str,
         other: object,
-        joiner: Any,
+        joiner: AnyJoiner,
         windows: object,
         joined: Any,
         key_selector: KeyValueMapper | None = None,

@@ -9,9 +9,8 @@ left entries can refer to one right entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from millrace.config import StreamsConfig
 from millrace.dsl.abstract_stream import AbstractKTable
@@ -19,7 +18,14 @@ from millrace.dsl.graph.builder import GraphBuilder
 from millrace.dsl.graph.joins import TableTableJoin
 from millrace.dsl.graph.nodes import ProcessorStep, SinkStep
 from millrace.dsl.graph.sources import StreamSource, TableStep
-from millrace.dsl.options.joined import AnyTableJoined, ForeignKeyWithKey, TableJoined, ValueJoinerWithKey, with_key
+from millrace.dsl.options.joined import (
+    AnyForeignKey,
+    AnyJoiner,
+    AnyTableJoined,
+    ForeignKeyWithKey,
+    TableJoined,
+    with_key,
+)
 from millrace.dsl.options.materialized import AnyMaterialized
 from millrace.dsl.options.named import Named, name_of
 from millrace.dsl.processors.foreign_key_join import (
@@ -41,7 +47,8 @@ from millrace.state.api import StoreBuilder
 from millrace.state.stores import Stores
 from millrace.topology.model import DeferredSerde, RepartitionTopic
 
-T = TypeVar("T", bound=AbstractKTable[Any, Any])
+AnyTable: TypeAlias = AbstractKTable[Any, Any]
+T = TypeVar("T", bound=AnyTable)
 
 JoinKind = Literal["inner", "left", "outer"]
 
@@ -56,8 +63,8 @@ _SIDES: dict[JoinKind, tuple[JoinSide, JoinSide]] = {
 
 def primary_key_join(
     left: T,
-    right: AbstractKTable[Any, Any],
-    joiner: Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any],
+    right: AnyTable,
+    joiner: AnyJoiner,
     materialized: AnyMaterialized | str | None,
     named: Named | str | None,
     kind: JoinKind,
@@ -164,9 +171,9 @@ class _JoinNames:
 
 def foreign_key_join(
     left: T,
-    right: AbstractKTable[Any, Any],
-    joiner: Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any],
-    foreign_key: Callable[..., object] | ForeignKeyWithKey[Any, Any, Any],
+    right: AnyTable,
+    joiner: AnyJoiner,
+    foreign_key: AnyForeignKey,
     *,
     left_join: bool,
     table_joined: AnyTableJoined | None,
@@ -205,7 +212,7 @@ def foreign_key_join(
 def _add_exchange(
     graph: GraphBuilder,
     left: T,
-    right: AbstractKTable[Any, Any],
+    right: AnyTable,
     names: _JoinNames,
     serdes: ForeignKeySerdes,
     options: AnyTableJoined,
@@ -287,7 +294,7 @@ def _name_of_join(options: AnyTableJoined, named: Named | str | None) -> str | N
     return options.name if given is None else given
 
 
-def _extractor_of(foreign_key: Callable[..., object] | ForeignKeyWithKey[Any, Any, Any]) -> ForeignKeyExtractor:
+def _extractor_of(foreign_key: AnyForeignKey) -> ForeignKeyExtractor:
     if isinstance(foreign_key, ForeignKeyWithKey):
         return foreign_key.extractor
     return lambda _key, value: foreign_key(value)
@@ -312,7 +319,7 @@ def _partitioner_by_key(partitioner: StreamPartitioner | None) -> StreamPartitio
     return one_partition
 
 
-def _to_primary_partition(_topic: str, _key: Any, response: Any, _count: int) -> int | None:
+def _to_primary_partition(_topic: str, _key: object, response: Any, _count: int) -> int | None:
     """Send a response to the partition its subscription came from, which may not be the default partitioner's choice."""
     partition: int | None = response.primary_partition
     return partition

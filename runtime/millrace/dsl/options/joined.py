@@ -213,3 +213,6 @@ AnyStreamJoined: TypeAlias = StreamJoined[Any, Any, Any]
 
 AnyTableJoined: TypeAlias = TableJoined[Any, Any]
 """The options of a foreign-key join whose types only the author of the topology knows."""
+
+AnyJoiner: TypeAlias = Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any]
+AnyForeignKey: TypeAlias = Callable[..., object] | ForeignKeyWithKey[Any, Any, Any]
