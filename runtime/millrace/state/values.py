@@ -17,6 +17,12 @@ from millrace.state.value_formats import TIMESTAMPED, ValueFormat, pack_long, un
 
 Parts = tuple[bytes, int, Headers]
 """The serde's bytes, timestamp (ms), headers."""
+Serialize = Callable[[str, Any], bytes]
+Deserialize = Callable[[str, bytes], Any]
+Reader = Callable[[Any], Any]
+"""Gets the value of a row, or None."""
+Writer = Callable[[Any, Any], None]
+"""Writes the value of a row; None deletes."""
 
 
 class Values:
@@ -34,8 +40,8 @@ class Values:
     _record: RecordContext
     _topic: str
     _from_disk: Callable[[bytes], Any]
-    _value_bytes: Callable[[str, Any], bytes]
-    _value_of: Callable[[str, bytes], Any]
+    _value_bytes: Serialize
+    _value_of: Deserialize
 
     def _disk_reader(self) -> Callable[[bytes], Any]:
         """Return the function that turns disk values into the user's values."""
@@ -44,7 +50,7 @@ class Values:
 
     # Functions on the path of every record; each kind of values may override them with faster ones.
 
-    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         """Return the function that gets the value for a row, or None, using a function that reads disk values."""
         from_disk = self._from_disk
 
@@ -54,7 +60,7 @@ class Values:
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
+    def _writer(self, write: Write) -> Writer:
         """Return the function that writes a value (None deletes), using a function that writes its parts."""
         split, to_disk, record, tombstone_headers = (
             self._split,
@@ -72,9 +78,7 @@ class Values:
 
         return put
 
-    def _cache_writer(
-        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
-    ) -> Callable[[Any, Any], None]:
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         """Return the function that puts a value (None deletes) into the cache.
 
         Args:
@@ -168,7 +172,7 @@ class TimestampedValues(Values):
         value_of, topic = self._value_of, self._topic
         return lambda data: (value_of(topic, data[8:]), unpack_long(data))
 
-    def _reader(self, read: Callable[[Any], bytes | None]) -> Callable[[Any], Any]:
+    def _reader(self, read: Callable[[Any], bytes | None]) -> Reader:
         if self._format.from_disk is not TIMESTAMPED.from_disk:
             return super()._reader(read)
         value_of, topic = self._value_of, self._topic
@@ -179,7 +183,7 @@ class TimestampedValues(Values):
 
         return get
 
-    def _writer(self, write: Write) -> Callable[[Any, Any], None]:
+    def _writer(self, write: Write) -> Writer:
         general = super()._writer(write)
         if self._format.to_disk is not TIMESTAMPED.to_disk:
             return lambda raw, pair: general(raw, None if pair is None or pair[0] is None else pair)
@@ -195,9 +199,7 @@ class TimestampedValues(Values):
 
         return put
 
-    def _cache_writer(
-        self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False
-    ) -> Callable[[Any, Any], None]:
+    def _cache_writer(self, cache: StoreCache, extra_bytes: int = 0, *, of_windows: bool = False) -> Writer:
         general = super()._cache_writer(cache, extra_bytes, of_windows=of_windows)
         keep, shareable, prefix_size = cache.put, self._shareable, self.prefix_size + extra_bytes
 

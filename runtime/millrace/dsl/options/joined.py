@@ -215,4 +215,6 @@ AnyTableJoined: TypeAlias = TableJoined[Any, Any]
 """The options of a foreign-key join whose types only the author of the topology knows."""
 
 AnyJoiner: TypeAlias = Callable[..., object] | ValueJoinerWithKey[Any, Any, Any, Any]
+"""A joiner as users give it, called by `with_key` with two values or with the key too."""
 AnyForeignKey: TypeAlias = Callable[..., object] | ForeignKeyWithKey[Any, Any, Any]
+"""The function that returns the foreign key of a value, or of a key and a value."""
